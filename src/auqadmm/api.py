@@ -1,0 +1,149 @@
+"""`solve`: names are resolved here, so that the core knows no method, solver or engine by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from auqadmm import engines, local, methods
+from auqadmm.core.reduce import Reduce
+from auqadmm.core.result import Result
+from auqadmm.core.solve import Callback, run
+from auqadmm.core.state import Setup, WarmStart
+from auqadmm.core.stopping import Stopping
+from auqadmm.local.step import LocalStep
+from auqadmm.problem import InputError, Problem
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
+
+
+def solve(
+    problem: Problem,
+    method: Any = "auto",
+    engine: Any = "local",
+    *,
+    max_iter: int = 250,
+    abs_tol: float = 1e-4,
+    rel_tol: float = 1e-5,
+    certificate_tol: float = 1e-5,
+    time_limit: float | None = None,
+    stop: str = "both",
+    local: Any = "auto",
+    dtype: Any = "float64",
+    device: Any = "cpu",
+    seed: int = 0,
+    start: str = "zeros",
+    warm_start: Result | WarmStart | Tensor | np.ndarray | None = None,
+    callbacks: Sequence[Callback] = (),
+    evaluate_every: int = 1,
+) -> Result:
+    """Minimise Σ_j f_j(u) + g(u) over all blocks of a problem.
+
+    Parameters
+    ----------
+    problem
+        What to solve.
+    method
+        "auto", "c-admm", "rb-admm", "ac-admm", "uq-admm", "auq-admm", or an object such as
+        `methods.AUQ(interval=(0.1, 1.0), rank=5)`.
+    engine
+        Where blocks live: "local", all in this process.
+    max_iter, time_limit
+        Budgets: iterations, and seconds of wall-clock time.
+    abs_tol, rel_tol
+        Tolerances of the residual test.
+    certificate_tol
+        The certificate passes when the relative KKT residual or the relative duality gap is at most this.
+    stop
+        "both" (residuals and certificate), "residuals" (the paper's rule) or "certificate".
+    local
+        Solver of the local problems: "auto", "direct", "newton-cg", "lbfgs", "released", or an object.
+    dtype, device
+        Where and in which precision blocks compute; sums over blocks are always float64.
+    seed
+        Of every random choice: the start vectors of curvature estimates, and `start="random"`.
+    start
+        Local models at first: "zeros", or "random" for N(0, 1) entries.
+    warm_start
+        An earlier result, a `WarmStart`, or a model v.
+    callbacks
+        Functions called with an `Iteration` after each iteration; one that returns True stops the run.
+    evaluate_every
+        Score objective and KKT residual every so many iterations, off the clock and not counted as
+        communication; 0: only when a stopping decision needs it.
+    """
+    if not isinstance(problem, Problem):
+        raise InputError(f"problem must be an auqadmm.Problem, got {type(problem).__name__}.")
+    stopping = Stopping(max_iter, abs_tol, rel_tol, certificate_tol, time_limit, stop)
+    if start not in ("zeros", "random"):
+        raise ValueError(f"start must be 'zeros' or 'random', got {start!r}.")
+    if isinstance(evaluate_every, bool) or int(evaluate_every) != evaluate_every or evaluate_every < 0:
+        raise ValueError(f"evaluate_every must be a whole number ≥ 0, got {evaluate_every!r}.")
+    chosen = methods.resolve(method)
+    shard = problem.shard(_dtype(dtype), _device(device))
+    reduce = Reduce(engines.resolve(engine, shard))
+    census = problem.census
+    setup = Setup(
+        blocks=census.blocks,
+        features=census.features,
+        columns=census.columns,
+        intercept=census.intercept,
+        regularizer=problem.g,
+        solve=LocalStep(_local.resolve(local, shard)),
+        device=shard.device,
+        seed=seed,
+        start=start,
+        warm=_warm(warm_start, problem),
+    )
+    result = run(chosen, setup, reduce, stopping, callbacks, evaluate_every)
+    return replace(result, classes=census.classes, has_intercept=census.intercept)
+
+
+_local = local  # the parameter of the same name hides the module inside `solve`
+
+
+def _dtype(dtype: Any) -> torch.dtype:
+    found = DTYPES.get(str(dtype).removeprefix("torch."))
+    if found is None:
+        raise ValueError(f"dtype must be 'float64' or 'float32', got {dtype!r}.")
+    return found
+
+
+def _device(device: Any) -> torch.device:
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise ValueError(f"Unknown device {device!r}; use 'cpu' or 'cuda'.") from None
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {str(device)!r} asked for, but torch sees no CUDA device here; use 'cpu'.")
+    return found
+
+
+def _warm(start: Any, problem: Problem) -> WarmStart | None:
+    if start is None:
+        return None
+    if isinstance(start, Result):
+        start = start.warm_start
+    if not isinstance(start, WarmStart):
+        start = WarmStart(torch.as_tensor(np.asarray(start), dtype=torch.float64))
+    census = problem.census
+    v = start.v.reshape(-1, 1) if start.v.ndim == 1 else start.v
+    if tuple(v.shape) != (census.features, census.columns):
+        raise InputError(
+            f"warm_start: v has shape {tuple(v.shape)} but this problem's model is "
+            f"{(census.features, census.columns)} (rows: features, plus one for an intercept)."
+        )
+    if not bool(v.isfinite().all()):
+        raise InputError("warm_start: v holds NaN or infinity.")
+    expected = (census.blocks, census.features, census.columns)
+    if start.lam is not None and tuple(start.lam.shape) != expected:
+        raise InputError(
+            f"warm_start: the multipliers have shape {tuple(start.lam.shape)} but this problem needs {expected}; "
+            "it was made with other blocks (pass only v to keep the model)."
+        )
+    return replace(start, v=v)

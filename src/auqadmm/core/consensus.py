@@ -1,0 +1,243 @@
+"""The consensus step shared by all weighted methods: the paper's algorithm box, line by line (S2).
+
+    v-step    v⁺ ← argmin g(v) + ½⟨v, Kv⟩ − ⟨s, v⟩              replicated; K = Σ W_j, s = Σ (W_j û_j − λ_j)
+    dual      λ_j ← λ_j + W_j(v⁺ − û_j)                          per block; residuals r, s travel as scalars
+    primal    W_j when due;  u_j ← argmin f_j(u) + ½‖v − u + W_j⁻¹λ_j‖²_{W_j};  û_j = αu_j + (1−α)v
+              the next s (and K when W_j changed) is summed
+
+`init` does the first primal part, `step` the three lines above, so that after step k the state holds v^k, λ^k, the
+residuals of iteration k, and the sums for v^{k+1}. Dual and primal part share one reduction; methods that need the
+residuals before they choose W_j (residual balancing, global normalisation) set `separate` and take two.
+
+Shapes: B blocks here, N in all, m features, C columns; u, lam (B, m, C), v, s (m, C).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from auqadmm.core.reduce import Reduce
+from auqadmm.core.state import Blocks, Consensus, Residuals, Setup, State
+from auqadmm.core.weights import DiagonalMetric, Metric, Weights, sum_blocks
+
+Sums = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """New weights, the method's memory per block, and the Hessian-vector products they cost per block."""
+
+    W: Weights
+    memory: Mapping[str, Tensor]
+    hvps: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsensusADMM:
+    """Base of all weighted consensus methods; subclasses choose W_j.
+
+    Parameters
+    ----------
+    relaxation
+        α of S2; 1 is the paper's, 1 ≤ α < 2 allowed.
+    residuals
+        "weighted" (textbook dual residual) or "paper" (S3).
+    """
+
+    relaxation: float = 1.0
+    residuals: str = "weighted"
+    name: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        if not 1.0 <= self.relaxation < 2.0:
+            raise ValueError(f"relaxation must lie in [1, 2), got {self.relaxation!r}.")
+        if self.residuals not in ("weighted", "paper"):
+            raise ValueError(f"residuals must be 'weighted' or 'paper', got {self.residuals!r}.")
+
+    # ------------------------------------------------------------------ what a method chooses
+    def first_weights(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen:
+        """W_j of the first iteration."""
+        raise NotImplementedError
+
+    def next_weights(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen:
+        """W_j of iteration k + 1, called when `weights_due(shared)`."""
+        raise NotImplementedError
+
+    def weights_due(self, shared: Consensus) -> bool:
+        """Do the weights change after this iteration? Decided on replicated values only."""
+        return False
+
+    def observe(self, shard: Any, blocks: Blocks, shared: Consensus) -> Mapping[str, Tensor]:
+        """The method's memory, updated before λ_j moves (blocks hold u^k, λ^{k−1}; shared v^k, v^{k−1})."""
+        return blocks.memory
+
+    def first_scalars(self, setup: Setup) -> Mapping[str, float]:
+        """The method's replicated numbers at the start."""
+        return {}
+
+    @property
+    def separate(self) -> bool:
+        """Are the sums of the dual part needed before the primal part? Then an iteration takes two rounds."""
+        return False
+
+    def prepare(self, blocks: Any, shared: Consensus, reduce: Reduce) -> tuple[Any, Consensus]:
+        """What must be agreed before the primal part (of the first iteration too, when iteration is 0)."""
+        return blocks, shared
+
+    def metric(self, sums: Mapping[str, Tensor]) -> Metric:
+        return DiagonalMetric(sums["K"])
+
+    # ------------------------------------------------------------------ the box
+    def init(self, setup: Setup, reduce: Reduce) -> State:
+        warm = setup.warm
+        zero = torch.zeros(setup.features, setup.columns, dtype=torch.float64, device=setup.device)
+        v = zero if warm is None else warm.v.to(zero)
+        lam = None if warm is None or warm.lam is None else reduce.scatter(warm.lam)
+        shared = Consensus(setup=setup, iteration=0, v=v, scalars=self.first_scalars(setup))
+        blocks = reduce.place(_start, lam, shared)
+        blocks, shared = self.prepare(blocks, shared, reduce)
+        blocks, sums = reduce(self.primal, blocks, shared, down=(v,))
+        return State(blocks, self._pending(shared, sums))
+
+    def step(self, state: State, reduce: Reduce) -> State:
+        old = state.shared
+        assert old.metric is not None
+        assert old.s is not None
+        failed = self._failed(state, reduce)
+        v = old.metric.prox(old.setup.regularizer, old.s)  # v-step
+        shared = replace(old, iteration=old.iteration + 1, v=v, v_prev=old.v, failed_blocks=failed)
+        if self.separate:
+            blocks, sums = reduce(self.dual, state.blocks, shared, down=(v,))
+            blocks, shared = self.prepare(blocks, self._measured(shared, sums), reduce)
+            blocks, sums = reduce(self.primal, blocks, shared)
+        else:
+            blocks, sums = reduce(self.dual_primal, state.blocks, shared, down=(v,))
+            shared = self._measured(shared, sums)
+        return State(blocks, self._pending(shared, sums))
+
+    # ------------------------------------------------------------------ maps over blocks
+    def dual(self, shard: Any, blocks: Blocks, shared: Consensus) -> tuple[Blocks, Sums]:
+        """λ-step and the squares of the residuals (S3)."""
+        assert shared.v_prev is not None
+        memory = self.observe(shard, blocks, shared)
+        v, v_prev = shard.expand(shared.v), shard.expand(shared.v_prev)
+        u, W, alpha = blocks.u, blocks.W, self.relaxation
+        lam = blocks.lam + W.apply(v - _relaxed(u, v_prev, alpha))
+        dual = W.apply((v - v_prev) - (alpha - 1) * (u - v_prev))
+        sums = {
+            "primal": _square(u - v),
+            "dual": _square(dual),
+            "u": _square(u),
+            "lam": _square(lam),
+            "moved": _square(W.apply(u - v_prev)),
+        }
+        return replace(blocks, lam=lam, memory=memory), sums
+
+    def primal(self, shard: Any, blocks: Blocks, shared: Consensus) -> tuple[Blocks, Sums]:
+        """Weights when due, local solves, and the summands of the next v-step."""
+        chosen = self._choose(shard, blocks, shared)
+        W = blocks.W if chosen is None else chosen.W
+        v = shard.expand(shared.v)
+        found = shared.setup.solve(shard, W, v, blocks.lam, blocks.u, shared.reference, blocks.solver_memory)
+        moved = W.apply(_relaxed(found.u, v, self.relaxation)) - blocks.lam
+        spent = found.hvps.sum() + (0 if chosen is None else chosen.hvps * shard.blocks)
+        healthy = found.grad_norm.isfinite() & W.diagonal().isfinite().flatten(1).all(1)
+        sums = {
+            "s": sum_blocks(moved),
+            "hvps": spent.double(),
+            "failed": (~found.converged).sum().double(),
+            "not_finite": (~healthy).sum().double(),
+        }
+        if chosen is not None:
+            sums |= W.totals()
+        memory = blocks.memory if chosen is None else chosen.memory
+        failed = ~found.converged
+        return Blocks(found.u, blocks.lam, W, failed, memory, found.memory), sums
+
+    def dual_primal(self, shard: Any, blocks: Blocks, shared: Consensus) -> tuple[Blocks, Sums]:
+        """Both parts in one reduction: λ^k, then u^{k+1}, which needs nothing from other blocks but v^k."""
+        blocks, dual = self.dual(shard, blocks, shared)
+        blocks, primal = self.primal(shard, blocks, shared)
+        return blocks, dual | primal
+
+    def _choose(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen | None:
+        if shared.iteration > 0:
+            return self.next_weights(shard, blocks, shared) if self.weights_due(shared) else None
+        warm = shared.setup.warm
+        if warm is not None and warm.weights is not None and warm.method == self.name:
+            first = self.first_weights(shard, blocks, shared)
+            return replace(first, W=warm.weights)
+        return self.first_weights(shard, blocks, shared)
+
+    # ------------------------------------------------------------------ replicated bookkeeping
+    def _measured(self, shared: Consensus, sums: Mapping[str, Tensor]) -> Consensus:
+        assert shared.v_prev is not None
+        N, n = shared.setup.blocks, shared.setup.unknowns
+        weighted = self.residuals == "weighted"
+        change = math.sqrt(N) * float((shared.v - shared.v_prev).norm())
+        reference = math.sqrt(float(sums["moved"]) / N)
+        residuals = Residuals(
+            primal=math.sqrt(float(sums["primal"])),
+            dual=math.sqrt(float(sums["dual"])) if weighted else change,
+            u_norm=math.sqrt(float(sums["u"])),
+            v_norm=math.sqrt(N) * float(shared.v.norm()),
+            lam_norm=math.sqrt(float(sums["lam"])),
+            reference=reference,
+            scale=math.sqrt(N * n) if weighted else math.sqrt(n),
+        )
+        return replace(shared, residuals=residuals, reference=reference)
+
+    def _pending(self, shared: Consensus, sums: Mapping[str, Tensor]) -> Consensus:
+        return replace(
+            shared,
+            s=sums["s"],
+            metric=self.metric(sums) if "K" in sums else shared.metric,
+            hvps=shared.hvps + int(sums["hvps"]),
+            inner_failures=int(sums["failed"]),
+            not_finite=int(sums["not_finite"]),
+        )
+
+    def _failed(self, state: State, reduce: Reduce) -> tuple[int, ...]:
+        """Which blocks missed their inner tolerance; asked only when some did."""
+        if state.shared.inner_failures == 0:
+            return ()
+        flags = reduce.gather(_failed_flags, state.blocks)
+        return tuple(int(j) for j in flags.nonzero().flatten())
+
+
+def _start(shard: Any, lam: Tensor | None, shared: Consensus) -> tuple[Blocks, Sums]:
+    """The first state of every block (S2): u = 0 or N(0, 1), λ = 0; from a warm start u = v and its λ."""
+    setup = shared.setup
+    u = shard.expand(shared.v).clone()
+    if setup.start == "random":
+        u = torch.stack([_normal(shard, setup.seed, j) for j in shard.index])
+    if lam is None:
+        # at a solution v the multipliers are the local gradients, so a bare v still starts at the solution
+        lam = shard.zeros() if setup.warm is None else shard.linearize(shard.expand(shared.v)).grad
+    failed = torch.zeros(shard.blocks, dtype=torch.bool, device=shard.device)
+    return Blocks(u, lam, None, failed), {}
+
+
+def _normal(shard: Any, seed: int, block: int) -> Tensor:
+    # seeded by the block's own number: where a block is placed must not matter
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + block)
+    return torch.randn(shard.shape[1:], generator=generator, dtype=torch.float64).to(shard.device, shard.dtype)
+
+
+def _failed_flags(shard: Any, blocks: Blocks) -> Tensor:
+    return blocks.failed
+
+
+def _relaxed(u: Tensor, v: Tensor, alpha: float) -> Tensor:
+    # α = 1 must give u to the last bit
+    return u if alpha == 1.0 else alpha * u + (1 - alpha) * v
+
+
+def _square(x: Tensor) -> Tensor:
+    return sum_blocks(x.flatten(1).double().square().sum(1))

@@ -1,0 +1,90 @@
+"""One row per iteration. The clock never includes evaluation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was known after one iteration. Counters are cumulative; None: not evaluated or not defined.
+
+    `bytes` = `bytes_up` + `bytes_down` is the logical payload of one worker; `hvps` counts Hessian-vector products
+    over all blocks; `failed_blocks` names the blocks whose local solve missed its tolerance in this iteration.
+    """
+
+    iteration: int
+    objective: float | None
+    primal_residual: float | None
+    dual_residual: float | None
+    eps_primal: float | None
+    eps_dual: float | None
+    kkt: float | None
+    seconds: float
+    rounds: int
+    bytes: int
+    bytes_up: int
+    bytes_down: int
+    hvps: int
+    failed_blocks: tuple[str, ...] = ()
+
+
+class History:
+    """The rows of a run, oldest first: `history[-1].kkt`, `history.column("objective")`, `history.to_pandas()`."""
+
+    columns = tuple(f.name for f in fields(Row))
+
+    def __init__(self, rows: tuple[Row, ...] = ()) -> None:
+        self.rows = tuple(rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __getitem__(self, k: int) -> Row:
+        return self.rows[k]
+
+    def __repr__(self) -> str:
+        return f"History({len(self)} iterations)"
+
+    def column(self, name: str) -> list[Any]:
+        """All values of one column."""
+        if name not in self.columns:
+            raise KeyError(f"No column {name!r} in the history; there are {', '.join(self.columns)}.")
+        return [getattr(row, name) for row in self.rows]
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        return [asdict(row) for row in self.rows]
+
+    def to_pandas(self) -> Any:
+        """A data frame, one line per iteration (needs pandas: `pip install auqadmm[pandas]`)."""
+        try:
+            import pandas
+        except ImportError:
+            raise ImportError("history.to_pandas() needs pandas: pip install 'auqadmm[pandas]'.") from None
+        return pandas.DataFrame(self.to_dicts(), columns=list(self.columns))
+
+
+class Clock:
+    """Seconds spent in `with clock:` blocks, and since the beginning."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._began = time.perf_counter()
+        self._entered = 0.0
+
+    def __enter__(self) -> Clock:
+        self._entered = time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter() - self._entered
+
+    @property
+    def wall(self) -> float:
+        return time.perf_counter() - self._began

@@ -1,0 +1,87 @@
+"""One reduction over blocks: map where the blocks live, sum, count what travelled.
+
+A *round* is one reduction plus the broadcast of its result. Bytes are the logical payload of one worker, 8 per
+number since sums are float64: what it sends up (its summand) and what it receives (`down`). They do not depend on
+the engine or on how many blocks share a process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+MapFn = Callable[[Any, Any, Any], tuple[Any, dict[str, Tensor]]]
+
+
+class Engine(Protocol):
+    """Where blocks live. Functions get the shard of each process, the blocks' state and replicated data."""
+
+    names: tuple[str, ...]
+
+    def map_sum(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+        """`fn(shard, blocks, shared) -> (blocks, summands)`; returns the new blocks and the sums over all."""
+        ...
+
+    def map_minmax(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+        """As `map_sum`; the first entry of each array is minimised over processes, the second maximised."""
+        ...
+
+    def gather(self, fn: Callable[[Any, Any], Tensor], blocks: Any) -> Tensor:
+        """`fn(shard, blocks) -> (B, …)` of every process, put together as (N, …) in the order of the blocks."""
+        ...
+
+    def scatter(self, x: Tensor) -> Tensor:
+        """The inverse of `gather`: the (B, …) part of x (N, …) that belongs to the blocks here."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class Traffic:
+    """Rounds and bytes so far."""
+
+    rounds: int = 0
+    up: int = 0
+    down: int = 0
+
+
+class Reduce:
+    """What a method calls. Reductions are counted; `free` ones (scoring an iterate) are not."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.traffic = Traffic()
+
+    def __call__(
+        self, fn: MapFn, blocks: Any, shared: Any, down: tuple[Tensor, ...] = ()
+    ) -> tuple[Any, dict[str, Tensor]]:
+        blocks, sums = self.engine.map_sum(fn, blocks, shared)
+        self._count(sums, down)
+        return blocks, sums
+
+    def minmax(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+        blocks, extremes = self.engine.map_minmax(fn, blocks, shared)
+        self._count(extremes, tuple(extremes.values()))
+        return blocks, extremes
+
+    def free(self, fn: MapFn, blocks: Any, shared: Any) -> dict[str, Tensor]:
+        return self.engine.map_sum(fn, blocks, shared)[1]
+
+    def place(self, fn: MapFn, blocks: Any, shared: Any) -> Any:
+        """Map without a sum: set up or change the blocks' state where they live."""
+        return self.engine.map_sum(fn, blocks, shared)[0]
+
+    def gather(self, fn: Callable[[Any, Any], Tensor], blocks: Any) -> Tensor:
+        return self.engine.gather(fn, blocks)
+
+    def scatter(self, x: Tensor) -> Tensor:
+        return self.engine.scatter(x)
+
+    def _count(self, up: Mapping[str, Tensor], down: tuple[Tensor, ...]) -> None:
+        self.traffic.rounds += 1
+        self.traffic.up += 8 * sum(x.numel() for x in up.values())
+        self.traffic.down += 8 * sum(x.numel() for x in down)

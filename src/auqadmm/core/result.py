@@ -1,0 +1,65 @@
+"""What a run returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import Tensor
+
+from auqadmm.core.certificate import Certificate
+from auqadmm.core.history import History
+from auqadmm.core.state import Status, WarmStart
+from auqadmm.core.weights import Weights
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """The model, how the run ended, and the evidence.
+
+    Attributes
+    ----------
+    v
+        The consensus model (m, C), the intercept's row last where there is one.
+    status, message
+        How the run ended, and a sentence to act on.
+    certificate
+        Objective, KKT residual and duality gap of v for the original problem.
+    lam, weights
+        Multipliers (N, m, C) and weights of the last iteration: with v, a complete warm start.
+    """
+
+    v: Tensor
+    status: Status
+    message: str
+    n_iter: int
+    history: History
+    certificate: Certificate
+    method: str
+    lam: Tensor | None = field(default=None, repr=False)
+    weights: Weights | None = field(default=None, repr=False)
+    classes: np.ndarray | None = None
+    has_intercept: bool = False
+
+    @property
+    def coef(self) -> np.ndarray:
+        """Coefficients without the intercept: (m,) for one column, else (m, C); logits are X @ coef + intercept."""
+        v = self.v.detach().cpu().numpy()
+        coef = v[:-1] if self.has_intercept else v
+        return coef[:, 0] if coef.shape[1] == 1 else coef
+
+    @property
+    def intercept(self) -> np.ndarray | float:
+        """The intercept: a number for one column, else (C,); zero where the problem has none."""
+        C = self.v.shape[1]
+        row = self.v[-1].detach().cpu().numpy() if self.has_intercept else np.zeros(C)
+        return float(row[0]) if C == 1 else row
+
+    @property
+    def objective(self) -> float:
+        return self.certificate.objective
+
+    @property
+    def warm_start(self) -> WarmStart:
+        """Everything a later run needs to continue from here."""
+        return WarmStart(self.v, self.lam, self.weights, self.method)

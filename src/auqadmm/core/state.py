@@ -1,0 +1,110 @@
+"""What an iteration reads and what it returns: frozen data, `state → new state`.
+
+Shapes: B blocks held here, N blocks in all, m features, C columns of the unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from torch import Tensor
+
+from auqadmm.core.weights import Metric, Weights
+
+
+class Status(str, Enum):
+    """How a run ended. Compares equal to its name, e.g. `result.status == "converged"`."""
+
+    converged = "converged"
+    max_iter = "max_iter"
+    time_limit = "time_limit"
+    interrupted = "interrupted"
+    diverged = "diverged"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """Where to start. `lam` (N, m, C) None: the gradients at v, which is right when v is a solution."""
+
+    v: Tensor
+    lam: Tensor | None = None
+    weights: Weights | None = None
+    method: str | None = None
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What stays fixed during a run, replicated: sizes, g, the u-step `solve`, how to start."""
+
+    blocks: int
+    features: int
+    columns: int
+    intercept: bool
+    regularizer: Any
+    solve: Any
+    device: Any = "cpu"
+    seed: int = 0
+    start: str = "zeros"
+    warm: WarmStart | None = None
+
+    @property
+    def unknowns(self) -> int:
+        return self.features * self.columns
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Lives with the data. u, lam (B, m, C); failed (B,): the last local solve missed its tolerance."""
+
+    u: Tensor
+    lam: Tensor
+    W: Any
+    failed: Tensor
+    memory: Mapping[str, Tensor] = field(default_factory=dict)
+    solver_memory: Any = None
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """Norms of S3, over all blocks. `reference` is the size of W_j(u_j − v), the scale of inner tolerances."""
+
+    primal: float
+    dual: float
+    u_norm: float
+    v_norm: float
+    lam_norm: float
+    reference: float
+    scale: float
+
+
+@dataclass(frozen=True)
+class Consensus:
+    """Replicated. v, v_prev, s (m, C) in float64; the pending v-step is argmin g + ½⟨v,Kv⟩ − ⟨s,v⟩ (S2)."""
+
+    setup: Setup
+    iteration: int
+    v: Tensor
+    s: Tensor | None = None
+    metric: Metric | None = None
+    v_prev: Tensor | None = None
+    residuals: Residuals | None = None
+    reference: float | None = None
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    hvps: int = 0
+    inner_failures: int = 0
+    not_finite: int = 0
+    failed_blocks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class State:
+    """A whole run between two iterations."""
+
+    blocks: Any
+    shared: Consensus

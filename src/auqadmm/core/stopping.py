@@ -1,0 +1,50 @@
+"""When to stop: the residual rule, the certificate, and the budgets (S3)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from auqadmm.core.state import Residuals
+
+RULES = ("both", "residuals", "certificate")
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """Tolerances and budgets of a run.
+
+    `rule`: "both" (residuals AND certificate, the default), "residuals" (the paper's) or "certificate".
+    """
+
+    max_iter: int = 250
+    abs_tol: float = 1e-4
+    rel_tol: float = 1e-5
+    certificate_tol: float = 1e-5
+    time_limit: float | None = None
+    rule: str = "both"
+
+    def __post_init__(self) -> None:
+        if self.rule not in RULES:
+            raise ValueError(f"stop must be one of {', '.join(map(repr, RULES))}; got {self.rule!r}.")
+        if isinstance(self.max_iter, bool) or int(self.max_iter) != self.max_iter or self.max_iter < 0:
+            raise ValueError(f"max_iter must be a whole number ≥ 0, got {self.max_iter!r}.")
+        for name in ("abs_tol", "rel_tol", "certificate_tol"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{name} must be a finite number ≥ 0, got {value!r}.")
+        if self.time_limit is not None and not self.time_limit > 0:
+            raise ValueError(f"time_limit must be a positive number of seconds or None, got {self.time_limit!r}.")
+
+    def thresholds(self, r: Residuals) -> tuple[float, float]:
+        """(ε_pri, ε_dual) of S3; `r.scale` is √(N·n), or √n in the paper's reading."""
+        eps_primal = r.scale * self.abs_tol + self.rel_tol * max(r.u_norm, r.v_norm)
+        eps_dual = r.scale * self.abs_tol + self.rel_tol * r.lam_norm
+        return eps_primal, eps_dual
+
+    def residuals_pass(self, r: Residuals | None) -> bool:
+        """A method without residuals (a gradient method) leaves the decision to the certificate."""
+        if r is None:
+            return True
+        eps_primal, eps_dual = self.thresholds(r)
+        return r.primal <= eps_primal and r.dual <= eps_dual

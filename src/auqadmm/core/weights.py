@@ -1,0 +1,117 @@
+"""The weights W_j as operators, and their sum K = Σ_j W_j (S2).
+
+Methods choose W_j; everything else only applies it, solves with it or adds it up. A weight is positive definite.
+The sum over blocks is formed by adding `totals()` over all blocks; a `Metric` is made of the sums.
+
+Shapes: B blocks, m features, C columns; x is (B, m, C) or (B, m, C, k) with k right-hand sides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+def sum_blocks(x: Tensor) -> Tensor:
+    """Sum over the leading axis as a balanced tree of elementwise additions, in float64.
+
+    The order depends on B alone, never on the trailing shape, so that one number per block and n equal numbers
+    per block add up to the same bits (UQ with a = b is C-ADMM exactly).
+    """
+    x = x.double()
+    if x.shape[0] == 0:
+        return x.new_zeros(x.shape[1:])
+    while x.shape[0] > 1:
+        even = x.shape[0] // 2 * 2
+        pairs = x[0:even:2] + x[1:even:2]
+        x = pairs if even == x.shape[0] else torch.cat([pairs, x[even:]])
+    return x[0]
+
+
+class Metric(Protocol):
+    """K = Σ_j W_j, replicated: what the v-step needs of all weights together."""
+
+    def apply(self, v: Tensor) -> Tensor: ...
+
+    def prox(self, regularizer: Any, s: Tensor) -> Tensor:
+        """argmin_v g(v) + ½⟨v, Kv⟩ − ⟨s, v⟩."""
+        ...
+
+
+class Weights(Protocol):
+    """W_j for every block held here."""
+
+    def apply(self, x: Tensor) -> Tensor: ...
+    def solve(self, x: Tensor) -> Tensor: ...
+    def diagonal(self) -> Tensor: ...
+    def dense(self) -> Tensor: ...
+    def totals(self) -> dict[str, Tensor]: ...
+
+
+@dataclass(frozen=True)
+class DiagonalMetric:
+    """K with k on the diagonal: one number or (m, C)."""
+
+    k: Tensor
+
+    def apply(self, v: Tensor) -> Tensor:
+        return self.k * v
+
+    def prox(self, regularizer: Any, s: Tensor) -> Tensor:
+        return regularizer.prox(s, self.k)
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """W_j = ρ_j I. rho (B,)."""
+
+    rho: Tensor
+    features: int
+    columns: int
+
+    def apply(self, x: Tensor) -> Tensor:
+        return _over(self.rho, x) * x
+
+    def solve(self, x: Tensor) -> Tensor:
+        return x / _over(self.rho, x)
+
+    def diagonal(self) -> Tensor:
+        return self.rho[:, None, None].expand(-1, self.features, self.columns)
+
+    def dense(self) -> Tensor:
+        """(B, n, n) with n = m·C: for direct local solves and tests only."""
+        return torch.diag_embed(self.diagonal().flatten(1))
+
+    def totals(self) -> dict[str, Tensor]:
+        return {"K": sum_blocks(self.rho)}
+
+
+@dataclass(frozen=True)
+class Diagonal:
+    """W_j = diag(d_j). d (B, m, C)."""
+
+    d: Tensor
+
+    def apply(self, x: Tensor) -> Tensor:
+        return _over(self.d, x) * x
+
+    def solve(self, x: Tensor) -> Tensor:
+        return x / _over(self.d, x)
+
+    def diagonal(self) -> Tensor:
+        return self.d
+
+    def dense(self) -> Tensor:
+        """(B, n, n) with n = m·C: for direct local solves and tests only."""
+        return torch.diag_embed(self.d.flatten(1))
+
+    def totals(self) -> dict[str, Tensor]:
+        return {"K": sum_blocks(self.d)}
+
+
+def _over(w: Tensor, x: Tensor) -> Tensor:
+    """Append axes until w multiplies x entry by entry."""
+    return w.reshape(*w.shape, *([1] * (x.ndim - w.ndim)))

@@ -1,0 +1,34 @@
+"""All blocks in this process: every primitive is the identity around one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from auqadmm.core.reduce import MapFn
+from auqadmm.problem.shard import Shard
+
+
+class LocalEngine:
+    """One shard holds everything."""
+
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+        self.names = shard.names
+
+    def map_sum(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+        return fn(self.shard, blocks, shared)
+
+    def map_minmax(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+        return fn(self.shard, blocks, shared)
+
+    def gather(self, fn: Callable[[Any, Any], Tensor], blocks: Any) -> Tensor:
+        return fn(self.shard, blocks)
+
+    def scatter(self, x: Tensor) -> Tensor:
+        return x.to(self.shard.device, self.shard.dtype)
+
+    def close(self) -> None:
+        return None

@@ -1,0 +1,66 @@
+"""Local solvers: the u-step of all blocks at once (S2).
+
+Direct      quadratic losses, dense blocks: a factorisation kept while the weights stay the same
+NewtonCG    any loss, any blocks: truncated Newton
+LBFGS       any loss, any blocks: no Hessian needed
+Released    what the paper's released code does: a fixed amount of L-BFGS with a tiny step
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from auqadmm.local.base import LocalProblem, LocalSolution, LocalSolver
+from auqadmm.local.direct import Direct
+from auqadmm.local.lbfgs import LBFGS
+from auqadmm.local.newton_cg import NewtonCG
+from auqadmm.local.released import Released
+from auqadmm.problem.design import DensePiece
+from auqadmm.problem.shard import Shard
+
+__all__ = [
+    "LBFGS",
+    "Direct",
+    "LocalProblem",
+    "LocalSolution",
+    "LocalSolver",
+    "NewtonCG",
+    "Released",
+    "resolve",
+]
+
+# A factorisation of this size takes seconds and 128 MiB per block; beyond it products with X are the better deal.
+LARGEST_FACTOR = 4096
+
+SOLVERS: dict[str, Callable[[], LocalSolver]] = {
+    "direct": Direct,
+    "newton-cg": NewtonCG,
+    "lbfgs": LBFGS,
+    "released": Released,
+}
+
+
+def resolve(solver: str | LocalSolver, shard: Shard) -> LocalSolver:
+    """A solver from its name; `"auto"` takes `Direct` where it applies and is affordable, else `NewtonCG`."""
+    if not isinstance(solver, str):
+        if not callable(getattr(solver, "solve", None)):
+            raise ValueError(
+                f"local must be {_known()} or a local solver object; got {type(solver).__name__}."
+            )
+        return solver
+    if solver == "auto":
+        return Direct() if _direct_suits(shard) else NewtonCG()
+    if solver not in SOLVERS:
+        raise ValueError(f"There is no local solver {solver!r}; use {_known()}.")
+    return SOLVERS[solver]()
+
+
+def _known() -> str:
+    return ", ".join(repr(name) for name in ("auto", *SOLVERS))
+
+
+def _direct_suits(shard: Shard) -> bool:
+    if not (shard.loss.quadratic and shard.design.dense and shard.shape[2] == 1):
+        return False
+    sizes = (min(piece.X.shape[1:]) for piece in shard.design.pieces if isinstance(piece, DensePiece))
+    return max(sizes) <= LARGEST_FACTOR

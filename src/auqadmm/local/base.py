@@ -1,0 +1,181 @@
+"""The u-step of all blocks at once: what is minimised, and when a block counts as solved.
+
+    minimise over u_j   F_j(u) = f_j(u) − ⟨λ_j, u − v⟩ + ½‖u − v‖²_{W_j}                             (S2)
+    ∇F_j(u) = ∇f_j(u) + W_j(u − v) − λ_j
+
+F_j differs by a constant from the paper's f_j(u) + ½‖v − u + W_j⁻¹λ_j‖²_{W_j}; no inverse is needed.
+Solvers move every block together and mask the ones that are done, so that one product with X serves them all.
+A solver never writes into what it is given: the loop may return to an older state at any time.
+
+Shapes: B blocks, m features, C columns; u, v, λ, P are (B, m, C), one number per block is (B,).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+from auqadmm.core.weights import Weights
+from auqadmm.problem.shard import Shard
+
+if TYPE_CHECKING:
+    from auqadmm.problem.losses import Point
+
+# ∇F_j is a difference of terms that cancel at the solution. Each is known to a few units in the last place, so a
+# norm below this many ulps of their size is noise: no step can be told to lower it further.
+ULPS = 32.0
+
+
+@dataclass(frozen=True)
+class Iterate:
+    """F_j at u: `point` is f_j there, `pull` is W_j(u − v), `scale` (B,) the size of the terms ∇F_j is made of."""
+
+    u: Tensor
+    point: Point
+    pull: Tensor
+    grad: Tensor
+    grad_norm: Tensor
+    scale: Tensor
+
+    @property
+    def floor(self) -> Tensor:
+        """(B,): the gradient norm that rounding allows."""
+        return ULPS * torch.finfo(self.u.dtype).eps * self.scale
+
+    @property
+    def finite(self) -> Tensor:
+        """(B,): the blocks whose gradient is made of numbers."""
+        return self.grad_norm.isfinite()
+
+
+@dataclass(frozen=True)
+class LocalProblem:
+    """The local problems of all blocks. v (B, m, C) may be an expanded view, lam (B, m, C)."""
+
+    shard: Shard
+    W: Weights
+    v: Tensor
+    lam: Tensor
+
+    def value(self, point: Point) -> Tensor:
+        """F_j (B,), where `point` is f_j at some u."""
+        gap = point.u - self.v
+        return point.value + dot(0.5 * self.W.apply(gap) - self.lam, gap)
+
+    def grad(self, point: Point) -> Tensor:
+        """∇F_j (B, m, C)."""
+        return point.grad + self.W.apply(point.u - self.v) - self.lam
+
+    def hvp(self, point: Point, P: Tensor) -> Tensor:
+        """(∇²f_j + W_j) P."""
+        return point.hvp(P) + self.W.apply(P)
+
+    def hessian_diagonal(self, point: Point) -> Tensor:
+        """The diagonal of ∇²f_j + W_j, (B, m, C)."""
+        return point.hessian_diagonal() + self.W.diagonal()
+
+    def at(self, u: Tensor) -> Iterate:
+        """F_j at u, with what solvers keep asking for."""
+        return self.around(self.shard.linearize(u))
+
+    def around(self, point: Point) -> Iterate:
+        """The same where f_j is known already."""
+        pull = self.W.apply(point.u - self.v)
+        grad = point.grad + pull - self.lam
+        scale = norm(point.grad) + norm(pull) + norm(self.lam)
+        return Iterate(point.u, point, pull, grad, norm(grad), scale)
+
+
+@dataclass(frozen=True)
+class LocalSolution:
+    """What a solver hands back.
+
+    Attributes
+    ----------
+    u
+        The new local models; a block that met a non-finite number keeps its last finite model.
+    converged
+        (B,): ‖∇F_j(u_j)‖ is at most the target, or the floor that rounding allows.
+    grad_norm
+        (B,): ‖∇F_j(u_j)‖, NaN where it could not be computed.
+    hvps, iterations
+        (B,): Hessian-vector products and steps spent on each block.
+    memory
+        Whatever the solver wants back at the next call (factors of a matrix), or None.
+    """
+
+    u: Tensor
+    converged: Tensor
+    grad_norm: Tensor
+    hvps: Tensor
+    iterations: Tensor
+    memory: Any
+
+
+class LocalSolver(Protocol):
+    """Solves the u-step of every block, to the accuracy the outer loop needs."""
+
+    def solve(
+        self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any
+    ) -> LocalSolution: ...
+
+
+def check_tolerance(factor: float, tol: float | None) -> None:
+    """Refuse tolerances that no solve could meet or that mean nothing."""
+    if not 0 < factor < math.inf:
+        raise ValueError(f"factor must be a positive finite number; got {factor!r}.")
+    if tol is not None and not 0 <= tol < math.inf:
+        raise ValueError(f"tol must be None or a finite number that is not negative; got {tol!r}.")
+
+
+def check_count(name: str, value: int) -> None:
+    """Refuse limits below one."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} must be a positive integer; got {value!r}.")
+
+
+def target_norm(start: Iterate, reference: float | None, factor: float, tol: float | None) -> Tensor:
+    """The gradient norm to reach, (B,).
+
+    `tol` if given; else `factor` times the outer residual `reference` (in the units of a gradient), so that local
+    work follows the outer progress; else `factor` times the gradient at the start.
+    """
+    if tol is not None:
+        return torch.full_like(start.grad_norm, tol)
+    if reference is not None:
+        return torch.full_like(start.grad_norm, factor * reference)
+    return factor * start.grad_norm
+
+
+def solved(here: Iterate, target: Tensor) -> Tensor:
+    """(B,): the gradient is at the target, or at the limit of rounding. False for a gradient that is not finite."""
+    return here.finite & (here.grad_norm <= torch.maximum(target, here.floor))
+
+
+def dot(x: Tensor, y: Tensor) -> Tensor:
+    """⟨x_j, y_j⟩ per block, (B,)."""
+    return (x * y).flatten(1).sum(1)
+
+
+def norm(x: Tensor) -> Tensor:
+    """‖x_j‖ per block, (B,)."""
+    return torch.linalg.vector_norm(x.flatten(1), dim=1)
+
+
+def over(s: Tensor, x: Tensor) -> Tensor:
+    """One number per block, shaped to multiply x."""
+    return s.reshape(-1, *([1] * (x.ndim - 1)))
+
+
+def select(mask: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Blocks of x where the mask holds, blocks of y elsewhere; what is not selected may be NaN."""
+    return torch.where(over(mask, x), x, y)
+
+
+def count(start: Iterate) -> Tensor:
+    """A counter per block, at zero."""
+    return torch.zeros_like(start.grad_norm, dtype=torch.int64)

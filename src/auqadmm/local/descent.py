@@ -1,0 +1,48 @@
+"""The loop that Newton's method and L-BFGS share: direction, line search, until every block is solved.
+
+    P ← a descent direction of F_j at u;   t ← line search;   u ← u + tP
+
+A block that is solved, that rounding keeps from moving, or that met a non-finite number stops taking part.
+
+Shapes: B blocks; u, P (B, m, C); masks and counters (B,).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from auqadmm.local.base import Iterate, LocalProblem, LocalSolution, count, select, solved
+from auqadmm.local.line_search import search
+
+
+class Direction(Protocol):
+    """What tells one descent method from another."""
+
+    def direction(
+        self, problem: LocalProblem, here: Iterate, active: Tensor, target: Tensor, state: Any
+    ) -> tuple[Tensor, Tensor, Any]:
+        """P (B, m, C), the Hessian-vector products it took (B,), and the state for the next step (None at first)."""
+        ...
+
+
+def descend(
+    method: Direction, problem: LocalProblem, start: Iterate, target: Tensor, max_iter: int
+) -> LocalSolution:
+    """Descend from `start` until ‖∇F_j‖ ≤ target (B,) in every block."""
+    here, state = start, None
+    hvps = iterations = count(start)
+    alive = start.finite
+    for _ in range(max_iter):
+        active = alive & ~solved(here, target)
+        if not active.any():
+            break
+        P, spent, state = method.direction(problem, here, active, target, state)
+        P = select(active, P, P.new_zeros(()))
+        there, moved = search(problem, here, P, active)
+        hvps = hvps + spent
+        iterations = iterations + active
+        alive = alive & (moved | ~active)
+        here = there
+    return LocalSolution(here.u, solved(here, target), here.grad_norm, hvps, iterations, None)

@@ -1,0 +1,154 @@
+"""The inexact u-step of the paper's released code, all blocks at once.
+
+Per u-step and block, one fresh `torch.optim.LBFGS([U], lr, max_iter, history_size)` without line search, whose
+`step(F_j)` is called `calls` times (S11). In the words of that optimizer:
+
+    call       evaluate F, g; nothing more if max|g| ≤ 1e-7
+      iterate    pair s = t d, y = g − g_prev, kept if ⟨y,s⟩ > 1e-10;  γ = ⟨y,s⟩/⟨y,y⟩
+                 d = −Hg (−g at the very first);  t = lr (lr·min(1, 1/‖g‖₁) at the very first)
+                 stop before moving if ⟨g,d⟩ > −1e-9
+                 u ← u + t d;  evaluate F, g, except in the call's last iteration
+                 stop if max|g| ≤ 1e-7, max|t d| ≤ 1e-9 or |ΔF| < 1e-9, or after max_iter, or 5/4 max_iter evaluations
+
+Pairs, d, t and g_prev live on from call to call. Nothing is converged by intent: 1/1000 of a quasi-Newton step,
+120 times. The outer iterates depend on it, so it is kept to the letter; a batched mask takes the place of each exit.
+
+Reference: the PyTorch optimizer of that name; D. C. Liu, J. Nocedal, Math. Program. 45 (1989).
+
+Shapes: B blocks, m features, C columns, h pairs; u, d, g (B, m, C), one number per block (B,).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from auqadmm.local.base import LocalProblem, LocalSolution, check_count, dot, norm, over, select
+from auqadmm.local.lbfgs import Pairs
+
+GRAD_TOLERANCE = 1e-7
+CHANGE_TOLERANCE = 1e-9
+CURVATURE = 1e-10
+
+
+@dataclass(frozen=True)
+class Released:
+    """A fixed amount of L-BFGS with a tiny step length, as in the paper's experiments.
+
+    Parameters
+    ----------
+    calls, max_iter
+        Calls of the optimizer per u-step, and its iterations per call.
+    lr
+        The step length.
+    history
+        Pairs kept per block.
+    """
+
+    calls: int = 30
+    lr: float = 1e-3
+    max_iter: int = 4
+    history: int = 20
+
+    def __post_init__(self) -> None:
+        check_count("calls", self.calls)
+        check_count("max_iter", self.max_iter)
+        check_count("history", self.history)
+        if not self.lr > 0:
+            raise ValueError(f"lr must be positive; got {self.lr!r}.")
+
+    def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
+        """`converged` is True wherever numbers are finite: the amount of work is fixed, the accuracy is not."""
+        trace = _evaluate(problem, _start(u0, self.history))
+        for _ in range(self.calls):
+            live = trace.alive & ~_small(trace.g, GRAD_TOLERANCE)
+            if not live.any():  # nothing left to change in later calls either
+                break
+            trace = _evaluate(problem, self._call(problem, trace, live))
+        none = torch.zeros_like(trace.iterations)
+        return LocalSolution(trace.safe, trace.alive, norm(trace.g), none, trace.iterations, None)
+
+    def _call(self, problem: LocalProblem, trace: _Trace, live: Tensor) -> _Trace:
+        """One call of the optimizer in the live blocks."""
+        for i in range(1, self.max_iter + 1):
+            trace = _aim(trace, live, self.lr)
+            live = live & ~(dot(trace.g, trace.d) > -CHANGE_TOLERANCE)
+            step = over(trace.t, trace.d) * trace.d
+            trace = replace(trace, u=select(live, trace.u + step, trace.u))
+            if i == self.max_iter or i + 1 >= self.max_iter * 5 // 4:
+                break
+            before = trace.F
+            trace = _evaluate(problem, trace)
+            stuck = _small(step, CHANGE_TOLERANCE) | ((trace.F - before).abs() < CHANGE_TOLERANCE)
+            live = live & trace.alive & ~_small(trace.g, GRAD_TOLERANCE) & ~stuck
+            if not live.any():
+                break
+        return trace
+
+
+@dataclass(frozen=True)
+class _Trace:
+    """The optimizers of all blocks: where they are, F and g there, and what they carry from call to call."""
+
+    u: Tensor
+    safe: Tensor  # the last u with finite F and g
+    alive: Tensor  # no block comes back from a number that is not finite
+    F: Tensor
+    g: Tensor
+    g_prev: Tensor
+    d: Tensor
+    t: Tensor
+    pairs: Pairs
+    iterations: Tensor
+
+
+def _start(u0: Tensor, history: int) -> _Trace:
+    per_block = u0.new_zeros(u0.shape[0])
+    zero = torch.zeros_like(u0)
+    return _Trace(
+        u=u0,
+        safe=u0,
+        alive=per_block == 0,
+        F=per_block,
+        g=zero,
+        g_prev=zero,
+        d=zero,
+        t=per_block,
+        pairs=Pairs.none(history, torch.ones_like(per_block), u0),
+        iterations=per_block.to(torch.int64),
+    )
+
+
+def _evaluate(problem: LocalProblem, trace: _Trace) -> _Trace:
+    """F and g at u; a block where they are not finite goes back to its last finite u and stops."""
+    point = problem.shard.linearize(trace.u)
+    F, g = problem.value(point), problem.grad(point)
+    alive = trace.alive & F.isfinite() & norm(g).isfinite()
+    safe = select(alive, trace.u, trace.safe)
+    return replace(trace, safe=safe, alive=alive, F=F.double(), g=g)
+
+
+def _aim(trace: _Trace, live: Tensor, lr: float) -> _Trace:
+    """Update the pairs, then direction and step length of the live blocks."""
+    first = trace.iterations == 0
+    s, y = over(trace.t, trace.d) * trace.d, trace.g - trace.g_prev
+    pairs = trace.pairs.push(s, y, live & ~first & (dot(s, y) > CURVATURE))
+    # without pairs H is the identity: the first direction is −g
+    d = -pairs.apply(trace.g)
+    t = lr * torch.where(first, (1 / trace.g.abs().flatten(1).sum(1)).clamp(max=1.0), 1.0)
+    return replace(
+        trace,
+        g_prev=select(live, trace.g, trace.g_prev),
+        d=select(live, d, trace.d),
+        t=torch.where(live, t, trace.t),
+        pairs=pairs,
+        iterations=trace.iterations + live,
+    )
+
+
+def _small(x: Tensor, tolerance: float) -> Tensor:
+    """max|x_j| ≤ tolerance per block, (B,)."""
+    return x.abs().flatten(1).amax(1) <= tolerance

@@ -1,0 +1,81 @@
+"""RB-ADMM: one penalty for all blocks, doubled or halved so that the residuals stay of one size (S5).
+
+    ρ ← τρ   if r > μs            ρ ← ρ/τ   if s > μr            otherwise unchanged
+
+`normalized=True` compares r/max(‖u‖, ‖v‖) with s/‖λ‖ instead, which does not change when the problem is
+multiplied by a constant. The rule reads the residuals before the next local solves: two rounds per iteration.
+
+Reference: B. S. He, H. Yang, S. L. Wang, Alternating direction method with self-adaptive penalty parameters, 2000;
+normalised: B. Wohlberg, ADMM penalty parameter selection by residual balancing, 2017.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from auqadmm.core.consensus import Chosen, ConsensusADMM
+from auqadmm.core.reduce import Reduce
+from auqadmm.core.state import Blocks, Consensus, Residuals, Setup
+from auqadmm.core.weights import Scalar
+from auqadmm.methods.checks import above_one, positive
+from auqadmm.methods.constant import scalar_weights
+
+
+@dataclass(frozen=True)
+class RB(ConsensusADMM):
+    """Residual balancing from `rho`, with factor `tau` when the residuals differ by more than `mu`."""
+
+    rho: float = 1.0
+    tau: float = 2.0
+    mu: float = 10.0
+    normalized: bool = False
+    name: ClassVar[str] = "rb-admm"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive("rho", self.rho)
+        above_one("tau", self.tau)
+        above_one("mu", self.mu)
+
+    @property
+    def separate(self) -> bool:
+        return True
+
+    def first_scalars(self, setup: Setup) -> Mapping[str, float]:
+        warm = setup.warm
+        if warm is not None and warm.method == self.name and isinstance(warm.weights, Scalar):
+            return {"rho": float(warm.weights.rho[0]), "changed": 1.0}
+        return {"rho": self.rho, "changed": 1.0}
+
+    def prepare(self, blocks: Any, shared: Consensus, reduce: Reduce) -> tuple[Any, Consensus]:
+        if shared.residuals is None:
+            return blocks, shared
+        rho = shared.scalars["rho"]
+        new = self.balanced(rho, shared.residuals)
+        return blocks, replace(shared, scalars={"rho": new, "changed": float(new != rho)})
+
+    def balanced(self, rho: float, r: Residuals) -> float:
+        """The rule, on norms over all blocks."""
+        primal, dual = r.primal, r.dual
+        if self.normalized:
+            size, lam = max(r.u_norm, r.v_norm), r.lam_norm
+            # before anything has moved there is no scale to compare with: keep ρ
+            if size == 0 or lam == 0:
+                return rho
+            primal, dual = primal / size, dual / lam
+        if primal > self.mu * dual:
+            return rho * self.tau
+        if dual > self.mu * primal:
+            return rho / self.tau
+        return rho
+
+    def weights_due(self, shared: Consensus) -> bool:
+        return shared.scalars["changed"] == 1.0
+
+    def first_weights(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen:
+        return self.next_weights(shard, blocks, shared)
+
+    def next_weights(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen:
+        return Chosen(scalar_weights(shard, shared.scalars["rho"]), {})

@@ -1,0 +1,114 @@
+"""AC-ADMM: one spectral penalty per block, from differences of iterates and multipliers (S6).
+
+    λ̂_j = λ_j^{k−1} + W_j(v^{k−1} − u_j^k)
+    Du = u_j^k − u_j^{k0}   Dλ̂ = λ̂_j^k − λ̂_j^{k0}   Dv = −(v^k − v^{k0})   Dλ = λ_j^k − λ_j^{k0}
+    a, b    spectral step sizes of the pairs (Du, Dλ̂), (Dv, Dλ):  SD = ⟨D',D'⟩/⟨D,D'⟩, MG = ⟨D,D'⟩/⟨D,D⟩,
+            MG if 2·MG > SD else SD − MG/2
+    ρ̂       √(ab) if both pairs correlate, a or b if one does, else ρ
+    ρ       ← clip(ρ̂, ρ/(1 + C_cg/k²), ρ(1 + C_cg/k²))
+
+The iterates of k = 1 are stored, estimates are made every `every` iterations against the point stored last.
+
+Reference: Z. Xu et al., Adaptive consensus ADMM for distributed optimization, 2017.
+
+Shapes: B blocks, m features, C columns; u, lam, lam_hat (B, m, C), v (m, C); ρ and all estimates (B,).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from auqadmm.core.consensus import Chosen, ConsensusADMM
+from auqadmm.core.state import Blocks, Consensus
+from auqadmm.methods.checks import at_least_one, positive
+from auqadmm.methods.constant import scalar_weights
+
+
+@dataclass(frozen=True)
+class AC(ConsensusADMM):
+    """Adaptive consensus ADMM.
+
+    Parameters
+    ----------
+    rho
+        First penalty of every block.
+    every
+        Iterations between estimates (T_f).
+    correlation
+        A pair counts when its correlation exceeds this.
+    constant
+        C_cg: how much a penalty may change, 1 + C_cg/k² in iteration k (S8).
+    """
+
+    rho: float = 1.0
+    every: int = 2
+    correlation: float = 0.2
+    constant: float = 1e10
+    name: ClassVar[str] = "ac-admm"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive("rho", self.rho)
+        positive("constant", self.constant)
+        at_least_one("every", self.every)
+
+    def first_weights(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen:
+        return Chosen(scalar_weights(shard, self.rho), {})
+
+    def weights_due(self, shared: Consensus) -> bool:
+        return shared.iteration > 1 and shared.iteration % self.every == 0
+
+    def observe(self, shard: Any, blocks: Blocks, shared: Consensus) -> Mapping[str, Tensor]:
+        """Keep λ̂_j of this iteration; after the first iteration also store its point as k0."""
+        assert shared.v_prev is not None
+        v, v_prev = shard.expand(shared.v), shard.expand(shared.v_prev)
+        lam_hat = blocks.lam + blocks.W.apply(v_prev - blocks.u)
+        memory = {**blocks.memory, "lam_hat": lam_hat}
+        if shared.iteration == 1:
+            relaxed = blocks.u if self.relaxation == 1 else self.relaxation * (blocks.u - v_prev) + v_prev
+            lam = blocks.lam + blocks.W.apply(v - relaxed)
+            memory |= _stored(blocks.u, shared.v, lam, lam_hat)
+        return memory
+
+    def next_weights(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen:
+        old = blocks.memory
+        rho = blocks.W.rho
+        du, dlam_hat = blocks.u - old["u0"], old["lam_hat"] - old["lam_hat0"]
+        dv, dlam = shard.expand(-(shared.v - old["v0"])), blocks.lam - old["lam0"]
+        a, a_counts = spectral_step(du, dlam_hat, self.correlation)
+        b, b_counts = spectral_step(dv, dlam, self.correlation)
+        hat = torch.where(a_counts, torch.where(b_counts, torch.sqrt(a * b), a), torch.where(b_counts, b, rho))
+        bound = 1 + self.constant / shared.iteration**2
+        rho = torch.minimum(torch.maximum(hat, rho / bound), rho * bound)
+        memory = {**old, **_stored(blocks.u, shared.v, blocks.lam, old["lam_hat"])}
+        return Chosen(replace(blocks.W, rho=rho), memory)
+
+
+def spectral_step(D: Tensor, E: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
+    """The safeguarded spectral step of each pair (D, E), and whether the pair is correlated enough to count.
+
+    A block that did not move (D = 0 or E = 0), or moved without correlation, does not count; its step is 1, so
+    that nothing is divided by zero.
+    """
+    DE, DD, EE = _dot(D, E), _dot(D, D), _dot(E, E)
+    correlation = DE / torch.where((DD > 0) & (EE > 0), torch.sqrt(DD) * torch.sqrt(EE), torch.ones_like(DE))
+    counts = (correlation > threshold) & (DD > 0) & (EE > 0) & (DE > 0)
+    one = torch.ones_like(DE)
+    sd = torch.where(counts, EE, one) / torch.where(counts, DE, one)
+    mg = torch.where(counts, DE, one) / torch.where(counts, DD, one)
+    step = torch.where(2 * mg > sd, mg, sd - mg / 2)
+    counts &= step.isfinite() & (step > 0)
+    return torch.where(counts, step, one), counts
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    return (a * b).flatten(1).sum(1)
+
+
+def _stored(u: Tensor, v: Tensor, lam: Tensor, lam_hat: Tensor) -> dict[str, Tensor]:
+    return {"u0": u, "v0": v, "lam0": lam, "lam_hat0": lam_hat}

@@ -1,0 +1,36 @@
+"""What is solved: losses, regularizers, blocks."""
+
+from auqadmm.problem.custom_loss import CustomLoss
+from auqadmm.problem.group_lasso import GroupLasso
+from auqadmm.problem.ingest import InputError
+from auqadmm.problem.losses import Huber, LeastSquares, Logistic, Multinomial, Poisson, SmoothedHinge
+from auqadmm.problem.problem import Problem
+from auqadmm.problem.regularizers import (
+    L1,
+    L2,
+    Box,
+    CustomRegularizer,
+    ElasticNet,
+    NonNegative,
+    Zero,
+)
+
+__all__ = [
+    "L1",
+    "L2",
+    "Box",
+    "CustomLoss",
+    "CustomRegularizer",
+    "ElasticNet",
+    "GroupLasso",
+    "Huber",
+    "InputError",
+    "LeastSquares",
+    "Logistic",
+    "Multinomial",
+    "NonNegative",
+    "Poisson",
+    "Problem",
+    "SmoothedHinge",
+    "Zero",
+]

@@ -1,0 +1,195 @@
+"""The data matrices X_j of all blocks held here, as one linear map.
+
+    forward   z = (X_1 u_1; …; X_B u_B)          logits of every row, flat
+    adjoint   (X_1ᵀ z_1, …, X_Bᵀ z_B)            back to one array per block
+
+Losses then see rows only, never blocks: they work on flat arrays of R rows. Dense blocks of similar height are
+stacked into one *piece* (shorter blocks are padded by repeating their first row; padded rows carry weight 0),
+sparse blocks form one block-diagonal CSR piece, so no product loops over blocks.
+
+Shapes: B blocks, R rows of all pieces (padding included), m features, k any trailing columns, b blocks of a piece.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+# A block joins a piece when padding it to the piece's height adds at most this share of rows.
+PADDING = 0.25
+
+
+class Piece(Protocol):
+    """Some of the blocks, stored so that one product serves them all."""
+
+    @property
+    def blocks(self) -> Tensor: ...
+    @property
+    def rows(self) -> int: ...
+    def forward(self, u: Tensor) -> Tensor: ...
+    def adjoint(self, z: Tensor) -> Tensor: ...
+    def adjoint_squared(self, z: Tensor) -> Tensor: ...
+    def sum_rows(self, x: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class DensePiece:
+    """b dense blocks of n rows each. X (b, n, m), blocks (b,) positions among the B."""
+
+    X: Tensor
+    blocks: Tensor
+
+    @property
+    def rows(self) -> int:
+        return self.X.shape[0] * self.X.shape[1]
+
+    def forward(self, u: Tensor) -> Tensor:  # (b, m, k) -> (b·n, k)
+        return (self.X @ u).reshape(self.rows, u.shape[-1])
+
+    def adjoint(self, z: Tensor) -> Tensor:  # (b·n, k) -> (b, m, k)
+        return self.X.mT @ self._stack(z)
+
+    def adjoint_squared(self, z: Tensor) -> Tensor:
+        return self.X.square().mT @ self._stack(z)
+
+    def sum_rows(self, x: Tensor) -> Tensor:  # (b·n, k) -> (b, k)
+        return self._stack(x).sum(1)
+
+    def _stack(self, z: Tensor) -> Tensor:
+        return z.reshape(self.X.shape[0], self.X.shape[1], z.shape[-1])
+
+
+@dataclass(frozen=True)
+class SparsePiece:
+    """b sparse blocks as one block-diagonal matrix. A (rows, b·m) and its transpose, both CSR; heights (b,)."""
+
+    A: Tensor
+    At: Tensor
+    At_squared: Tensor
+    heights: Tensor
+    blocks: Tensor
+    features: int
+
+    @property
+    def rows(self) -> int:
+        return self.A.shape[0]
+
+    def forward(self, u: Tensor) -> Tensor:
+        return self.A @ u.reshape(-1, u.shape[-1])
+
+    def adjoint(self, z: Tensor) -> Tensor:
+        return (self.At @ z).reshape(len(self.blocks), self.features, z.shape[-1])
+
+    def adjoint_squared(self, z: Tensor) -> Tensor:
+        return (self.At_squared @ z).reshape(len(self.blocks), self.features, z.shape[-1])
+
+    def sum_rows(self, x: Tensor) -> Tensor:
+        return torch.segment_reduce(x.contiguous(), "sum", lengths=self.heights, axis=0)
+
+
+@dataclass(frozen=True)
+class Design:
+    """All pieces. `rows` is R; a row's position in flat arrays follows the order of the pieces."""
+
+    pieces: tuple[Piece, ...]
+    blocks: int
+    features: int
+
+    @property
+    def rows(self) -> int:
+        return sum(p.rows for p in self.pieces)
+
+    @property
+    def dense(self) -> bool:
+        return all(isinstance(p, DensePiece) for p in self.pieces)
+
+    def forward(self, u: Tensor) -> Tensor:
+        """(B, m, …) -> (R, …)."""
+        flat = u.reshape(self.blocks, self.features, -1)
+        parts = [p.forward(self._take(flat, p)) for p in self.pieces]
+        z = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return z.reshape(z.shape[0], *u.shape[2:])
+
+    def adjoint(self, z: Tensor) -> Tensor:
+        """(R, …) -> (B, m, …), the transpose of `forward`."""
+        return self._collect(z, lambda p, part: p.adjoint(part), (self.features,))
+
+    def adjoint_squared(self, z: Tensor) -> Tensor:
+        """Σ_i x_i² z_i per block, the square taken entry by entry: (R, …) -> (B, m, …)."""
+        return self._collect(z, lambda p, part: p.adjoint_squared(part), (self.features,))
+
+    def sum_rows(self, x: Tensor) -> Tensor:
+        """Sum over the rows of each block: (R, …) -> (B, …)."""
+        return self._collect(x, lambda p, part: p.sum_rows(part), ())
+
+    def split(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Cut a flat array (R, …) into one part per piece."""
+        return torch.split(x, [p.rows for p in self.pieces])
+
+    def _take(self, u: Tensor, piece: Piece) -> Tensor:
+        return u if len(self.pieces) == 1 else u[piece.blocks]
+
+    def _collect(self, z: Tensor, product: Callable[[Any, Tensor], Tensor], shape: tuple[int, ...]) -> Tensor:
+        flat = z.reshape(self.rows, -1) if z.ndim > 1 else z.unsqueeze(-1)
+        trailing = z.shape[1:]
+        if len(self.pieces) == 1:  # one piece holds the blocks in their own order
+            return product(self.pieces[0], flat).reshape(self.blocks, *shape, *trailing)
+        out = flat.new_zeros(self.blocks, *shape, flat.shape[-1])
+        for piece, part in zip(self.pieces, self.split(flat), strict=True):
+            out[piece.blocks] = product(piece, part)
+        return out.reshape(self.blocks, *shape, *trailing)
+
+
+def group_by_height(heights: Sequence[int]) -> list[list[int]]:
+    """Group blocks so that padding each to the tallest of its group adds at most `PADDING` of the rows.
+
+    Equal heights give one group in the original order, which is the fast path of `Design`.
+    """
+    if len(set(heights)) <= 1:
+        return [list(range(len(heights)))]
+    groups: list[list[int]] = []
+    for j in sorted(range(len(heights)), key=lambda j: -heights[j]):
+        tallest = heights[groups[-1][0]] if groups else -1
+        # an empty block joins only other empty blocks: it has no row to repeat as padding
+        fits = tallest <= (1 + PADDING) * heights[j] and (heights[j] > 0 or tallest == 0)
+        if groups and fits:
+            groups[-1].append(j)
+        else:
+            groups.append([j])
+    return [sorted(g) for g in groups]
+
+
+def sparse_piece(matrices: Sequence[Any], blocks: Tensor, dtype: torch.dtype, device: torch.device) -> SparsePiece:
+    """Stack scipy CSR matrices block-diagonally; the transpose is stored too, since CSR products go one way."""
+    import scipy.sparse
+
+    A = scipy.sparse.block_diag(matrices, format="csr")
+    At = A.T.tocsr()
+    heights = torch.tensor([x.shape[0] for x in matrices], device=device)
+    return SparsePiece(
+        A=_csr(A, dtype, device),
+        At=_csr(At, dtype, device),
+        At_squared=_csr(At.multiply(At).tocsr(), dtype, device),
+        heights=heights,
+        blocks=blocks,
+        features=matrices[0].shape[1],
+    )
+
+
+def _csr(A: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+    with warnings.catch_warnings():  # torch announces that its CSR layout is in beta
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.sparse_csr_tensor(
+            torch.from_numpy(A.indptr.astype(np.int64)),
+            torch.from_numpy(A.indices.astype(np.int64)),
+            torch.from_numpy(np.asarray(A.data)).to(dtype),
+            size=A.shape,
+            device=device,
+            check_invariants=True,
+        )

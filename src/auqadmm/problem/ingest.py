@@ -1,0 +1,209 @@
+"""From what users hand over to checked blocks: one clear sentence for each thing that cannot be used.
+
+A block is `(X, y)` or `(X, y, sample_weight)`; X is numpy, torch, scipy.sparse, a data frame or nested lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import torch
+
+
+class InputError(ValueError):
+    """Something in the user's input cannot be used; the message says what, where and what to do."""
+
+
+@dataclass(frozen=True)
+class RawBlock:
+    """One worker's checked rows: X numpy float (n, m) or scipy CSR, y numpy (n,), weight numpy (n,)."""
+
+    name: str
+    X: Any
+    y: np.ndarray
+    weight: np.ndarray
+    weighted: bool = False
+
+    @property
+    def rows(self) -> int:
+        return int(self.X.shape[0])
+
+
+def read_blocks(blocks: Any) -> tuple[RawBlock, ...]:
+    """Check every block and bring it to one form."""
+    if isinstance(blocks, np.ndarray | torch.Tensor) or not isinstance(blocks, Sequence):
+        raise InputError(
+            f"blocks must be a list of (X, y) or (X, y, sample_weight) tuples, one per worker; got {_kind(blocks)}."
+        )
+    if len(blocks) == 0:
+        raise InputError("There are no blocks: pass at least one (X, y) tuple.")
+    read = tuple(_read_block(f"block {j}", b) for j, b in enumerate(blocks))
+    first = read[0]
+    for b in read:
+        if b.X.shape[1] != first.X.shape[1]:
+            raise InputError(
+                f"{b.name} has {b.X.shape[1]} features but {first.name} has {first.X.shape[1]}; "
+                "every block needs the same columns in the same order."
+            )
+    if all(b.rows == 0 for b in read):
+        raise InputError("Every block is empty: at least one block must hold rows.")
+    if all(not b.weight.any() for b in read):
+        raise InputError("Every sample weight is zero: at least one row must count.")
+    return read
+
+
+def _read_block(name: str, block: Any) -> RawBlock:
+    if not isinstance(block, tuple | list) or len(block) not in (2, 3):
+        got = f"{len(block)} parts" if isinstance(block, tuple | list) else _kind(block)
+        raise InputError(f"{name} must be a tuple (X, y) or (X, y, sample_weight); got {got}.")
+    X = _read_matrix(name, block[0])
+    y = _read_vector(name, "y", block[1], X.shape[0])
+    given = len(block) == 3 and block[2] is not None
+    weight = _read_weight(name, block[2], X.shape[0]) if given else np.ones(X.shape[0])
+    return RawBlock(name, X, y, weight, weighted=given)
+
+
+def _read_matrix(name: str, X: Any) -> Any:
+    columns = getattr(X, "columns", None)
+    if scipy.sparse.issparse(X):
+        X = X.tocsr()
+        _check_number_type(name, "X", X.dtype)
+        X = X.astype(np.promote_types(X.dtype, np.float32), copy=False)
+        bad = np.flatnonzero(~np.isfinite(X.data))
+        if bad.size:
+            row = int(np.searchsorted(X.indptr, bad[0], side="right")) - 1
+            raise _not_finite(name, row, int(X.indices[bad[0]]), X.data[bad[0]], columns)
+        return X
+    X = _to_numpy(name, "X", X)
+    if X.ndim != 2:
+        raise InputError(f"{name}: X must be a matrix (rows, features); got an array of shape {X.shape}.")
+    if X.shape[1] == 0:
+        raise InputError(f"{name}: X has no columns; a model needs at least one feature.")
+    _check_number_type(name, "X", X.dtype)
+    X = X.astype(np.promote_types(X.dtype, np.float32), copy=False)
+    # the sum is finite for all but extreme data, and costs no array of flags
+    with np.errstate(over="ignore", invalid="ignore"):
+        suspicious = not np.isfinite(X.sum())
+    if suspicious:
+        bad = np.argwhere(~np.isfinite(X))
+        if len(bad):
+            row, col = int(bad[0, 0]), int(bad[0, 1])
+            raise _not_finite(name, row, col, X[row, col], columns)
+    return X
+
+
+def _read_vector(name: str, what: str, y: Any, rows: int) -> np.ndarray:
+    if y is None:
+        raise InputError(f"{name}: {what} is missing (None); pass one value per row of X.")
+    y = _to_numpy(name, what, y)
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim != 1:
+        raise InputError(f"{name}: {what} must have one value per row of X; got an array of shape {y.shape}.")
+    if len(y) != rows:
+        raise InputError(f"{name}: X has {rows} rows but {what} has {len(y)} values.")
+    return y
+
+
+def _read_weight(name: str, weight: Any, rows: int) -> np.ndarray:
+    w = _read_vector(name, "sample_weight", weight, rows)
+    _check_number_type(name, "sample_weight", w.dtype)
+    w = w.astype(np.float64)
+    bad = np.flatnonzero(~np.isfinite(w) | (w < 0))
+    if bad.size:
+        raise InputError(f"{name}: sample_weight[{bad[0]}] is {w[bad[0]]}; weights must be finite and not negative.")
+    return w
+
+
+def read_reals(name: str, y: np.ndarray) -> np.ndarray:
+    """Targets of a regression: finite numbers."""
+    if y.dtype == object or y.dtype.kind in "US":
+        try:
+            y = y.astype(np.float64)
+        except (TypeError, ValueError):
+            raise InputError(
+                f"{name}: y holds {y.dtype} values but this loss needs numbers; encode them or use a "
+                "classification loss."
+            ) from None
+    _check_number_type(name, "y", y.dtype)
+    y = y.astype(np.float64)
+    bad = np.flatnonzero(~np.isfinite(y))
+    if bad.size:
+        raise InputError(f"{name}: y[{bad[0]}] is {y[bad[0]]}; remove or impute rows without a target.")
+    return y
+
+
+def labels_of(block: RawBlock) -> np.ndarray:
+    """The distinct labels of one block, sorted; a missing label is an error."""
+    y = block.y
+    if y.dtype.kind == "f":
+        missing = np.isnan(y)
+    elif y.dtype == object:
+        missing = np.array([v is None or v != v for v in y], dtype=bool)
+    else:
+        missing = np.zeros(len(y), dtype=bool)
+    if missing.any():
+        i = int(np.flatnonzero(missing)[0])
+        raise InputError(f"{block.name}: the label y[{i}] is missing ({y[i]}); remove the row or label it.")
+    try:
+        return np.unique(y)
+    except TypeError:
+        kinds = sorted({type(v).__name__ for v in y})
+        raise InputError(f"{block.name}: labels mix types ({', '.join(kinds)}); use one type for all labels.") from None
+
+
+def agree_on_classes(per_block: Sequence[np.ndarray]) -> np.ndarray:
+    """The sorted union of all labels; numbers and strings do not mix."""
+    present = [c for c in per_block if len(c)]
+    if not present:
+        raise InputError("No block holds a label: at least one block must hold rows.")
+    flat = [v for c in present for v in c.tolist()]
+    if len({isinstance(v, str) for v in flat}) > 1:
+        raise InputError("Some blocks have text labels and others numbers; use one type for all labels.")
+    return np.unique(np.array(flat)) if not isinstance(flat[0], str) else np.array(sorted(set(flat)))
+
+
+def encode(block: RawBlock, classes: np.ndarray) -> np.ndarray:
+    """Labels -> positions in `classes`."""
+    return np.searchsorted(classes, block.y.astype(classes.dtype)).astype(np.int64)
+
+
+def _to_numpy(name: str, what: str, x: Any) -> np.ndarray:
+    if isinstance(x, torch.Tensor):
+        if x.dtype in (torch.float16, torch.bfloat16):
+            raise _half_precision(name, what, str(x.dtype).removeprefix("torch."))
+        if x.layout != torch.strided:
+            raise InputError(
+                f"{name}: {what} is a sparse torch tensor; convert it to scipy.sparse (csr_matrix) or call .to_dense()."
+            )
+        return x.detach().cpu().numpy()
+    try:
+        return np.asarray(x)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name}: {what} cannot be read as an array ({error}).") from None
+
+
+def _check_number_type(name: str, what: str, dtype: Any) -> None:
+    if dtype == np.float16:
+        raise _half_precision(name, what, "float16")
+    if dtype.kind not in "fiub":
+        raise InputError(
+            f"{name}: {what} holds {dtype} values; it must hold real numbers (encode text and dates first)."
+        )
+
+
+def _half_precision(name: str, what: str, dtype: str) -> InputError:
+    return InputError(f"{name}: {what} is {dtype}, too coarse to optimise on; convert it to float32 or float64 first.")
+
+
+def _not_finite(name: str, row: int, col: int, value: Any, columns: Any) -> InputError:
+    label = f" (column {str(columns[col])!r})" if columns is not None else ""
+    return InputError(f"{name}: X[row {row}, column {col}]{label} is {value}; remove or impute it before solving.")
+
+
+def _kind(x: Any) -> str:
+    return f"{type(x).__name__}"

@@ -1,0 +1,347 @@
+"""The regularizer g of ``minimise Σ_j f_j(v) + g(v)`` (S1), with everything the solvers ask of it.
+
+    Zero 0,  L1 c‖v‖₁,  L2 c/2‖v‖²,  ElasticNet l1‖v‖₁ + l2/2‖v‖²,  GroupLasso (its own file),
+    Box and NonNegative 0 inside, inf outside,  CustomRegularizer,  FreeIntercept g(all rows but the last).
+
+The consensus step needs the proximal map in the (s, K) form of S2, K a positive diagonal metric:
+
+    prox(s, K) = argmin_v g(v) + ½⟨v, Kv⟩ − ⟨s, v⟩      ⇔      s − Kv ∈ ∂g(v)
+
+and the certificate (S10) needs dist(−∇, ∂g(v)), the conjugate g*(w) = sup_v ⟨w, v⟩ − g(v), and the factor
+that scales a dual point into its domain.
+
+Shapes: v, s, grad, w (m, C), m features (rows), C columns; K a number or broadcastable to (m, C).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Metric = Tensor | float
+
+
+class Regularizer(ABC):
+    """A closed convex function g of v, shape (m, C), that has a proximal map in diagonal metrics."""
+
+    @abstractmethod
+    def value(self, v: Tensor) -> Tensor:
+        """g(v), 0-dim; inf where v is infeasible."""
+
+    @abstractmethod
+    def prox(self, s: Tensor, K: Metric) -> Tensor:
+        """Return argmin_v g(v) + ½⟨v, Kv⟩ − ⟨s, v⟩, the v-step of S2.
+
+        Parameters
+        ----------
+        s : Tensor, shape (m, C)
+        K : Tensor or float
+            Diagonal of the metric, positive: a number or broadcastable to (m, C).
+        """
+
+    @abstractmethod
+    def subgradient_distance(self, v: Tensor, grad: Tensor) -> Tensor:
+        """Euclidean distance from −grad to ∂g(v), the KKT residual of S10; inf where v is infeasible."""
+
+    def conjugate(self, w: Tensor) -> Tensor:
+        """g*(w), 0-dim; inf outside its domain and where g* is unknown (the only bound that always holds)."""
+        return w.new_full((), math.inf)
+
+    def dual_scale(self, w: Tensor) -> float | None:
+        """Largest c in [0, 1] with g*(c·w) finite; None where no finite dual exists in general (S10)."""
+        return None
+
+    @property
+    def strong_convexity(self) -> float:
+        """A modulus of strong convexity valid on every coordinate; 0.0 if there is none."""
+        return 0.0
+
+    def check(self, features: int) -> None:  # noqa: B027  (a hook: most regularizers fit any shape)
+        """Raise ValueError if this regularizer cannot act on `features` rows."""
+
+
+def number(name: str, value: Any) -> float:
+    """Return `value` as a finite float ≥ 0 or raise ValueError."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a finite number ≥ 0, got {value!r}") from None
+    if not 0.0 <= number < math.inf:  # also false for NaN
+        raise ValueError(f"{name} must be a finite number ≥ 0, got {number}")
+    return number
+
+
+def fits(name: str, entries: object, features: int) -> None:
+    """Raise ValueError if `entries` is a tuple that does not have one entry per feature."""
+    if isinstance(entries, tuple) and len(entries) != features:
+        raise ValueError(f"{name} must have one entry per feature, got {len(entries)} for {features} features")
+
+
+def indicator(inside: Tensor, like: Tensor) -> Tensor:
+    """0 if all of `inside` holds, else inf."""
+    return like.new_zeros(()).masked_fill(~inside.all(), math.inf)
+
+
+def slack(w: Tensor, terms: int = 0) -> float:
+    """1 + a few ulps. dual_scale puts c·w on the very boundary of the domain of g*; rounding of the product
+    and of a float64 sum of `terms` numbers may push it across, which must not turn g* = 0 into inf."""
+    return 1 + 8 * torch.finfo(w.dtype).eps + terms * torch.finfo(torch.float64).eps
+
+
+def scale_into(sizes: Tensor, limits: Tensor | float) -> float:
+    """Largest c in [0, 1] with c·sizes ≤ limits, for limits > 0."""
+    # Sizes within their limit (w = 0 among them) allow c = 1 and must not divide.
+    ratios = torch.where(sizes > limits, limits / torch.where(sizes > 0, sizes, 1.0), 1.0)
+    return float(ratios.min()) if ratios.numel() else 1.0
+
+
+class _Elastic(Regularizer):
+    """l1‖v‖₁ + l2/2‖v‖²: the family of Zero, L1, L2 and ElasticNet, whose fields are all strengths."""
+
+    @abstractmethod
+    def _strengths(self) -> tuple[float, float]:
+        """Return l1 and l2."""
+
+    def __post_init__(self) -> None:
+        for name in (f.name for f in fields(self)):  # type: ignore[arg-type]  # subclasses are dataclasses
+            object.__setattr__(self, name, number(f"{type(self).__name__}: {name}", getattr(self, name)))
+
+    def value(self, v: Tensor) -> Tensor:
+        l1, l2 = self._strengths()
+        return l1 * v.abs().sum() + 0.5 * l2 * v.square().sum()
+
+    def prox(self, s: Tensor, K: Metric) -> Tensor:
+        l1, l2 = self._strengths()
+        return s.sign() * (s.abs() - l1).clamp(min=0) / (K + l2)  # S2; K > 0, so no division by 0
+
+    def subgradient_distance(self, v: Tensor, grad: Tensor) -> Tensor:
+        l1, l2 = self._strengths()
+        smooth = grad + l2 * v
+        at_zero = (smooth.abs() - l1).clamp(min=0)  # ∂|0| is the whole interval [−1, 1]
+        return torch.where(v == 0, at_zero, smooth + l1 * v.sign()).norm()
+
+    def conjugate(self, w: Tensor) -> Tensor:
+        l1, l2 = self._strengths()
+        if l2 > 0:
+            return (w.abs() - l1).clamp(min=0).square().sum() / (2 * l2)
+        return indicator(w.abs() <= l1 * slack(w), w)
+
+    def dual_scale(self, w: Tensor) -> float | None:
+        l1, l2 = self._strengths()
+        if l2 > 0:
+            return 1.0
+        return scale_into(w.abs(), l1) if l1 > 0 else None
+
+    @property
+    def strong_convexity(self) -> float:
+        return self._strengths()[1]
+
+
+@dataclass(frozen=True)
+class Zero(_Elastic):
+    """g = 0."""
+
+    def _strengths(self) -> tuple[float, float]:
+        return 0.0, 0.0
+
+
+@dataclass(frozen=True)
+class L1(_Elastic):
+    """strength·‖v‖₁, strength ≥ 0."""
+
+    strength: float
+
+    def _strengths(self) -> tuple[float, float]:
+        return self.strength, 0.0
+
+
+@dataclass(frozen=True)
+class L2(_Elastic):
+    """strength/2·‖v‖², strength ≥ 0."""
+
+    strength: float
+
+    def _strengths(self) -> tuple[float, float]:
+        return 0.0, self.strength
+
+
+@dataclass(frozen=True)
+class ElasticNet(_Elastic):
+    """l1·‖v‖₁ + l2/2·‖v‖², l1 ≥ 0 and l2 ≥ 0."""
+
+    l1: float
+    l2: float
+
+    def _strengths(self) -> tuple[float, float]:
+        return self.l1, self.l2
+
+
+def _bound(name: str, value: Any) -> float | tuple[float, ...]:
+    """Return one number or a tuple of numbers, or raise ValueError."""
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        array = np.empty((0, 0))
+    if array.ndim > 1:
+        raise ValueError(f"Box: {name} must be a number or a sequence of one number per feature, got {value!r}")
+    return float(array) if array.ndim == 0 else tuple(array.tolist())
+
+
+@dataclass(frozen=True)
+class Box(Regularizer):
+    """Indicator of lower ≤ v ≤ upper.
+
+    Parameters
+    ----------
+    lower, upper : float or sequence of float
+        One number, or one per feature (row of v); −inf and inf leave a side open.
+    """
+
+    lower: float | Sequence[float]
+    upper: float | Sequence[float]
+
+    def __post_init__(self) -> None:
+        lower, upper = _bound("lower", self.lower), _bound("upper", self.upper)
+        object.__setattr__(self, "lower", lower)
+        object.__setattr__(self, "upper", upper)
+        if isinstance(lower, tuple) and isinstance(upper, tuple) and len(lower) != len(upper):
+            raise ValueError(f"Box: lower and upper must be equally long, got {len(lower)} and {len(upper)} entries")
+        for i, (lo, up) in enumerate(np.broadcast(lower, upper)):
+            if not (lo <= up and lo < math.inf and up > -math.inf):  # also false for NaN
+                got = f"lower {lo} and upper {up} at entry {i}"
+                raise ValueError(f"Box: lower ≤ upper must hold, lower < inf and upper > -inf, got {got}")
+
+    def check(self, features: int) -> None:
+        fits("Box: lower", self.lower, features)
+        fits("Box: upper", self.upper, features)
+
+    def _bounds(self, v: Tensor) -> list[Tensor]:
+        """Lower and upper, each 0-dim or (m, 1), like `v`."""
+        self.check(v.shape[0])
+        bounds = (v.new_tensor(bound) for bound in (self.lower, self.upper))
+        return [bound[:, None] if bound.ndim else bound for bound in bounds]
+
+    def value(self, v: Tensor) -> Tensor:
+        lower, upper = self._bounds(v)
+        return indicator((lower <= v) & (v <= upper), v)
+
+    def prox(self, s: Tensor, K: Metric) -> Tensor:
+        return (s / K).clamp(*self._bounds(s))  # K > 0; separable, so K only moves the centre
+
+    def subgradient_distance(self, v: Tensor, grad: Tensor) -> Tensor:
+        lower, upper = self._bounds(v)
+        # At a bound the normal cone absorbs a gradient whose descent direction leaves the box.
+        rest = torch.where(v == lower, grad.clamp(max=0), grad)
+        rest = torch.where(v == upper, rest.clamp(min=0), rest)
+        return rest.norm() + self.value(v)
+
+    def conjugate(self, w: Tensor) -> Tensor:
+        lower, upper = self._bounds(w)
+        # Chosen by sign, not as a maximum of products: an infinite bound times w = 0 would be NaN.
+        return torch.where(w > 0, upper * w, torch.where(w < 0, lower * w, 0.0)).sum()
+
+    def dual_scale(self, w: Tensor) -> float | None:
+        return 1.0 if np.isfinite(self.lower).all() and np.isfinite(self.upper).all() else None
+
+
+@dataclass(frozen=True)
+class NonNegative(Box):
+    """Indicator of v ≥ 0."""
+
+    lower: float = field(default=0.0, init=False, repr=False)
+    upper: float = field(default=math.inf, init=False, repr=False)
+
+
+@dataclass(frozen=True, init=False)
+class CustomRegularizer(Regularizer):
+    """A regularizer made of your own functions.
+
+    Parameters
+    ----------
+    value : callable
+        ``value(v)`` returns g(v), one number.
+    prox : callable
+        ``prox(s, K)`` returns argmin_v g(v) + ½⟨v, Kv⟩ − ⟨s, v⟩; K is a tensor, 0-dim or broadcastable to s.
+    subgradient_distance : callable, optional
+        ``subgradient_distance(v, grad)`` returns the distance from −grad to ∂g(v). Without it the natural
+        residual ‖v − prox(v − grad, 1)‖ stands in: it vanishes at the same points, but as the prox is
+        nonexpansive it never exceeds the distance, so the certificate (S10) is then less strict.
+    """
+
+    value_fn: Callable[[Tensor], Any]
+    prox_fn: Callable[[Tensor, Tensor], Any]
+    distance_fn: Callable[[Tensor, Tensor], Any] | None
+
+    def __init__(
+        self,
+        value: Callable[[Tensor], Any],
+        prox: Callable[[Tensor, Tensor], Any],
+        subgradient_distance: Callable[[Tensor, Tensor], Any] | None = None,
+    ) -> None:
+        parts = (("value", value), ("prox", prox), ("subgradient_distance", subgradient_distance))
+        for (name, fn), attribute in zip(parts, ("value_fn", "prox_fn", "distance_fn"), strict=True):
+            if not callable(fn) and (fn is not None or name != "subgradient_distance"):
+                raise TypeError(f"CustomRegularizer: {name} must be a function, got {fn!r}")
+            object.__setattr__(self, attribute, fn)
+
+    @staticmethod
+    def _returned(name: str, result: Any, like: Tensor) -> Tensor:
+        """Check the shape of what a user's function returned: it would broadcast into a wrong answer."""
+        result = torch.as_tensor(result, dtype=like.dtype, device=like.device)
+        if result.shape != like.shape:
+            shapes = f"{tuple(like.shape)}, got {tuple(result.shape)}"
+            raise ValueError(f"CustomRegularizer: {name} must return a tensor of shape {shapes}")
+        return result
+
+    def value(self, v: Tensor) -> Tensor:
+        return self._returned("value", self.value_fn(v), v.new_empty(()))
+
+    def prox(self, s: Tensor, K: Metric) -> Tensor:
+        return self._returned("prox", self.prox_fn(s, torch.as_tensor(K, dtype=s.dtype, device=s.device)), s)
+
+    def subgradient_distance(self, v: Tensor, grad: Tensor) -> Tensor:
+        if self.distance_fn is not None:
+            return self._returned("subgradient_distance", self.distance_fn(v, grad), v.new_empty(()))
+        residual = (v - self.prox(v - grad, 1.0)).norm()
+        return torch.where(torch.isfinite(self.value(v)), residual, math.inf)
+
+
+@dataclass(frozen=True)
+class FreeIntercept(Regularizer):
+    """`inner` on v[:-1]; the last row, the intercept, is unpenalised, so there is no finite dual (S10).
+
+    Parameters
+    ----------
+    inner : Regularizer
+        Its groups and bounds count the real features only, one fewer than the rows of v.
+    """
+
+    inner: Regularizer
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.inner, Regularizer):
+            raise TypeError(f"FreeIntercept: inner must be a Regularizer, got {self.inner!r}")
+
+    def check(self, features: int) -> None:
+        self.inner.check(features - 1)
+
+    def value(self, v: Tensor) -> Tensor:
+        return self.inner.value(v[:-1])
+
+    def prox(self, s: Tensor, K: Metric) -> Tensor:
+        by_row = isinstance(K, Tensor) and K.ndim > 1 and K.shape[0] > 1
+        first, last = (K[:-1], K[-1:]) if by_row else (K, K)  # type: ignore[index]
+        return torch.cat([self.inner.prox(s[:-1], first), s[-1:] / last])  # K > 0
+
+    def subgradient_distance(self, v: Tensor, grad: Tensor) -> Tensor:
+        return torch.hypot(self.inner.subgradient_distance(v[:-1], grad[:-1]), grad[-1].norm())
+
+    def conjugate(self, w: Tensor) -> Tensor:
+        return self.inner.conjugate(w[:-1]) + indicator(w[-1] == 0, w)

@@ -1,0 +1,152 @@
+"""The blocks one process holds, ready for arithmetic: matrices, targets, row weights and the loss.
+
+f_j(u) = Σ_i c_i φ(x_iᵀu, y_i) over the rows i of block j, with c_i the sample weight times the scale of the
+loss's `reduction` (S1). Everything is batched: arrays carry the leading axis B.
+
+Shapes: B blocks here, N blocks in all, R flat rows (padding included, weight 0), m features (the intercept's
+column of ones is the last), C columns of the unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse
+import torch
+from torch import Tensor
+
+from auqadmm.problem.design import DensePiece, Design, Piece, group_by_height, sparse_piece
+from auqadmm.problem.ingest import RawBlock
+
+if TYPE_CHECKING:
+    from auqadmm.problem.losses import Loss, Point
+
+
+@dataclass(frozen=True)
+class Census:
+    """What every process must agree on before the first iteration."""
+
+    blocks: int
+    features: int
+    columns: int
+    intercept: bool
+    rows: tuple[int, ...]
+    weight_total: float
+    classes: np.ndarray | None
+
+    @property
+    def unknowns(self) -> int:
+        return self.features * self.columns
+
+
+@dataclass(frozen=True)
+class Shard:
+    """B blocks with their loss. `index` (B,) are the blocks' numbers among all N."""
+
+    design: Design
+    target: Tensor
+    row_weight: Tensor
+    loss: Loss
+    census: Census
+    index: tuple[int, ...]
+    names: tuple[str, ...]
+    weighted: bool
+
+    @property
+    def blocks(self) -> int:
+        return self.design.blocks
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(B, m, C): the shape of u, λ and W's diagonal."""
+        return (self.design.blocks, self.design.features, self.census.columns)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.row_weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.row_weight.device
+
+    def zeros(self) -> Tensor:
+        return torch.zeros(self.shape, dtype=self.dtype, device=self.device)
+
+    def expand(self, v: Tensor) -> Tensor:
+        """One (m, C) model as the model of every block, without a copy."""
+        return v.to(self.dtype).expand(self.shape)
+
+    def linearize(self, u: Tensor) -> Point:
+        """Value, gradient and Hessian of every f_j at u (B, m, C), sharing the logits."""
+        return self.loss.linearize(self, u)
+
+
+def build_shard(
+    blocks: Sequence[RawBlock],
+    targets: Sequence[np.ndarray],
+    loss: Loss,
+    census: Census,
+    index: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Shard:
+    """Pad and stack the blocks, and scale the row weights by the loss's reduction."""
+    dense = [j for j, b in enumerate(blocks) if not scipy.sparse.issparse(b.X)]
+    sparse = [j for j, b in enumerate(blocks) if scipy.sparse.issparse(b.X)]
+    pieces: list[Piece] = []
+    flat_target: list[np.ndarray] = []
+    flat_weight: list[np.ndarray] = []
+    weights = [_scaled_weight(b, loss.reduction, census) for b in blocks]
+    for group in group_by_height([blocks[j].rows for j in dense]) if dense else []:
+        members = [dense[i] for i in group]
+        height = max(blocks[j].rows for j in members)
+        X = np.empty((len(members), height, census.features), dtype=_numpy_dtype(dtype))
+        for slot, j in enumerate(members):
+            pad = height - blocks[j].rows
+            X[slot] = _pad(_with_ones(blocks[j].X, census.intercept), pad)
+            flat_target.append(_pad(targets[j], pad))
+            flat_weight.append(np.concatenate([weights[j], np.zeros(pad)]))
+        pieces.append(DensePiece(torch.from_numpy(X).to(device), torch.tensor(members, device=device)))
+    if sparse:
+        matrices = [_with_ones(blocks[j].X, census.intercept) for j in sparse]
+        pieces.append(sparse_piece(matrices, torch.tensor(sparse, device=device), dtype, device))
+        flat_target += [targets[j] for j in sparse]
+        flat_weight += [weights[j] for j in sparse]
+    target = torch.from_numpy(np.concatenate(flat_target))
+    return Shard(
+        design=Design(tuple(pieces), len(blocks), census.features),
+        target=(target if target.dtype == torch.int64 else target.to(dtype)).to(device),
+        row_weight=torch.from_numpy(np.concatenate(flat_weight)).to(device, dtype),
+        loss=loss,
+        census=census,
+        index=tuple(index),
+        names=tuple(b.name for b in blocks),
+        weighted=any(b.weighted for b in blocks),
+    )
+
+
+def _scaled_weight(block: RawBlock, reduction: str, census: Census) -> np.ndarray:
+    if reduction == "sum":
+        return block.weight
+    total = float(block.weight.sum()) if reduction == "mean" else census.weight_total
+    # a block without rows, or whose rows all weigh 0, adds nothing to the objective
+    return block.weight / total if total > 0 else block.weight
+
+
+def _with_ones(X: Any, intercept: bool) -> Any:
+    if not intercept:
+        return X
+    ones = np.ones((X.shape[0], 1))
+    return scipy.sparse.hstack([X, ones], format="csr") if scipy.sparse.issparse(X) else np.hstack([X, ones])
+
+
+def _pad(x: np.ndarray, count: int) -> np.ndarray:
+    """Repeat the first row: padding then never meets a value that the loss would not meet anyway."""
+    return x if count == 0 else np.concatenate([x, np.repeat(x[:1], count, axis=0)])
+
+
+def _numpy_dtype(dtype: torch.dtype) -> Any:
+    return {torch.float64: np.float64, torch.float32: np.float32}[dtype]

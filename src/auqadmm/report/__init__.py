@@ -1,0 +1,1 @@
+"""From runs to figures, tables and files. Only this package knows matplotlib."""

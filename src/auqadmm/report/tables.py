@@ -1,0 +1,125 @@
+"""What a comparison says in numbers: rows for a table, a summary for machines. Pure data; others draw or write it."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from typing import Any
+
+from auqadmm.core.history import History
+from auqadmm.experiments.compare import GAPS, Run
+from auqadmm.report.style import method_style
+
+MISSING = "–"
+LIBRARIES = ("numpy", "scipy", "scikit-learn", "torch", "matplotlib")
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """One method: iterations (and rounds) to each relative objective gap, then how the run ended."""
+
+    method: str
+    iterations: tuple[int | None, ...]
+    rounds: int | None
+    seconds: float
+    kkt: float
+    relative_gap: float | None
+    status: str
+
+    def cells(self) -> list[str]:
+        """As text, "–" where something was not reached or does not exist."""
+        return [
+            method_style(self.method).label,
+            *(_whole(k) for k in self.iterations),
+            _whole(self.rounds),
+            f"{self.seconds:.1f}",
+            f"{self.kkt:.1e}",
+            MISSING if self.relative_gap is None else f"{self.relative_gap:.1e}",
+            self.status,
+        ]
+
+
+def headers(gaps: Sequence[float] = GAPS) -> list[str]:
+    """Names of the cells, two lines each."""
+    return [
+        "\nmethod",
+        *(f"iterations\nto {_power(gap)}" for gap in gaps),
+        f"rounds\nto {_power(gaps[-1])}",
+        "\nseconds",
+        "final\nKKT",
+        "duality\ngap",
+        "\nstatus",
+    ]
+
+
+def table_row(run: Run, gaps: Sequence[float] = GAPS) -> TableRow:
+    """The row of one run; rounds are those to the last of `gaps`."""
+    reached = [run.first_within(gap) for gap in gaps]
+    history, certificate = run.result.history, run.result.certificate
+    return TableRow(
+        method=run.method,
+        iterations=tuple(None if row is None else row.iteration for row in reached),
+        rounds=None if reached[-1] is None else reached[-1].rounds,
+        seconds=history[-1].seconds if len(history) else 0.0,
+        kkt=certificate.kkt,
+        relative_gap=certificate.relative_gap,
+        status=str(run.result.status),
+    )
+
+
+def run_summary(run: Run, gaps: Sequence[float] = GAPS) -> dict[str, Any]:
+    """One run as plain values, for summary.json. Counters are zero when no iteration was complete."""
+    result, history = run.result, run.result.history
+    last = history[-1] if len(history) else None
+    return {
+        "model": run.model,
+        "method": run.method,
+        "status": str(result.status),
+        "message": result.message,
+        "iterations": result.n_iter,
+        "rounds": last.rounds if last else 0,
+        "bytes": last.bytes if last else 0,
+        "seconds": last.seconds if last else 0.0,
+        "objective": result.objective,
+        "optimum": run.optimum,
+        "kkt": result.certificate.kkt,
+        "gap": result.certificate.gap,
+        "reached": {_power(gap): _when(run, gap) for gap in gaps},
+    }
+
+
+def history_rows(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
+    """All iterations of all runs, for one flat file: `HISTORY_COLUMNS`."""
+    for run in runs:
+        for row, gap in zip(run.result.history, run.gaps.tolist(), strict=True):
+            values = asdict(row) | {"failed_blocks": ";".join(row.failed_blocks)}
+            yield {"model": run.model, "method": run.method, **values, "relative_gap": gap}
+
+
+HISTORY_COLUMNS = ("model", "method", *History.columns, "relative_gap")
+
+
+def versions() -> dict[str, str]:
+    """What produced a result: auqadmm, Python and the libraries that compute."""
+    from auqadmm import __version__
+
+    return {"auqadmm": __version__, "python": platform.python_version()} | {name: version(name) for name in LIBRARIES}
+
+
+def _when(run: Run, gap: float) -> dict[str, Any] | None:
+    row = run.first_within(gap)
+    if row is None:
+        return None
+    return {"iteration": row.iteration, "rounds": row.rounds, "bytes": row.bytes, "seconds": row.seconds}
+
+
+def _whole(count: int | None) -> str:
+    return MISSING if count is None else f"{count}"
+
+
+def _power(gap: float) -> str:
+    """1e-06 as people write it: 1e-6."""
+    mantissa, exponent = f"{gap:e}".split("e")
+    return f"{float(mantissa):g}e{int(exponent)}"

@@ -1,0 +1,301 @@
+"""Stopping, status, history, interrupts, warm starts: what the loop promises."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+
+import numpy as np
+import pytest
+import torch
+
+import auqadmm as aq
+from tests.problems import class_blocks, least_squares, multinomial, regression_blocks, svm
+
+METHODS = ["c-admm", "rb-admm", "ac-admm", "uq-admm", "auq-admm"]
+MODELS = {"elastic-net": least_squares, "multinomial": multinomial, "svm": svm}
+
+
+# ------------------------------------------------------------------ statuses
+def test_converged_only_with_residuals_and_certificate():
+    result = aq.solve(least_squares(), "c-admm")
+    last = result.history[-1]
+    assert result.status == "converged"
+    assert last.primal_residual <= last.eps_primal
+    assert last.dual_residual <= last.eps_dual
+    assert result.certificate.passes(1e-5)
+    assert "Converged after" in result.message
+    earlier = result.history[-2]
+    fine = earlier.primal_residual <= earlier.eps_primal and earlier.dual_residual <= earlier.eps_dual
+    assert not (fine and earlier.kkt <= 1e-5), "it would have had to stop one iteration before"
+
+
+def test_residuals_alone_may_stop_far_from_the_optimum_and_the_certificate_does_not():
+    problem = least_squares(reduction="sum")
+    loose = aq.solve(problem, aq.methods.C(rho=0.1), stop="residuals", abs_tol=1e-1, rel_tol=0)
+    strict = aq.solve(problem, aq.methods.C(rho=0.1), abs_tol=1e-1, rel_tol=0, max_iter=5000)
+    assert loose.status == "converged"
+    assert loose.n_iter < strict.n_iter
+    assert not loose.certificate.passes(1e-5)
+    assert strict.certificate.passes(1e-5)
+
+
+def test_certificate_rule_ignores_residuals():
+    result = aq.solve(least_squares(), "c-admm", stop="certificate", abs_tol=0, rel_tol=0, certificate_tol=1e-3)
+    assert result.status == "converged"
+    assert result.certificate.passes(1e-3)
+
+
+def test_max_iter_says_what_is_missing():
+    result = aq.solve(multinomial(), "c-admm", max_iter=3)
+    assert result.status == "max_iter"
+    assert result.n_iter == len(result.history) == 3
+    for words in ("limit of 3 iterations", "primal residual", "dual residual", "KKT residual", "tolerance", "try"):
+        assert words in result.message
+
+
+def test_no_iterations_returns_the_start():
+    result = aq.solve(least_squares(), max_iter=0)
+    assert result.status == "max_iter"
+    assert result.n_iter == 0
+    assert (result.v == 0).all()
+    assert math.isfinite(result.objective)
+
+
+def test_time_limit_is_a_status():
+    result = aq.solve(
+        least_squares(), "c-admm", max_iter=10**6, abs_tol=0, rel_tol=0, certificate_tol=0, time_limit=0.3
+    )
+    assert result.status == "time_limit"
+    assert "time limit of 0.3 s" in result.message
+    assert result.n_iter > 0
+
+
+def test_ctrl_c_returns_the_last_consistent_iterate():
+    problem = least_squares()
+
+    def press(event):
+        if event.row.iteration == 7:
+            raise KeyboardInterrupt
+
+    result = aq.solve(problem, "ac-admm", abs_tol=0, rel_tol=0, certificate_tol=0, callbacks=[press])
+    plain = aq.solve(problem, "ac-admm", abs_tol=0, rel_tol=0, certificate_tol=0, max_iter=7)
+    assert result.status == "interrupted"
+    assert result.n_iter == 7
+    assert "after 7 iterations" in result.message
+    assert torch.equal(result.v, plain.v)
+    assert torch.equal(result.lam, plain.lam)
+
+
+@pytest.mark.parametrize("call", [1, 5, 12])
+def test_ctrl_c_inside_a_local_solve(call):
+    """The interrupt comes in mid-iteration: what is returned is the iterate before it, untouched."""
+
+    class Interrupted(aq.local.Direct):
+        calls = 0
+
+        def solve(self, *args):
+            type(self).calls += 1
+            if type(self).calls == call:
+                raise KeyboardInterrupt
+            return super().solve(*args)
+
+    options = {"abs_tol": 0, "rel_tol": 0, "certificate_tol": 0}
+    result = aq.solve(least_squares(), "auq-admm", local=Interrupted(), **options)
+    done = max(call - 2, 0)  # the first solve belongs to the start, call k + 1 to iteration k
+    plain = aq.solve(least_squares(), "auq-admm", max_iter=done, **options)
+    assert result.status == "interrupted"
+    assert result.n_iter == done
+    assert torch.equal(result.v, plain.v)
+
+
+def test_a_callback_that_returns_true_stops_the_run():
+    result = aq.solve(least_squares(), certificate_tol=0, callbacks=[lambda event: event.row.iteration >= 4])
+    assert result.status == "interrupted"
+    assert result.n_iter == 4
+    assert "callback" in result.message
+
+
+def test_divergence_names_the_block_and_the_step():
+    def explode(u, X, y):
+        z = X @ u
+        return torch.exp(torch.where(y > 50, 1e4 * z * z, 0.0)) + 0.5 * (z - y) ** 2
+
+    blocks = regression_blocks()
+    X, y = blocks[2]
+    bad = (X, np.where(np.arange(len(y)) == 0, 100.0, y))
+    problem = aq.Problem(aq.CustomLoss(explode), aq.L2(1.0), [blocks[0], blocks[1], bad])
+    result = aq.solve(problem, "c-admm", start="random", max_iter=5)
+    assert result.status == "diverged"
+    assert "block 2" in result.message
+    assert "local solve (u-step)" in result.message
+    assert result.v.isfinite().all()
+
+
+def test_a_failed_local_solve_is_named_and_never_called_converged():
+    problem = multinomial()
+    result = aq.solve(problem, "c-admm", local=aq.local.NewtonCG(tol=1e-12, max_iter=1), max_iter=30)
+    failed = [row for row in result.history if row.failed_blocks]
+    assert failed
+    assert set(failed[0].failed_blocks) <= {"block 0", "block 1", "block 2"}
+    loose = aq.solve(
+        problem,
+        "c-admm",
+        local=aq.local.NewtonCG(tol=1e-30, max_iter=1),
+        max_iter=5,
+        abs_tol=1e9,
+        certificate_tol=1e9,
+    )
+    assert loose.history[0].failed_blocks
+    assert loose.status == "max_iter"
+    assert "missed its tolerance" in loose.message
+
+
+# ------------------------------------------------------------------ history and counters
+def test_history_columns_and_pandas():
+    result = aq.solve(least_squares(), max_iter=5)
+    frame = result.history.to_pandas()
+    for name in (
+        "iteration",
+        "objective",
+        "primal_residual",
+        "dual_residual",
+        "eps_primal",
+        "eps_dual",
+        "kkt",
+        "seconds",
+        "rounds",
+        "bytes",
+        "hvps",
+    ):
+        assert name in frame.columns
+    assert frame["iteration"].tolist() == [1, 2, 3, 4, 5]
+    assert frame["seconds"].is_monotonic_increasing
+    assert result.history.column("kkt")[-1] == result.certificate.kkt
+    with pytest.raises(KeyError, match="No column 'loss'"):
+        result.history.column("loss")
+
+
+@pytest.mark.parametrize(
+    ("method", "rounds", "up"),
+    [
+        # per iteration, n = 6 unknowns: s (n) + 5 residual scalars + 3 counters, plus K when the weights change
+        (aq.methods.C(), 1, 6 + 5 + 3),
+        (aq.methods.UQ(), 1, 6 + 5 + 3),
+        (aq.methods.AUQ(), 1, 6 + 5 + 3 + 6),
+        (aq.methods.RB(mu=1e9), 2, 6 + 5 + 3),
+        (aq.methods.AUQ(normalize="global"), 3, 6 + 5 + 3 + 6 + 2),
+    ],
+)
+def test_budget_of_rounds_and_bytes(method, rounds, up):
+    rows = aq.solve(least_squares(), method, max_iter=6, certificate_tol=0).history.rows
+    for before, after in itertools.pairwise(rows):
+        assert after.rounds - before.rounds == rounds
+        assert after.bytes_up - before.bytes_up == 8 * up
+        assert after.bytes == after.bytes_up + after.bytes_down
+
+
+def test_scoring_is_off_the_clock_and_not_communication():
+    problem = least_squares()
+    scored = aq.solve(problem, "c-admm", max_iter=20, certificate_tol=0)
+    silent = aq.solve(problem, "c-admm", max_iter=20, certificate_tol=0, evaluate_every=0)
+    sparse = aq.solve(problem, "c-admm", max_iter=20, certificate_tol=0, evaluate_every=5)
+    assert torch.equal(scored.v, silent.v)
+    assert scored.history[9].rounds == silent.history[9].rounds
+    assert silent.history[9].objective is None
+    assert [row.objective is None for row in sparse.history][:5] == [True] * 4 + [False]
+
+
+def test_the_clock_excludes_evaluation_and_callbacks():
+    result = aq.solve(least_squares(), max_iter=5, callbacks=[lambda event: time.sleep(0.05) is not None])
+    assert result.history[-1].seconds < 0.2
+
+
+def test_objective_in_the_history_is_the_objective():
+    blocks = regression_blocks()
+    result = aq.solve(least_squares(blocks), max_iter=4)
+    v = result.coef
+    f = sum(0.5 * np.mean((X @ v - y) ** 2) for X, y in blocks)
+    g = 0.05 * np.abs(v).sum() + 0.05 * (v @ v)
+    assert result.history[-1].objective == pytest.approx(f + g, rel=1e-12)
+
+
+# ------------------------------------------------------------------ warm start
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("method", METHODS)
+def test_started_at_its_own_solution_a_run_stops_within_two_iterations(model, method):
+    problem = MODELS[model]()
+    options = {"certificate_tol": 1e-8, "abs_tol": 1e-6, "rel_tol": 1e-6}
+    first = aq.solve(problem, method, max_iter=3000, **options)
+    assert first.status == "converged"
+    again = aq.solve(problem, method, warm_start=first, **options)
+    assert again.status == "converged"
+    assert again.n_iter <= 2
+    assert again.objective == pytest.approx(first.objective, rel=1e-7)
+    bare = aq.solve(problem, method, warm_start=first.v, **options)
+    assert bare.n_iter <= 8, "a model alone nearly suffices: its gradients are the multipliers"
+
+
+def test_warm_start_that_does_not_fit_is_refused():
+    result = aq.solve(least_squares(), max_iter=3)
+    other = least_squares(regression_blocks(features=4))
+    with pytest.raises(aq.InputError, match=r"warm_start: v has shape \(6, 1\)"):
+        aq.solve(other, warm_start=result)
+    fewer = least_squares(regression_blocks(sizes=(12, 9)))
+    with pytest.raises(aq.InputError, match="made with other blocks"):
+        aq.solve(fewer, warm_start=result)
+    with pytest.raises(aq.InputError, match="NaN or infinity"):
+        aq.solve(other, warm_start=np.full(4, np.nan))
+
+
+# ------------------------------------------------------------------ reproducibility, precision, arguments
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_answer_every_run(method):
+    runs = [aq.solve(multinomial(), method, max_iter=15, start="random", seed=3) for _ in range(2)]
+    assert torch.equal(runs[0].v, runs[1].v)
+    other = aq.solve(multinomial(), method, max_iter=15, start="random", seed=4)
+    assert not torch.equal(runs[0].v, other.v)
+
+
+def test_float32_blocks_with_float64_sums():
+    exact = aq.solve(multinomial(), "ac-admm", certificate_tol=1e-9, max_iter=500)
+    single = aq.solve(multinomial(), "ac-admm", dtype="float32", certificate_tol=1e-6, max_iter=500)
+    assert single.v.dtype == torch.float64
+    assert single.lam.dtype == torch.float32
+    assert single.objective == pytest.approx(exact.objective, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"method": "admm"}, "Unknown method 'admm'.*'auto', 'c-admm', 'rb-admm', 'ac-admm', 'uq-admm', 'auq-admm'"),
+        ({"method": 3}, "method must be a name or an object"),
+        ({"engine": "spark"}, "Unknown engine 'spark'"),
+        ({"local": "sgd"}, "sgd.*direct.*newton-cg"),
+        ({"stop": "never"}, "stop must be one of"),
+        ({"max_iter": -1}, "max_iter must be a whole number"),
+        ({"max_iter": 2.5}, "max_iter must be a whole number"),
+        ({"abs_tol": -1.0}, "abs_tol must be a finite number"),
+        ({"certificate_tol": math.nan}, "certificate_tol must be a finite number"),
+        ({"time_limit": 0}, "time_limit must be a positive"),
+        ({"dtype": "float16"}, "dtype must be 'float64' or 'float32'"),
+        ({"device": "abacus"}, "Unknown device 'abacus'"),
+        ({"start": "middle"}, "start must be 'zeros' or 'random'"),
+        ({"evaluate_every": -1}, "evaluate_every must be a whole number"),
+    ],
+)
+def test_wrong_arguments_get_one_sentence(options, words):
+    with pytest.raises(ValueError, match=words):
+        aq.solve(least_squares(), **options)
+
+
+def test_not_a_problem():
+    with pytest.raises(aq.InputError, match=r"must be an auqadmm\.Problem"):
+        aq.solve(class_blocks())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_cuda_without_a_gpu_is_refused():
+    with pytest.raises(ValueError, match="sees no CUDA device"):
+        aq.solve(least_squares(), device="cuda")
