@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from auqadmm.curvature import Exact, Hutchinson, Lanczos
-from auqadmm.problem.losses import Huber, LeastSquares, Logistic, Loss, Multinomial, Poisson, SmoothedHinge
+from auqadmm.problem.rows import Loss
+from auqadmm.problem.losses import Huber, LeastSquares, Logistic, Multinomial, Poisson, SmoothedHinge
 from auqadmm.problem.problem import Problem
 from auqadmm.problem.regularizers import L2
 from auqadmm.problem.shard import Shard
@@ -38,10 +39,7 @@ def _hinge(t: Tensor, eps: float) -> Tensor:
 def _data(loss: Loss) -> list[tuple[np.ndarray, np.ndarray]]:
     rng = np.random.default_rng(7)
     labels = 3 if loss.target_kind == "classes" else 2
-    return [
-        (rng.standard_normal((h, FEATURES)), rng.permutation(np.arange(h) % labels).astype(float))
-        for h in HEIGHTS
-    ]
+    return [(rng.standard_normal((h, FEATURES)), rng.permutation(np.arange(h) % labels).astype(float)) for h in HEIGHTS]
 
 
 def _shard(loss: Loss, sparse: bool = False) -> Shard:
@@ -97,10 +95,7 @@ def test_hutchinson_is_the_formula(loss, rows):
     u = _u(shard)
     H = _hessians(loss, rows, u)
     d = Hutchinson(probes=4, seed=2).diagonal(shard.linearize(u)).diagonal
-    z = (
-        2.0 * torch.randint(0, 2, (*u.shape[1:], 4), generator=torch.Generator().manual_seed(2)).double()
-        - 1.0
-    )
+    z = 2.0 * torch.randint(0, 2, (*u.shape[1:], 4), generator=torch.Generator().manual_seed(2)).double() - 1.0
     z = z.reshape(-1, 4)
     expected = (z * (H @ z)).mean(-1).clamp_min(0).reshape(u.shape)
     torch.testing.assert_close(d, expected, rtol=1e-10, atol=1e-12)

@@ -16,7 +16,8 @@ from torch import Tensor
 from auqadmm.problem import custom_loss
 from auqadmm.problem.custom_loss import CustomLoss
 from auqadmm.problem.ingest import InputError
-from auqadmm.problem.losses import Huber, LeastSquares, Logistic, Loss, Multinomial, Point
+from auqadmm.problem.losses import Huber, LeastSquares, Logistic, Multinomial
+from auqadmm.problem.rows import Loss, Point
 from auqadmm.problem.problem import Problem
 from auqadmm.problem.regularizers import L2
 from auqadmm.problem.shard import Shard, build_shard
@@ -37,6 +38,10 @@ def logistic(u: Tensor, X: Tensor, y: Tensor) -> Tensor:
 def softmax(u: Tensor, X: Tensor, y: Tensor) -> Tensor:
     z = X @ u
     return torch.logsumexp(z, 1) - z.gather(1, y.long()[:, None])[:, 0]
+
+
+def exponential(u: Tensor, X: Tensor, y: Tensor) -> Tensor:
+    return torch.exp(X @ u) - y * (X @ u)
 
 
 def squares(u: Tensor, X: Tensor, y: Tensor) -> Tensor:
@@ -142,9 +147,6 @@ def test_float32_even_where_fn_answers_in_float64() -> None:
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_rows_of_weight_zero_add_nothing_even_where_fn_overflows(first: int) -> None:
-    def exponential(u: Tensor, X: Tensor, y: Tensor) -> Tensor:
-        return torch.exp(X @ u) - y * (X @ u)
-
     X, y = np.array([[1e6], [1.0], [2.0], [1e6]]), np.array([1.0, 1.0, 0.0, 2.0])
     weight = np.array([0.0, 1.0, 3.0, 0.0])
     idle = (X[:1], y[:1], weight[:1])
@@ -159,14 +161,17 @@ def test_rows_of_weight_zero_add_nothing_even_where_fn_overflows(first: int) -> 
 
 
 def test_a_process_that_holds_some_of_the_blocks() -> None:
-    problem = Problem(CustomLoss(huber, reduction="pooled"), L2(1.0), blocks_for("huber", weighted=True))
-    whole, held = problem.shard(torch.float64, torch.device("cpu")), [4, 1, 3, 0]
-    blocks, targets = [problem.blocks[j] for j in held], [problem._targets[j] for j in held]
-    part = build_shard(blocks, targets, problem.loss, problem.census, held, whole.dtype, whole.device)
-    u = normal(whole)
+    blocks = blocks_for("squares", (1, 7, 6, 0), weighted=True)
+    blocks[1][0][6], blocks[1][2][:], blocks[2][2][:] = 1e6, [1, 1, 1, 1, 1, 1, 0], 1.0
+    problem = Problem(CustomLoss(exponential, reduction="pooled"), L2(1.0), blocks)
+    whole, held = problem.shard(torch.float64, torch.device("cpu")), [1, 3, 2]
+    raw, targets = [problem.blocks[j] for j in held], [problem._targets[j] for j in held]
+    part = build_shard(raw, targets, problem.loss, problem.census, held, whole.dtype, whole.device)
+    u = normal(whole).abs()
     here, there = part.linearize(u[held]), whole.linearize(u)
     torch.testing.assert_close(here.value, there.value[held], rtol=1e-14, atol=0)
     torch.testing.assert_close(here.grad, there.grad[held], rtol=1e-13, atol=1e-14)
+    assert torch.isfinite(here.grad).all()
 
 
 # ---- functions that sum by themselves ----

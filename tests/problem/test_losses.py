@@ -24,14 +24,13 @@ from auqadmm.problem.losses import (
     Huber,
     LeastSquares,
     Logistic,
-    Loss,
     Multinomial,
     Poisson,
-    RowLoss,
     SmoothedHinge,
 )
 from auqadmm.problem.problem import Problem
 from auqadmm.problem.regularizers import L2
+from auqadmm.problem.rows import Loss, RowLoss
 from auqadmm.problem.shard import Shard
 
 CPU = torch.device("cpu")

@@ -198,3 +198,32 @@ def test_groups_pad_little_and_never_mix_empty_blocks():
             tall = max(heights[j] for j in g)
             assert all(tall <= (1 + PADDING) * heights[j] for j in g)
     assert group_by_height([5, 5, 5]) == [[0, 1, 2]]
+
+
+def test_a_process_that_holds_only_empty_blocks_works():
+    """Blocks may be placed so that one process gets nothing but an empty one."""
+    from auqadmm.problem.shard import build_shard
+
+    problem = ls([(X, Y), (X[:0], Y[:0])])
+    for empty in (problem.blocks[1:], ls([(X, Y), (scipy.sparse.csr_matrix(X[:0]), Y[:0])]).blocks[1:]):
+        shard = build_shard(
+            empty, [np.zeros(0)], problem.loss, problem.census, [1], torch.float64, torch.device("cpu")
+        )
+        point = shard.linearize(shard.zeros())
+        assert point.value.tolist() == [0.0]
+        assert point.grad.shape == (1, 3, 1)
+        assert (point.hvp(torch.ones(1, 3, 1, 2, dtype=torch.float64)) == 0).all()
+        assert (point.hessian_diagonal() == 0).all()
+
+
+@pytest.mark.parametrize("convert", [np.asarray, scipy.sparse.csr_matrix])
+def test_values_beyond_float32_are_refused(convert):
+    problem = ls([(X, Y), (convert(with_value(1e300)), Y)])
+    with pytest.raises(aq.InputError, match=r"block 1: X holds 1e\+300, beyond the range of float32"):
+        aq.solve(problem, dtype="float32")
+
+
+def test_dates_as_labels_and_a_missing_one():
+    days = np.array(["2020-01-01", "2020-01-02", "2020-01-01", "NaT"], dtype="datetime64[D]")
+    with pytest.raises(aq.InputError, match=r"the label y\[3\] is missing \(NaT\)"):
+        mn([(X, days)])

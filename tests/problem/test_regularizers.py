@@ -233,9 +233,7 @@ def test_group_lasso_on_one_column_is_the_lasso(s: Tensor, K: Tensor, grad: Tens
 def test_group_labels_are_names_not_positions() -> None:
     v = torch.arange(1.0, 11.0, dtype=torch.float64).reshape(M, C)
     rows = [v[[1, 3, 4]].norm(), v[[0, 2]].norm()]  # labels 2 and 7, in sorted order
-    torch.testing.assert_close(
-        GroupLasso(0.5, LABELS, [3.0, 5.0]).value(v), 0.5 * (3 * rows[0] + 5 * rows[1])
-    )
+    torch.testing.assert_close(GroupLasso(0.5, LABELS, [3.0, 5.0]).value(v), 0.5 * (3 * rows[0] + 5 * rows[1]))
     torch.testing.assert_close(GroupLasso(0.5, LABELS).value(v), 0.5 * (6**0.5 * rows[0] + 4**0.5 * rows[1]))
 
 
@@ -304,9 +302,7 @@ def test_strong_convexity_holds_on_segments(name: str, a: Tensor, b: Tensor) -> 
     reg = CASES[name]
     a, b = reg.prox(a, 1.0), reg.prox(b, 1.0)
     chord = float(reg.value(a) + reg.value(b)) / 2
-    assert float(reg.value((a + b) / 2)) <= chord - reg.strong_convexity / 8 * inner(a - b, a - b) + 1e-12 * (
-        1 + chord
-    )
+    assert float(reg.value((a + b) / 2)) <= chord - reg.strong_convexity / 8 * inner(a - b, a - b) + 1e-12 * (1 + chord)
 
 
 def test_strong_convexity_is_the_quadratic_strength() -> None:
@@ -359,9 +355,7 @@ def test_dual_scale_is_the_largest_factor_into_the_domain(name: str, w: Tensor) 
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize(
-    "reg", [L1(0.1), GroupLasso(0.1), GroupLasso(0.1, [0] * 400)], ids=["l1", "rows", "one"]
-)
+@pytest.mark.parametrize("reg", [L1(0.1), GroupLasso(0.1), GroupLasso(0.1, [0] * 400)], ids=["l1", "rows", "one"])
 def test_rounding_does_not_leave_the_domain(reg: Regularizer, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(3)
     for _ in range(50):
@@ -588,9 +582,7 @@ def test_what_a_users_function_returns_is_checked() -> None:
         reg.value(v)
     with pytest.raises(ValueError, match=re.escape("prox must return a tensor of shape (5, 2), got (1, 2)")):
         reg.prox(v, 1.0)
-    plain = CustomRegularizer(
-        lambda v: 1, lambda s, K: s.numpy(), lambda v, grad: 0.5
-    )  # numbers and arrays pass
+    plain = CustomRegularizer(lambda v: 1, lambda s, K: s.numpy(), lambda v, grad: 0.5)  # numbers and arrays pass
     assert plain.value(v) == 1
     assert plain.value(v).dtype == torch.float32
     assert torch.equal(plain.prox(v, 1.0), v)

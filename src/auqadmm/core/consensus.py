@@ -53,6 +53,7 @@ class ConsensusADMM:
     relaxation: float = 1.0
     residuals: str = "weighted"
     name: ClassVar[str] = ""
+    accuracy: ClassVar[float] = 1.0  # of local solves, relative to the solver's own tolerance
 
     def __post_init__(self) -> None:
         if not 1.0 <= self.relaxation < 2.0:
@@ -111,7 +112,14 @@ class ConsensusADMM:
         assert old.s is not None
         failed = self._failed(state, reduce)
         v = old.metric.prox(old.setup.regularizer, old.s)  # v-step
-        shared = replace(old, iteration=old.iteration + 1, v=v, v_prev=old.v, failed_blocks=failed)
+        shared = replace(
+            old,
+            iteration=old.iteration + 1,
+            v=v,
+            v_prev=old.v,
+            failed_blocks=failed,
+            cost=reduce.cost(old.hvps),
+        )
         if self.separate:
             blocks, sums = reduce(self.dual, state.blocks, shared, down=(v,))
             blocks, shared = self.prepare(blocks, self._measured(shared, sums), reduce)
@@ -144,7 +152,9 @@ class ConsensusADMM:
         chosen = self._choose(shard, blocks, shared)
         W = blocks.W if chosen is None else chosen.W
         v = shard.expand(shared.v)
-        found = shared.setup.solve(shard, W, v, blocks.lam, blocks.u, shared.reference, blocks.solver_memory)
+        found = shared.setup.solve(
+            shard, W, v, blocks.lam, blocks.u, shared.reference, blocks.solver_memory, self.accuracy
+        )
         moved = W.apply(_relaxed(found.u, v, self.relaxation)) - blocks.lam
         spent = found.hvps.sum() + (0 if chosen is None else chosen.hvps * shard.blocks)
         healthy = found.grad_norm.isfinite() & W.diagonal().isfinite().flatten(1).all(1)

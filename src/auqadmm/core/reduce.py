@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from auqadmm.core.state import Cost
+
 MapFn = Callable[[Any, Any, Any], tuple[Any, dict[str, Tensor]]]
 
 
@@ -80,6 +82,10 @@ class Reduce:
 
     def scatter(self, x: Tensor) -> Tensor:
         return self.engine.scatter(x)
+
+    def cost(self, hvps: int) -> Cost:
+        """What has travelled until now."""
+        return Cost(self.traffic.rounds, self.traffic.up, self.traffic.down, hvps)
 
     def _count(self, up: Mapping[str, Tensor], down: tuple[Tensor, ...]) -> None:
         self.traffic.rounds += 1

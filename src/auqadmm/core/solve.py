@@ -139,7 +139,7 @@ class _Loop:
         return certificate, passed
 
     def _row(self, state: State, certificate: Certificate | None) -> Row:
-        shared, traffic, r = state.shared, self.reduce.traffic, state.shared.residuals
+        shared, cost, r = state.shared, state.shared.cost, state.shared.residuals
         eps = self.stopping.thresholds(r) if r is not None else (None, None)
         names = self.reduce.engine.names
         return Row(
@@ -151,11 +151,11 @@ class _Loop:
             eps_dual=eps[1],
             kkt=None if certificate is None else certificate.kkt,
             seconds=self.clock.seconds,
-            rounds=traffic.rounds,
-            bytes=traffic.up + traffic.down,
-            bytes_up=traffic.up,
-            bytes_down=traffic.down,
-            hvps=shared.hvps,
+            rounds=cost.rounds,
+            bytes=cost.up + cost.down,
+            bytes_up=cost.up,
+            bytes_down=cost.down,
+            hvps=cost.hvps,
             failed_blocks=tuple(names[j] for j in shared.failed_blocks),
         )
 

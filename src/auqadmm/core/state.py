@@ -71,6 +71,16 @@ class Blocks:
 
 
 @dataclass(frozen=True)
+class Cost:
+    """What it took until an iterate was known: rounds, bytes of one worker up and down, Hessian-vector products."""
+
+    rounds: int = 0
+    up: int = 0
+    down: int = 0
+    hvps: int = 0
+
+
+@dataclass(frozen=True)
 class Residuals:
     """Norms of S3, over all blocks. `reference` is the size of W_j(u_j − v), the scale of inner tolerances."""
 
@@ -85,7 +95,10 @@ class Residuals:
 
 @dataclass(frozen=True)
 class Consensus:
-    """Replicated. v, v_prev, s (m, C) in float64; the pending v-step is argmin g + ½⟨v,Kv⟩ − ⟨s,v⟩ (S2)."""
+    """Replicated. v, v_prev, s (m, C) in float64; the pending v-step is argmin g + ½⟨v,Kv⟩ − ⟨s,v⟩ (S2).
+
+    `scalars` and `memory` belong to the method; `memory` is whatever frozen object it likes.
+    """
 
     setup: Setup
     iteration: int
@@ -100,6 +113,8 @@ class Consensus:
     inner_failures: int = 0
     not_finite: int = 0
     failed_blocks: tuple[int, ...] = ()
+    cost: Cost = Cost()
+    memory: Any = None
 
 
 @dataclass(frozen=True)

@@ -86,9 +86,7 @@ def _strengths(problem: Problem) -> tuple[float, float]:
         case ElasticNet(l1, l2):
             return l1, l2
         case other:
-            raise InputError(
-                f"No reference solver for {type(other).__name__}; known are Zero, L1, L2 and ElasticNet."
-            )
+            raise InputError(f"No reference solver for {type(other).__name__}; known are Zero, L1, L2 and ElasticNet.")
 
 
 # ---------------------------------------------------------------------- smooth g
@@ -123,7 +121,7 @@ class _Pooled:
 
 def _smooth(problem: Problem, shard: Shard, l2: float) -> Tensor:
     F = _Pooled(problem, shard, l2)
-    options = {"maxiter": 5000, "maxfun": 10000, "maxcor": 30, "ftol": 0.0, "gtol": 1e-9}
+    options = {"maxiter": 5000, "maxfun": 10000, "maxcor": 30, "ftol": 1e-12, "gtol": 1e-6}
     start = np.zeros(F.size)
     x = scipy.optimize.minimize(F.value_and_grad, start, jac=True, method="L-BFGS-B", options=options).x
     # L-BFGS-B compares function values, which stop telling points apart at half the digits; Newton steps, taken
@@ -160,7 +158,11 @@ def _coordinate_descent(problem: Problem, l1: float, l2: float) -> Tensor:
 def _pooled_rows(problem: Problem) -> tuple[np.ndarray | scipy.sparse.csr_matrix, np.ndarray, np.ndarray]:
     """All rows with their targets and their weights c_i in Σ_i c_i ½(x_iᵀv − y_i)²."""
     blocks, reduction = problem.blocks, problem.loss.reduction
-    scale = {"sum": lambda b: 1.0, "mean": lambda b: b.weight.sum(), "pooled": lambda b: problem.census.weight_total}
+    scale = {
+        "sum": lambda b: 1.0,
+        "mean": lambda b: b.weight.sum(),
+        "pooled": lambda b: problem.census.weight_total,
+    }
     # a block that weighs nothing adds nothing
     c = [b.weight / (scale[reduction](b) or 1.0) for b in blocks]
     mixed = any(scipy.sparse.issparse(b.X) for b in blocks)

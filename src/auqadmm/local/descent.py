@@ -13,8 +13,11 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from auqadmm.local.base import Iterate, LocalProblem, LocalSolution, count, select, solved
+from auqadmm.local.base import Iterate, LocalProblem, LocalSolution, attainable, converged, count, select, solved
 from auqadmm.local.line_search import search
+
+# Within this factor of the cheap estimate of rounding, it pays to know the limit better than to run against it.
+CLOSE = 1000.0
 
 
 class Direction(Protocol):
@@ -33,9 +36,12 @@ def descend(
     """Descend from `start` until ‖∇F_j‖ ≤ target (B,) in every block."""
     here, state = start, None
     hvps = iterations = count(start)
-    alive = start.finite
+    alive, checked = start.finite, False
     for _ in range(max_iter):
         active = alive & ~solved(here, target)
+        if not checked and (active & (here.grad_norm <= CLOSE * here.floor)).any():
+            target, checked = attainable(here, target), True
+            active = alive & ~solved(here, target)
         if not active.any():
             break
         P, spent, state = method.direction(problem, here, active, target, state)
@@ -45,4 +51,4 @@ def descend(
         iterations = iterations + active
         alive = alive & (moved | ~active)
         here = there
-    return LocalSolution(here.u, solved(here, target), here.grad_norm, hvps, iterations, None)
+    return LocalSolution(here.u, converged(here, target), here.grad_norm, hvps, iterations, None)

@@ -28,22 +28,25 @@ from auqadmm.local.base import (
     LocalProblem,
     LocalSolution,
     check_tolerance,
+    converged,
     count,
     over,
     select,
-    solved,
     target_norm,
 )
 from auqadmm.problem.design import DensePiece
 from auqadmm.problem.shard import Shard
 
-# One solve and up to two steps of refinement: each gains the digits that the conditioning of H leaves.
-STEPS = 3
+# One solve and as many steps of refinement as pay: each gains the digits that the conditioning of H leaves, in
+# double precision all of them at once.
+STEPS = 10
 
 
 @dataclass(frozen=True)
 class Direct:
     """Cholesky or Woodbury, exact to rounding whatever the target.
+
+    Forming a matrix counts as one Hessian-vector product per column multiplied with X; using it again is free.
 
     Parameters
     ----------
@@ -72,12 +75,12 @@ class Direct:
                 break
             u = select(active, here.u - factors.solve(here.grad), here.u)
             trial = problem.at(u)
-            # Not better: at the limit of rounding, or a factorisation that broke down. The block stays where it is.
+            # Not better (rounding, or a factorisation that broke down): stay. Hardly better: stop after this step.
             worse = active & ~(trial.grad_norm < here.grad_norm)
-            active = active & ~worse
-            iterations = iterations + active
+            iterations = iterations + (active & ~worse)
+            active = active & (trial.grad_norm < 0.5 * here.grad_norm)
             here = problem.at(select(worse, here.u, u)) if worse.any() else trial
-        return LocalSolution(here.u, solved(here, target), here.grad_norm, hvps, iterations, factors)
+        return LocalSolution(here.u, converged(here, target), here.grad_norm, hvps, iterations, factors)
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ class Wide:
 
 @dataclass(frozen=True)
 class Factors:
-    """H⁻¹ of every block, and the shard and the weights it belongs to."""
+    """H⁻¹ of every block, and the data and the weights it belongs to."""
 
     shard: Shard
     W: Weights
@@ -152,7 +155,7 @@ def _factors(problem: LocalProblem, memory: Any) -> tuple[Factors, Tensor]:
 
 def _wide(blocks: Tensor, A: Tensor, W: Weights, total: int) -> Wide:
     """W is known as an operator on all blocks at once, so the others get zeros to solve for."""
-    b, n, m = A.shape
+    _, n, m = A.shape
     At = A.new_zeros(total, m, 1, n)
     At[blocks, :, 0] = A.mT
     Z = W.solve(At)[blocks, :, 0]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
 from auqadmm.core.weights import Weights
 from auqadmm.local.base import LocalProblem, LocalSolution, LocalSolver
+from auqadmm.local.direct import Direct
+from auqadmm.local.lbfgs import LBFGS
+from auqadmm.local.newton_cg import NewtonCG
 from auqadmm.problem.shard import Shard
 
 
@@ -27,5 +30,10 @@ class LocalStep:
         u: Tensor,
         reference: float | None,
         memory: Any,
+        accuracy: float = 1.0,
     ) -> LocalSolution:
-        return self.solver.solve(LocalProblem(shard, W, v, lam), u, reference, memory)
+        """`accuracy` < 1 tightens a tolerance that follows the outer residuals; a fixed one stays."""
+        solver = self.solver
+        if accuracy != 1.0 and isinstance(solver, Direct | NewtonCG | LBFGS):
+            solver = replace(solver, factor=accuracy * solver.factor)
+        return solver.solve(LocalProblem(shard, W, v, lam), u, reference, memory)

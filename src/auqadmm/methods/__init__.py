@@ -12,7 +12,6 @@ from auqadmm.methods.uncertainty import AUQ, UQ
 __all__ = ["AC", "AUQ", "KNOWN", "RB", "UQ", "C", "resolve"]
 
 KNOWN: dict[str, Any] = {method.name: method for method in (C, RB, AC, UQ, AUQ)}
-DEFAULT = RB
 
 
 def resolve(method: Any) -> Any:
@@ -20,7 +19,7 @@ def resolve(method: Any) -> Any:
     if isinstance(method, str):
         name = method.lower()
         if name == "auto":
-            return DEFAULT()
+            return RB(normalized=True)
         if name in KNOWN:
             return KNOWN[name]()
         known = ", ".join(repr(n) for n in ("auto", *KNOWN))

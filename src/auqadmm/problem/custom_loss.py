@@ -25,7 +25,7 @@ from torch.func import grad, jvp, vjp, vmap
 
 from auqadmm.problem.design import DensePiece
 from auqadmm.problem.ingest import InputError
-from auqadmm.problem.losses import Line, Loss, Point
+from auqadmm.problem.rows import Line, Loss, Point
 
 if TYPE_CHECKING:
     from auqadmm.problem.shard import Shard

@@ -15,6 +15,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -36,6 +37,7 @@ class Piece(Protocol):
     def adjoint(self, z: Tensor) -> Tensor: ...
     def adjoint_squared(self, z: Tensor) -> Tensor: ...
     def sum_rows(self, x: Tensor) -> Tensor: ...
+    def block_of_row(self) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,9 @@ class DensePiece:
 
     def sum_rows(self, x: Tensor) -> Tensor:  # (b·n, k) -> (b, k)
         return self._stack(x).sum(1)
+
+    def block_of_row(self) -> Tensor:
+        return self.blocks.repeat_interleave(self.X.shape[1])
 
     def _stack(self, z: Tensor) -> Tensor:
         return z.reshape(self.X.shape[0], self.X.shape[1], z.shape[-1])
@@ -92,6 +97,9 @@ class SparsePiece:
     def sum_rows(self, x: Tensor) -> Tensor:
         return torch.segment_reduce(x.contiguous(), "sum", lengths=self.heights, axis=0)
 
+    def block_of_row(self) -> Tensor:
+        return self.blocks.repeat_interleave(self.heights, output_size=self.rows)
+
 
 @dataclass(frozen=True)
 class Design:
@@ -111,7 +119,7 @@ class Design:
 
     def forward(self, u: Tensor) -> Tensor:
         """(B, m, …) -> (R, …)."""
-        flat = u.reshape(self.blocks, self.features, -1)
+        flat = u.flatten(2) if u.ndim > 2 else u.unsqueeze(-1)
         parts = [p.forward(self._take(flat, p)) for p in self.pieces]
         z = parts[0] if len(parts) == 1 else torch.cat(parts)
         return z.reshape(z.shape[0], *u.shape[2:])
@@ -128,6 +136,11 @@ class Design:
         """Sum over the rows of each block: (R, …) -> (B, …)."""
         return self._collect(x, lambda p, part: p.sum_rows(part), ())
 
+    @cached_property
+    def block_of_row(self) -> Tensor:
+        """(R,): which of the B blocks each flat row belongs to."""
+        return torch.cat([p.block_of_row() for p in self.pieces])
+
     def split(self, x: Tensor) -> tuple[Tensor, ...]:
         """Cut a flat array (R, …) into one part per piece."""
         return torch.split(x, [p.rows for p in self.pieces])
@@ -136,7 +149,7 @@ class Design:
         return u if len(self.pieces) == 1 else u[piece.blocks]
 
     def _collect(self, z: Tensor, product: Callable[[Any, Tensor], Tensor], shape: tuple[int, ...]) -> Tensor:
-        flat = z.reshape(self.rows, -1) if z.ndim > 1 else z.unsqueeze(-1)
+        flat = z.flatten(1) if z.ndim > 1 else z.unsqueeze(-1)
         trailing = z.shape[1:]
         if len(self.pieces) == 1:  # one piece holds the blocks in their own order
             return product(self.pieces[0], flat).reshape(self.blocks, *shape, *trailing)

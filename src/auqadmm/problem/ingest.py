@@ -89,9 +89,9 @@ def _read_matrix(name: str, X: Any) -> Any:
     with np.errstate(over="ignore", invalid="ignore"):
         suspicious = not np.isfinite(X.sum())
     if suspicious:
-        bad = np.argwhere(~np.isfinite(X))
-        if len(bad):
-            row, col = int(bad[0, 0]), int(bad[0, 1])
+        rows, cols = np.nonzero(~np.isfinite(X))
+        if rows.size:
+            row, col = int(rows[0]), int(cols[0])
             raise _not_finite(name, row, col, X[row, col], columns)
     return X
 
@@ -142,6 +142,8 @@ def labels_of(block: RawBlock) -> np.ndarray:
     y = block.y
     if y.dtype.kind == "f":
         missing = np.isnan(y)
+    elif y.dtype.kind in "mM":
+        missing = np.isnat(y)
     elif y.dtype == object:
         missing = np.array([v is None or v != v for v in y], dtype=bool)
     else:

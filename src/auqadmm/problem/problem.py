@@ -17,8 +17,8 @@ from auqadmm.problem.ingest import (
     read_blocks,
     read_reals,
 )
-from auqadmm.problem.losses import Loss
 from auqadmm.problem.regularizers import FreeIntercept, Regularizer, Zero
+from auqadmm.problem.rows import Loss
 from auqadmm.problem.shard import Census, Shard, build_shard
 
 

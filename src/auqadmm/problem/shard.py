@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from auqadmm.problem.design import DensePiece, Design, Piece, group_by_height, sparse_piece
-from auqadmm.problem.ingest import RawBlock
+from auqadmm.problem.ingest import InputError, RawBlock
 
 if TYPE_CHECKING:
-    from auqadmm.problem.losses import Loss, Point
+    from auqadmm.problem.rows import Loss, Point
 
 
 @dataclass(frozen=True)
@@ -106,11 +106,14 @@ def build_shard(
         X = np.empty((len(members), height, census.features), dtype=_numpy_dtype(dtype))
         for slot, j in enumerate(members):
             pad = height - blocks[j].rows
+            _check_range(blocks[j], X.dtype)
             X[slot] = _pad(_with_ones(blocks[j].X, census.intercept), pad)
             flat_target.append(_pad(targets[j], pad))
             flat_weight.append(np.concatenate([weights[j], np.zeros(pad)]))
         pieces.append(DensePiece(torch.from_numpy(X).to(device), torch.tensor(members, device=device)))
     if sparse:
+        for j in sparse:
+            _check_range(blocks[j], _numpy_dtype(dtype))
         matrices = [_with_ones(blocks[j].X, census.intercept) for j in sparse]
         pieces.append(sparse_piece(matrices, torch.tensor(sparse, device=device), dtype, device))
         flat_target += [targets[j] for j in sparse]
@@ -146,6 +149,18 @@ def _with_ones(X: Any, intercept: bool) -> Any:
 def _pad(x: np.ndarray, count: int) -> np.ndarray:
     """Repeat the first row: padding then never meets a value that the loss would not meet anyway."""
     return x if count == 0 else np.concatenate([x, np.repeat(x[:1], count, axis=0)])
+
+
+def _check_range(block: RawBlock, dtype: Any) -> None:
+    """Finite in float64 may be infinite in float32."""
+    X = block.X.data if scipy.sparse.issparse(block.X) else block.X
+    if X.size and X.dtype.itemsize > np.dtype(dtype).itemsize:
+        largest = max(abs(float(X.max())), abs(float(X.min())))
+        if largest > float(np.finfo(dtype).max):
+            raise InputError(
+                f"{block.name}: X holds {largest:g}, beyond the range of {np.dtype(dtype)}; "
+                "rescale the features or use dtype='float64'."
+            )
 
 
 def _numpy_dtype(dtype: torch.dtype) -> Any:

@@ -1,7 +1,7 @@
 """Figures, as matplotlib `Figure` objects: nothing here touches pyplot or matplotlib's global settings for good.
 
-    convergence     relative objective gap and KKT residual against iterations, one column of panels per model
-    weight_images   the weights W_j of image data, drawn as images
+convergence     relative objective gap and KKT residual against iterations, one column of panels per model
+weight_images   the weights W_j of image data, drawn as images
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from auqadmm.experiments.compare import Run
 from auqadmm.report.style import RC, method_style
@@ -41,25 +41,29 @@ def convergence(runs: Sequence[Run], target: float | None = 1e-6) -> Figure:
     if not runs:
         raise ValueError("convergence needs at least one run.")
     models = list(dict.fromkeys(run.model for run in runs))
+    methods = list(dict.fromkeys(run.method for run in runs))
     with matplotlib.rc_context(RC):
         figure = Figure(figsize=(max(5.0 * len(models), 6.0), 6.6), layout="constrained")
-        axes = figure.subplots(2, len(models), squeeze=False, sharex="col")
+        axes = figure.subplots(2, len(models), squeeze=False, sharex="col", sharey="row")
         handles: dict[str, Any] = {}
-        for column, model in enumerate(models):
-            top, bottom = axes[0, column], axes[1, column]
+        for (top, bottom), model in zip(axes.T, models, strict=True):
+            end = 2  # one iteration still gets an axis of some width
             for run in (run for run in runs if run.model == model):
+                end = max(end, run.result.n_iter)
+                shift = methods.index(run.method) / len(methods)
                 iterations = np.array(run.result.history.column("iteration"), dtype=float)
                 kkt = np.array(run.result.history.column("kkt"), dtype=float)  # None becomes NaN
-                handles.setdefault(run.method, _curve(top, iterations, run.gaps, run.method))
-                _curve(bottom, iterations, kkt, run.method)
+                handles[run.method] = _curve(top, iterations, run.gaps, run.method, shift)
+                _curve(bottom, iterations, kkt, run.method, shift)
             if target is not None:
-                top.axhline(target, color="#999999", linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
-            top.set_title(model)
+                top.axhline(target, color="#888888", linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
+            top.set_title(model[:1].upper() + model[1:])
             bottom.set_xlabel("iterations")
-            for axis in (top, bottom):
-                _log_axes(axis)
+            bottom.set_xlim(end**-0.03, end**1.03)
         axes[0, 0].set_ylabel("relative objective gap")
         axes[1, 0].set_ylabel("relative KKT residual")
+        for row in axes:
+            _log_axes(row)
         labels = [method_style(method).label for method in handles]
         figure.legend(handles.values(), labels, loc="outside upper center", ncols=min(len(labels), 6))
     return figure
@@ -85,18 +89,19 @@ def weight_images(weights: Any, image: tuple[int, int], title: str, columns: Seq
         One column: the workers in rows of five. Several: one row per worker, one column per column of the model.
     """
     W = np.asarray(weights, dtype=float)
-    if W.ndim != 3 or W.shape[1] != image[0] * image[1]:
+    if W.ndim != 3 or W.shape[1] != image[0] * image[1] or W.size == 0:
         raise ValueError(f"weights must be (N, {image[0] * image[1]}, C) for {image} images, got {W.shape}.")
     N, _, C = W.shape
     wide = min(N, 5) if C == 1 else C
     tall = -(-N // wide) if C == 1 else N
-    cell = 1.75 if C == 1 else 0.88
-    with matplotlib.rc_context({**RC, "axes.grid": False, "axes.titlelocation": "center"}):
-        figure = Figure(figsize=(cell * wide + 1.3, cell * tall + 0.9), layout="constrained")
-        figure.get_layout_engine().set(w_pad=0.02, h_pad=0.02, wspace=0.02, hspace=0.02)  # type: ignore[union-attr]
+    cell, labels = (1.75, 0.3 * tall) if C == 1 else (0.9, 0.25)
+    spines = {f"axes.spines.{side}": False for side in ("left", "bottom")}
+    with matplotlib.rc_context(RC | spines | {"axes.grid": False, "axes.titlelocation": "center"}):
+        layout = ConstrainedLayoutEngine(w_pad=0.03, h_pad=0.03, wspace=0.0, hspace=0.0)
+        figure = Figure(figsize=(cell * wide + 1.1, cell * tall + labels + 0.35), layout=layout)
         axes = figure.subplots(tall, wide, squeeze=False)
         limits = {"vmin": float(W.min()), "vmax": float(W.max())}
-        drawn = None
+        drawn: Any = None
         for place, axis in enumerate(axes.flat):
             j, c = (place, 0) if C == 1 else divmod(place, C)
             axis.set_xticks([])
@@ -113,7 +118,8 @@ def weight_images(weights: Any, image: tuple[int, int], title: str, columns: Seq
             if c == 0:
                 axis.set_ylabel(f"worker {j}", fontsize=9)
         figure.suptitle(title, fontsize=11.5)
-        figure.colorbar(drawn, ax=axes, shrink=0.9, pad=0.02, aspect=30, label="weight")
+        bar = figure.colorbar(drawn, ax=axes, shrink=0.95, pad=0.015, aspect=30, label="weight")
+        bar.outline.set_visible(False)
     return figure
 
 
@@ -124,25 +130,41 @@ def save(figure: Figure, path: str | Path, dpi: int = 150) -> Path:
     return Path(path)
 
 
-def _curve(axis: Any, x: np.ndarray, y: np.ndarray, method: str) -> Any:
+def _curve(axis: Any, x: np.ndarray, y: np.ndarray, method: str, shift: float) -> Any:
     style = method_style(method)
     shown = np.isfinite(y)
     x, y = x[shown], np.maximum(y[shown], SMALLEST)
-    (line,) = axis.plot(
-        x, y, color=style.color, marker=style.marker, markevery=_spread(len(x)), markeredgecolor="white", markeredgewidth=0.6
-    )
+    marks = {"marker": style.marker, "markevery": _spread(len(x), shift), "markeredgecolor": "white"}
+    (line,) = axis.plot(x, y, color=style.color, markeredgewidth=0.6, **marks)
     return line
 
 
-def _spread(count: int) -> list[int]:
-    """Positions that look evenly spaced on a logarithmic axis, first and last included."""
-    return np.unique(np.geomspace(1, count, MARKERS).round().astype(int) - 1).tolist() if count else []
+def _spread(count: int, shift: float) -> list[int]:
+    """Positions evenly spaced on a logarithmic axis, the last included; `shift` in [0, 1) moves the others.
+
+    With a shift of their own, curves that coincide still show the markers of both.
+    """
+    if count == 0:
+        return []
+    steps = (np.arange(MARKERS) + shift) / MARKERS
+    return [*np.unique((count**steps).astype(int) - 1).tolist(), count - 1]
 
 
-def _log_axes(axis: Any) -> None:
-    axis.set_xscale("log")
-    axis.set_yscale("log")
-    axis.yaxis.set_major_locator(LogLocator(base=10, numticks=9))
-    axis.minorticks_off()
-    axis.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
-    axis.margins(x=0.03)
+def _log_axes(axes: Any) -> None:
+    """Logarithmic axes for panels that share a vertical one, with a label at every or every other power of ten."""
+    values = np.concatenate([line.get_ydata() for axis in axes for line in axis.get_lines()])
+    values = values[values > 0]
+    if values.size == 0:  # nothing was evaluated: leave the axes as they are
+        return
+    for axis in axes:
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.minorticks_off()
+        axis.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    low, high = np.log10(values.min()) - 0.3, np.log10(values.max()) + 0.3
+    if np.floor(high) - np.ceil(low) < 1:  # fewer than two powers of ten in sight
+        low, high = np.floor(low), np.ceil(high)
+    step = 1 if high - low < 7 else 2
+    first = np.ceil(low / step) * step
+    axes[0].set_ylim(10.0**low, 10.0**high)
+    axes[0].set_yticks(10.0 ** np.arange(first, high + 1e-9, step))

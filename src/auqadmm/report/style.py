@@ -32,7 +32,8 @@ def method_style(method: str) -> MethodStyle:
     return METHODS.get(method, MethodStyle(method, "#777777", "X"))
 
 
-RC: dict[str, Any] = {
+# Any: matplotlib types the keys one by one from 3.11 on, and not at all before.
+RC: Any = {
     "figure.facecolor": "white",
     "savefig.facecolor": "white",
     "axes.facecolor": "white",

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
 
+from auqadmm import __version__
 from auqadmm.core.history import History
 from auqadmm.experiments.compare import GAPS, Run
 from auqadmm.report.style import method_style
@@ -45,10 +46,10 @@ def headers(gaps: Sequence[float] = GAPS) -> list[str]:
     """Names of the cells, two lines each."""
     return [
         "\nmethod",
-        *(f"iterations\nto {_power(gap)}" for gap in gaps),
-        f"rounds\nto {_power(gaps[-1])}",
+        *(f"it. to\n{power(gap)}" for gap in gaps),
+        f"rounds\n{power(gaps[-1])}",
         "\nseconds",
-        "final\nKKT",
+        "\nKKT",
         "duality\ngap",
         "\nstatus",
     ]
@@ -86,7 +87,7 @@ def run_summary(run: Run, gaps: Sequence[float] = GAPS) -> dict[str, Any]:
         "optimum": run.optimum,
         "kkt": result.certificate.kkt,
         "gap": result.certificate.gap,
-        "reached": {_power(gap): _when(run, gap) for gap in gaps},
+        "reached": {power(gap): _when(run, gap) for gap in gaps},
     }
 
 
@@ -103,8 +104,6 @@ HISTORY_COLUMNS = ("model", "method", *History.columns, "relative_gap")
 
 def versions() -> dict[str, str]:
     """What produced a result: auqadmm, Python and the libraries that compute."""
-    from auqadmm import __version__
-
     return {"auqadmm": __version__, "python": platform.python_version()} | {name: version(name) for name in LIBRARIES}
 
 
@@ -119,7 +118,7 @@ def _whole(count: int | None) -> str:
     return MISSING if count is None else f"{count}"
 
 
-def _power(gap: float) -> str:
+def power(gap: float) -> str:
     """1e-06 as people write it: 1e-6."""
     mantissa, exponent = f"{gap:e}".split("e")
     return f"{float(mantissa):g}e{int(exponent)}"

@@ -1,0 +1,64 @@
+"""Tables on the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from auqadmm.experiments.compare import GAPS, Run
+from auqadmm.report.style import method_style
+from auqadmm.report.tables import headers, power, table_row
+
+
+def comparison_table(model: str, runs: Sequence[Run]) -> Table:
+    """All methods on one model; the fewest iterations to each gap in bold."""
+    rows = [table_row(run) for run in runs]
+    table = Table(
+        title=f"{model[:1].upper()}{model[1:]}",
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    names = headers()
+    for place, name in enumerate(names):
+        table.add_column(name, justify="left" if place in (0, len(names) - 1) else "right", no_wrap=True)
+    fewest = [
+        min((k for k in column if k is not None), default=None)
+        for column in zip(*(r.iterations for r in rows), strict=True)
+    ]
+    for row in rows:
+        cells = [Text(cell) for cell in row.cells()]
+        for place, (k, least) in enumerate(zip(row.iterations, fewest, strict=True), start=1):
+            if k is not None and k == least:
+                cells[place].stylize("bold green")
+        table.add_row(*cells)
+    return table
+
+
+LEGEND = """\
+it. to   iterations until (objective − optimum) / optimum is within that number
+rounds   sums over all workers until then: one for each iteration, one for its
+         certificate, which stops the run, and one more for RB-ADMM's residuals
+seconds  of computing, scoring left out
+KKT, duality gap   of the last iteration, relative"""
+
+
+def best_of(runs: Sequence[Run]) -> str:
+    """One sentence: who needed the fewest iterations on each model, at the smallest gap that anyone reached."""
+    parts = []
+    for model in dict.fromkeys(run.model for run in runs):
+        for gap in reversed(GAPS):
+            reached = [
+                (row.iteration, run.method) for run in runs if run.model == model and (row := run.first_within(gap))
+            ]
+            if reached:
+                k, method = min(reached)
+                parts.append(f"{method_style(method).label} on the {model} ({k} to {power(gap)})")
+                break
+    return f"Fewest iterations: {', '.join(parts)}." if parts else "No method came within 1e-2 of the optimum."

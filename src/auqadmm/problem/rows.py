@@ -1,0 +1,249 @@
+"""Losses of the logits, row by row: what every loss shares, and how row functions become f_j (S1).
+
+    f_j(u) = Σ_i c_i φ(z_i, y_i), z_i = x_iᵀu
+    ∇f_j = Σ_i x_i c_i φ'(z_i)ᵀ        ∇²f_j[P] = Σ_i x_i (c_i φ''(z_i) Pᵀx_i)ᵀ
+
+With the logits of all rows in one flat array a loss is told by φ, φ', φ'' and φ* of a row alone. The conjugate
+φ*(a) = sup_z aᵀz − φ(z) serves the duality gap (S10).
+
+Shapes: B blocks, R flat rows (padding included), m features, C columns, k right-hand sides;
+u (B, m, C), z (R, C), y (R,), c (R,).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from auqadmm.problem.ingest import InputError
+
+if TYPE_CHECKING:
+    from auqadmm.problem.shard import Shard
+
+REDUCTIONS = ("sum", "mean", "pooled")
+
+
+class Line(ABC):
+    """f_j along the ray u + tP, one step length per block."""
+
+    @abstractmethod
+    def at(self, t: Tensor) -> Point:
+        """The point u + t·P, t (B,)."""
+
+
+class Point(ABC):
+    """f_j and its derivatives at u (B, m, C), for every block of a shard."""
+
+    u: Tensor
+
+    @property
+    @abstractmethod
+    def value(self) -> Tensor:
+        """f_j(u_j), (B,)."""
+
+    @property
+    @abstractmethod
+    def grad(self) -> Tensor:
+        """∇f_j(u_j), (B, m, C)."""
+
+    @abstractmethod
+    def hvp(self, P: Tensor) -> Tensor:
+        """∇²f_j(u_j)[P_j] for P (B, m, C) or (B, m, C, k), in the shape of P."""
+
+    @abstractmethod
+    def hessian_diagonal(self) -> Tensor:
+        """The diagonal of ∇²f_j(u_j), exact, (B, m, C)."""
+
+    @abstractmethod
+    def line(self, P: Tensor) -> Line:
+        """The ray from u in the direction P (B, m, C)."""
+
+    @abstractmethod
+    def conjugate(self, scale: float) -> Tensor | None:
+        """Σ_i c_i φ_i*(scale · φ_i'(z_i)) per block, (B,): the loss's part of the dual value (S10).
+
+        Finite for scales in [0, 1], infinite where the slope leaves the domain of φ*; None if φ* is unknown.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss(ABC):
+    """What all losses share.
+
+    Parameters
+    ----------
+    reduction
+        `"sum"` over rows (the objective does not depend on how rows are split), `"mean"` over each block's
+        own rows, or `"pooled"`: the sum divided by the rows of all blocks. A row of weight w counts w times.
+    """
+
+    reduction: str = "sum"
+
+    target_kind: ClassVar[str] = "real"
+    """What y holds: `"real"` numbers, `"binary"` ±1, or `"classes"` 0 … K−1."""
+    quadratic: ClassVar[bool] = False
+    """Whether the Hessian is the same at every u."""
+
+    def __post_init__(self) -> None:
+        if self.reduction not in REDUCTIONS:
+            raise InputError(f"reduction must be 'sum', 'mean' or 'pooled'; got {self.reduction!r}.")
+
+    def columns_for(self, classes: int) -> int:
+        """C, the columns of u, when the labels of all blocks form this many classes."""
+        return 1
+
+    def check_target(self, name: str, y: np.ndarray) -> None:
+        """Refuse targets the loss is not defined for, naming the block and the row."""
+        return
+
+    @abstractmethod
+    def linearize(self, shard: Shard, u: Tensor) -> Point:
+        """Every f_j and its derivatives at u (B, m, C)."""
+
+
+class Curvature(Protocol):
+    """φ''(z_i) of every row, a C×C matrix each, never formed."""
+
+    def apply(self, P: Tensor) -> Tensor:
+        """φ''(z_i) P_i for P (R, C) or (R, C, k)."""
+        ...
+
+    def diagonal(self) -> Tensor:
+        """(R, C)."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class DiagonalCurvature:
+    """φ'' with h (R, C) on the diagonal: every loss of one column."""
+
+    h: Tensor
+
+    def apply(self, P: Tensor) -> Tensor:
+        return _beside(self.h, P) * P
+
+    def diagonal(self) -> Tensor:
+        return self.h
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxCurvature:
+    """φ'' = diag(p) − ppᵀ, with the probabilities p (R, C)."""
+
+    p: Tensor
+
+    def apply(self, P: Tensor) -> Tensor:
+        p = _beside(self.p, P)
+        return p * (P - (p * P).sum(1, keepdim=True))
+
+    def diagonal(self) -> Tensor:
+        return self.p * (1 - self.p)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowLoss(Loss):
+    """A loss of the logits, row by row. Subclasses write φ, φ', φ'' and φ* for flat rows.
+
+    Slope and curvature take s = `prepare(z)` in place of z: what they share is computed once per point.
+    """
+
+    def prepare(self, z: Tensor) -> Tensor:
+        """What slope and curvature have in common: z itself unless it pays to say more."""
+        return z
+
+    @abstractmethod
+    def row_value(self, z: Tensor, y: Tensor) -> Tensor:
+        """φ(z, y), (R,)."""
+
+    @abstractmethod
+    def row_slope(self, s: Tensor, y: Tensor) -> Tensor:
+        """φ'(z, y), (R, C)."""
+
+    @abstractmethod
+    def row_curvature(self, s: Tensor, y: Tensor) -> Curvature:
+        """φ''(z, y)."""
+
+    @abstractmethod
+    def row_conjugate(self, a: Tensor, y: Tensor) -> Tensor:
+        """φ*(a, y) for a (R, C), infinite outside its domain: (R,)."""
+
+    def linearize(self, shard: Shard, u: Tensor) -> RowPoint:
+        return RowPoint(self, shard, u, shard.design.forward(u))
+
+
+@dataclass(frozen=True, eq=False)
+class RowPoint(Point):
+    """A point of a row loss: the logits z (R, C) are known, the rest is computed when first asked for."""
+
+    loss: RowLoss
+    shard: Shard
+    u: Tensor
+    z: Tensor
+
+    @cached_property
+    def value(self) -> Tensor:
+        return self.shard.design.sum_rows(self._weigh(self.loss.row_value(self.z, self.shard.target)))
+
+    @cached_property
+    def grad(self) -> Tensor:
+        return self.shard.design.adjoint(self._weigh(self.slope))
+
+    @cached_property
+    def slope(self) -> Tensor:
+        """φ'(z), (R, C), unweighted."""
+        return self.loss.row_slope(self._prepared, self.shard.target)
+
+    @cached_property
+    def curvature(self) -> Curvature:
+        """φ''(z) of every row, unweighted."""
+        return self.loss.row_curvature(self._prepared, self.shard.target)
+
+    def hvp(self, P: Tensor) -> Tensor:
+        design = self.shard.design
+        return design.adjoint(self._weigh(self.curvature.apply(design.forward(P))))
+
+    def hessian_diagonal(self) -> Tensor:
+        return self.shard.design.adjoint_squared(self._weigh(self.curvature.diagonal()))
+
+    def line(self, P: Tensor) -> RowLine:
+        design = self.shard.design
+        return RowLine(self, P, design.forward(P))
+
+    def conjugate(self, scale: float) -> Tensor:
+        rows = self.loss.row_conjugate(scale * self.slope, self.shard.target)
+        return self.shard.design.sum_rows(self._weigh(rows))
+
+    @cached_property
+    def _prepared(self) -> Tensor:
+        return self.loss.prepare(self.z)
+
+    def _weigh(self, x: Tensor) -> Tensor:
+        """c_i x_i; a row of weight 0 adds exactly 0, even where its x_i is infinite."""
+        c = _beside(self.shard.row_weight, x)
+        return torch.where(c == 0, 0.0, c * x)
+
+
+@dataclass(frozen=True, eq=False)
+class RowLine(Line):
+    """z + t·XP: stepping along the ray needs no product with X."""
+
+    start: RowPoint
+    P: Tensor
+    XP: Tensor
+
+    def at(self, t: Tensor) -> RowPoint:
+        start = self.start
+        u = start.u + t[:, None, None] * self.P
+        t_row = t[start.shard.design.block_of_row, None]
+        return RowPoint(start.loss, start.shard, u, start.z + t_row * self.XP)
+
+
+def _beside(x: Tensor, like: Tensor) -> Tensor:
+    """x with trailing axes of length 1, to multiply `like`."""
+    return x.reshape(x.shape + (1,) * (like.ndim - x.ndim))
