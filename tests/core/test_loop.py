@@ -185,6 +185,7 @@ def test_history_columns_and_pandas():
         (aq.methods.UQ(), 1, 6 + 5 + 3),
         (aq.methods.AUQ(), 1, 6 + 5 + 3 + 6),
         (aq.methods.RB(mu=1e9), 2, 6 + 5 + 3),
+        (aq.methods.UQ(normalize="global"), 1, 6 + 5 + 3),
         (aq.methods.AUQ(normalize="global"), 3, 6 + 5 + 3 + 6 + 2),
     ],
 )
@@ -299,3 +300,21 @@ def test_not_a_problem():
 def test_cuda_without_a_gpu_is_refused():
     with pytest.raises(ValueError, match="sees no CUDA device"):
         aq.solve(least_squares(), device="cuda")
+
+
+def test_callbacks_see_every_row_the_last_included():
+    seen = []
+    result = aq.solve(least_squares(), "c-admm", callbacks=[lambda event: seen.append(event.row) and False])
+    assert tuple(seen) == result.history.rows
+
+
+def test_a_certificate_in_every_iteration_travels_with_it():
+    """No extra round, n + 2 more numbers (the gradient, the value, the norms), and the same iterates and verdicts."""
+    options = {"max_iter": 12, "certificate_tol": 0, "abs_tol": 0, "rel_tol": 0}
+    both = aq.solve(least_squares(), "c-admm", **options)
+    alone = aq.solve(least_squares(), "c-admm", stop="certificate", **options)
+    assert torch.equal(both.v, alone.v)
+    assert both.history.column("kkt") == pytest.approx(alone.history.column("kkt"), rel=1e-12)
+    assert alone.history[-1].rounds == both.history[-1].rounds
+    extra = [a.bytes_up - b.bytes_up for a, b in zip(alone.history, both.history, strict=True)]
+    assert extra == [8 * (6 + 2) * k for k in range(12)]

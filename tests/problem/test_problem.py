@@ -206,9 +206,7 @@ def test_a_process_that_holds_only_empty_blocks_works():
 
     problem = ls([(X, Y), (X[:0], Y[:0])])
     for empty in (problem.blocks[1:], ls([(X, Y), (scipy.sparse.csr_matrix(X[:0]), Y[:0])]).blocks[1:]):
-        shard = build_shard(
-            empty, [np.zeros(0)], problem.loss, problem.census, [1], torch.float64, torch.device("cpu")
-        )
+        shard = build_shard(empty, [np.zeros(0)], problem.loss, problem.census, [1], torch.float64, torch.device("cpu"))
         point = shard.linearize(shard.zeros())
         assert point.value.tolist() == [0.0]
         assert point.grad.shape == (1, 3, 1)

@@ -587,3 +587,30 @@ def test_what_a_users_function_returns_is_checked() -> None:
     assert plain.value(v).dtype == torch.float32
     assert torch.equal(plain.prox(v, 1.0), v)
     assert plain.subgradient_distance(v, v) == 0.5
+
+
+def test_what_the_consensus_step_may_rely_on() -> None:
+    """separable: entry by entry; quadratic: a linear proximal map."""
+    gs = [
+        Zero(),
+        L1(0.3),
+        L2(0.2),
+        ElasticNet(0.1, 0.2),
+        ElasticNet(0.0, 0.2),
+        Box(-1, 1),
+        NonNegative(),
+        GroupLasso(0.3),
+    ]
+    gs += [FreeIntercept(g) for g in gs]
+    s = torch.linspace(-2, 2, 10, dtype=torch.float64).reshape(5, 2)
+    K = torch.linspace(1, 3, 10, dtype=torch.float64).reshape(5, 2)
+    for g in gs:
+        bumped = s.clone()
+        bumped[1, 0] += 1.0
+        moved = g.prox(bumped, K) != g.prox(s, K)
+        moved[1, 0] = False
+        assert bool(moved.any()) != g.separable, g
+        odd = torch.allclose(g.prox(s, K) + g.prox(-s, K), 2 * g.prox(0 * s, K), atol=1e-12)
+        affine = torch.allclose(g.prox(2 * s, K) + g.prox(0 * s, K), 2 * g.prox(s, K), atol=1e-12)
+        linear = odd and affine
+        assert linear == g.quadratic, g

@@ -43,8 +43,8 @@ def comparison_table(model: str, runs: Sequence[Run]) -> Table:
 
 LEGEND = """\
 it. to   iterations until (objective − optimum) / optimum is within that number
-rounds   sums over all workers until then: one for each iteration, one for its
-         certificate, which stops the run, and one more for RB-ADMM's residuals
+rounds   sums over all workers until then: one per iteration, two for RB-ADMM,
+         which needs the residuals before it can go on
 seconds  of computing, scoring left out
 KKT, duality gap   of the last iteration, relative"""
 

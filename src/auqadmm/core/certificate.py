@@ -14,6 +14,7 @@ Shapes: B blocks, m features, C columns; v, G (m, C).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -38,6 +39,13 @@ class Certificate:
         if self.gap is None or self.objective == 0 or not math.isfinite(self.objective):
             return None
         return self.gap / abs(self.objective)
+
+    def evidence(self, tol: float) -> str:
+        """The number that passes `tol`, in words; the KKT residual where neither does."""
+        gap = self.relative_gap
+        if self.kkt > tol and gap is not None and gap <= tol:
+            return f"relative duality gap {gap:.1e}"
+        return f"KKT residual {self.kkt:.1e}"
 
     def passes(self, tol: float) -> bool:
         """KKT residual or relative duality gap within `tol`."""
@@ -71,10 +79,18 @@ class Certifier:
         self.g = regularizer
         self.grad_at_zero = float(reduce.free(score, blocks, zero)["G"].norm())
 
-    def certify(self, blocks: Any, v: Tensor, *, gap: bool, counted: bool = False) -> Certificate:
-        """Certificate at v. `counted`: a decision hangs on it, so its round and bytes count."""
+    def certify(
+        self,
+        blocks: Any,
+        v: Tensor,
+        *,
+        gap: bool,
+        counted: bool = False,
+        known: Mapping[str, Tensor] | None = None,
+    ) -> Certificate:
+        """Certificate at v. `counted`: a decision hangs on it, so its round and bytes count. `known`: its sums."""
         reduce = (lambda fn, b, x: self.reduce(fn, b, x)[1]) if counted else self.reduce.free
-        sums = reduce(score, blocks, v)
+        sums = reduce(score, blocks, v) if known is None else known
         f, G = float(sums["f"]), sums["G"]
         objective = f + float(self.g.value(v))
         scale = self.grad_at_zero + float(sums["norms"])

@@ -7,7 +7,8 @@
 
 `init` does the first primal part, `step` the three lines above, so that after step k the state holds v^k, λ^k, the
 residuals of iteration k, and the sums for v^{k+1}. Dual and primal part share one reduction; methods that need the
-residuals before they choose W_j (residual balancing, global normalisation) set `separate` and take two.
+residuals before they choose W_j (residual balancing) take two, and a range over all blocks (global normalisation)
+takes a third, in the iterations in which weights are renewed.
 
 Shapes: B blocks here, N in all, m features, C columns; u, lam (B, m, C), v, s (m, C).
 """
@@ -22,6 +23,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from auqadmm.core.certificate import score
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Blocks, Consensus, Residuals, Setup, State
 from auqadmm.core.weights import DiagonalMetric, Metric, Weights, sum_blocks
@@ -82,9 +84,8 @@ class ConsensusADMM:
         """The method's replicated numbers at the start."""
         return {}
 
-    @property
-    def separate(self) -> bool:
-        """Are the sums of the dual part needed before the primal part? Then an iteration takes two rounds."""
+    def separate(self, shared: Consensus) -> bool:
+        """Must something be summed before this iteration's primal part? Then the iteration takes more rounds."""
         return False
 
     def prepare(self, blocks: Any, shared: Consensus, reduce: Reduce) -> tuple[Any, Consensus]:
@@ -120,7 +121,7 @@ class ConsensusADMM:
             failed_blocks=failed,
             cost=reduce.cost(old.hvps),
         )
-        if self.separate:
+        if self.separate(shared):
             blocks, sums = reduce(self.dual, state.blocks, shared, down=(v,))
             blocks, shared = self.prepare(blocks, self._measured(shared, sums), reduce)
             blocks, sums = reduce(self.primal, blocks, shared)
@@ -145,6 +146,8 @@ class ConsensusADMM:
             "lam": _square(lam),
             "moved": _square(W.apply(u - v_prev)),
         }
+        if shared.setup.scoring:
+            sums |= score(shard, None, shared.v)[1]
         return replace(blocks, lam=lam, memory=memory), sums
 
     def primal(self, shard: Any, blocks: Blocks, shared: Consensus) -> tuple[Blocks, Sums]:
@@ -201,7 +204,8 @@ class ConsensusADMM:
             reference=reference,
             scale=math.sqrt(N * n) if weighted else math.sqrt(n),
         )
-        return replace(shared, residuals=residuals, reference=reference)
+        scored = {name: sums[name] for name in ("f", "G", "norms")} if shared.setup.scoring else None
+        return replace(shared, residuals=residuals, reference=reference, scored=scored)
 
     def _pending(self, shared: Consensus, sums: Mapping[str, Tensor]) -> Consensus:
         return replace(

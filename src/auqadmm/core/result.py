@@ -26,7 +26,7 @@ class Result:
     certificate
         Objective, KKT residual and duality gap of v for the original problem.
     lam, weights
-        Multipliers (N, m, C) and weights of the last iteration: with v, a complete warm start.
+        Multipliers (N, m, C), and the weights that the next iteration would use: with v, a complete warm start.
     """
 
     v: Tensor

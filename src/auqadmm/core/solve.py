@@ -7,7 +7,7 @@ history, callbacks and interrupts, and nothing else; it knows no method and no e
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -78,6 +78,8 @@ class _Loop:
         callbacks: Sequence[Callback],
         evaluate_every: int,
     ) -> None:
+        # a certificate in every iteration: let its sums travel with the method's own
+        setup = replace(setup, scoring=stopping.rule == "certificate")
         self.method, self.setup, self.reduce = method, setup, reduce
         self.stopping, self.callbacks, self.evaluate_every = stopping, callbacks, evaluate_every
         self.clock = Clock()
@@ -111,10 +113,10 @@ class _Loop:
             row = self._row(state, certificate)
             self.state = state
             self.rows.append(row)
-            if converged:
-                return self._converged(certificate)
             event = Iteration(row, state, self.stopping, self.method.name)
             wishes = [bool(callback(event)) for callback in self.callbacks]
+            if converged:
+                return self._converged(certificate)
             if any(wishes):
                 return _Ended(Status.interrupted, f"A callback stopped the run after {self.done} iterations.")
             limit = self.stopping.time_limit
@@ -130,7 +132,9 @@ class _Loop:
         due = self.evaluate_every > 0 and shared.iteration % self.evaluate_every == 0
         certificate = None
         if decides or due:
-            certificate = self.certifier.certify(state.blocks, shared.v, gap=decides, counted=decides)
+            certificate = self.certifier.certify(
+                state.blocks, shared.v, gap=decides, counted=decides, known=shared.scored
+            )
         if shared.failed_blocks:  # an iterate built on a failed local solve is never called converged
             return certificate, False
         if rule == "residuals":
@@ -175,10 +179,10 @@ class _Loop:
     # ------------------------------------------------------------------ the end
     def _converged(self, certificate: Certificate | None) -> _Ended:
         rule = {"both": "residuals and certificate", "residuals": "residuals", "certificate": "certificate"}
-        kkt = "" if certificate is None else f" (KKT residual {certificate.kkt:.1e})"
+        how = "" if certificate is None else f" ({certificate.evidence(self.stopping.certificate_tol)})"
         return _Ended(
             Status.converged,
-            f"Converged after {self.done} iterations: {rule[self.stopping.rule]} within tolerance{kkt}.",
+            f"Converged after {self.done} iterations: {rule[self.stopping.rule]} within tolerance{how}.",
         )
 
     def _out_of_budget(self, status: Status, what: str) -> _Ended:

@@ -51,6 +51,7 @@ class Setup:
     device: Any = "cpu"
     seed: int = 0
     start: str = "zeros"
+    scoring: bool = False
     warm: WarmStart | None = None
 
     @property
@@ -97,6 +98,7 @@ class Residuals:
 class Consensus:
     """Replicated. v, v_prev, s (m, C) in float64; the pending v-step is argmin g + ½⟨v,Kv⟩ − ⟨s,v⟩ (S2).
 
+    `scored` are the sums of a certificate at v, where they travelled with the iteration (`setup.scoring`).
     `scalars` and `memory` belong to the method; `memory` is whatever frozen object it likes.
     """
 
@@ -115,6 +117,7 @@ class Consensus:
     failed_blocks: tuple[int, ...] = ()
     cost: Cost = Cost()
     memory: Any = None
+    scored: Mapping[str, Tensor] | None = None
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,7 @@ class RB(ConsensusADMM):
         above_one("tau", self.tau)
         above_one("mu", self.mu)
 
-    @property
-    def separate(self) -> bool:
+    def separate(self, shared: Consensus) -> bool:
         return True
 
     def first_scalars(self, setup: Setup) -> Mapping[str, float]:

@@ -69,9 +69,8 @@ class UQ(ConsensusADMM):
         """[a_k, b_k] of iteration k = 1, 2, …"""
         return self.interval
 
-    @property
-    def separate(self) -> bool:
-        return self.normalize == "global"
+    def separate(self, shared: Consensus) -> bool:
+        return self.normalize == "global" and self.weights_due(shared)
 
     def first_weights(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen:
         return self.next_weights(shard, blocks, shared)

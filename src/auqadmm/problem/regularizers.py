@@ -63,6 +63,16 @@ class Regularizer(ABC):
         """A modulus of strong convexity valid on every coordinate; 0.0 if there is none."""
         return 0.0
 
+    @property
+    def separable(self) -> bool:
+        """Does the proximal map in a diagonal metric act on each entry by itself?"""
+        return False
+
+    @property
+    def quadratic(self) -> bool:
+        """Is g a quadratic function, so that the proximal map is linear?"""
+        return False
+
     def check(self, features: int) -> None:  # noqa: B027  (a hook: most regularizers fit any shape)
         """Raise ValueError if this regularizer cannot act on `features` rows."""
 
@@ -119,7 +129,8 @@ class _Elastic(Regularizer):
 
     def prox(self, s: Tensor, K: Metric) -> Tensor:
         l1, l2 = self._strengths()
-        return s.sign() * (s.abs() - l1).clamp(min=0) / (K + l2)  # S2; K > 0, so no division by 0
+        soft = s if l1 == 0 else s.sign() * (s.abs() - l1).clamp(min=0)  # l1 = 0: linear, at s = 0 too
+        return soft / (K + l2)  # S2; K > 0, so no division by 0
 
     def subgradient_distance(self, v: Tensor, grad: Tensor) -> Tensor:
         l1, l2 = self._strengths()
@@ -142,6 +153,14 @@ class _Elastic(Regularizer):
     @property
     def strong_convexity(self) -> float:
         return self._strengths()[1]
+
+    @property
+    def separable(self) -> bool:
+        return True
+
+    @property
+    def quadratic(self) -> bool:
+        return self._strengths()[0] == 0
 
 
 @dataclass(frozen=True)
@@ -227,6 +246,10 @@ class Box(Regularizer):
         self.check(v.shape[0])
         bounds = (v.new_tensor(bound) for bound in (self.lower, self.upper))
         return [bound[:, None] if bound.ndim else bound for bound in bounds]
+
+    @property
+    def separable(self) -> bool:
+        return True
 
     def value(self, v: Tensor) -> Tensor:
         lower, upper = self._bounds(v)
@@ -331,6 +354,14 @@ class FreeIntercept(Regularizer):
 
     def check(self, features: int) -> None:
         self.inner.check(features - 1)
+
+    @property
+    def separable(self) -> bool:
+        return self.inner.separable
+
+    @property
+    def quadratic(self) -> bool:
+        return self.inner.quadratic
 
     def value(self, v: Tensor) -> Tensor:
         return self.inner.value(v[:-1])
