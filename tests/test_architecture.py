@@ -1,4 +1,4 @@
-"""Imports point one way: core ← problem ← (methods, curvature, local, engines) ← experiments ← report ← cli."""
+"""Imports point one way: core ← problem ← (methods, baselines, curvature, local, engines) ← experiments ← report ← cli."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "auqadmm"
 LAYERS = ["core", "problem", "parts", "api", "experiments", "report", "cli"]
-LAYER = {"methods": "parts", "curvature": "parts", "local": "parts", "engines": "parts"}
+LAYER = {"methods": "parts", "baselines": "parts", "curvature": "parts", "local": "parts", "engines": "parts"}
 
 
 def layer(module: str) -> str:

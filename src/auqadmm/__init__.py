@@ -8,7 +8,7 @@
 >>> result.coef, result.status, result.certificate
 """
 
-from auqadmm import curvature, local, methods
+from auqadmm import baselines, curvature, local, methods
 from auqadmm.api import solve
 from auqadmm.core.certificate import Certificate
 from auqadmm.core.history import History
@@ -61,6 +61,7 @@ __all__ = [
     "Status",
     "WarmStart",
     "Zero",
+    "baselines",
     "curvature",
     "local",
     "methods",

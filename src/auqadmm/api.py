@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from auqadmm import engines, local, methods
+from auqadmm import baselines, engines, local, methods
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.result import Result
 from auqadmm.core.solve import Callback, run
@@ -50,7 +50,7 @@ def solve(
         What to solve.
     method
         "auto", "c-admm", "rb-admm", "ac-admm", "uq-admm", "auq-admm", or an object such as
-        `methods.AUQ(interval=(0.1, 1.0), rank=5)`.
+        `methods.AUQ(interval=(0.1, 1.0), rank=5)`. For comparison, what people use instead: "lbfgs", "owl-qn", "fista".
     engine
         Where blocks live: "local", all in this process.
     max_iter, time_limit
@@ -84,7 +84,7 @@ def solve(
         raise ValueError(f"start must be 'zeros' or 'random', got {start!r}.")
     if isinstance(evaluate_every, bool) or int(evaluate_every) != evaluate_every or evaluate_every < 0:
         raise ValueError(f"evaluate_every must be a whole number ≥ 0, got {evaluate_every!r}.")
-    chosen = methods.resolve(method)
+    chosen = methods.resolve(method, {**methods.KNOWN, **baselines.KNOWN})
     shard = problem.shard(_dtype(dtype), _device(device))
     reduce = Reduce(engines.resolve(engine, shard))
     census = problem.census

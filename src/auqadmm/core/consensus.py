@@ -102,7 +102,7 @@ class ConsensusADMM:
         v = zero if warm is None else warm.v.to(zero)
         lam = None if warm is None or warm.lam is None else reduce.scatter(warm.lam)
         shared = Consensus(setup=setup, iteration=0, v=v, scalars=self.first_scalars(setup))
-        blocks = reduce.place(_start, lam, shared)
+        blocks = reduce.place(start_blocks, lam, shared)
         blocks, shared = self.prepare(blocks, shared, reduce)
         blocks, sums = reduce(self.primal, blocks, shared, down=(v,))
         return State(blocks, self._pending(shared, sums))
@@ -111,7 +111,7 @@ class ConsensusADMM:
         old = state.shared
         assert old.metric is not None
         assert old.s is not None
-        failed = self._failed(state, reduce)
+        failed = failed_blocks(state, reduce)
         v = old.metric.prox(old.setup.regularizer, old.s)  # v-step
         shared = replace(
             old,
@@ -217,15 +217,8 @@ class ConsensusADMM:
             not_finite=int(sums["not_finite"]),
         )
 
-    def _failed(self, state: State, reduce: Reduce) -> tuple[int, ...]:
-        """Which blocks missed their inner tolerance; asked only when some did."""
-        if state.shared.inner_failures == 0:
-            return ()
-        flags = reduce.gather(_failed_flags, state.blocks)
-        return tuple(int(j) for j in flags.nonzero().flatten())
 
-
-def _start(shard: Any, lam: Tensor | None, shared: Consensus) -> tuple[Blocks, Sums]:
+def start_blocks(shard: Any, lam: Tensor | None, shared: Consensus) -> tuple[Blocks, Sums]:
     """The first state of every block (S2): u = 0 or N(0, 1), λ = 0; from a warm start u = v and its λ."""
     setup = shared.setup
     u = shard.expand(shared.v).clone()
@@ -242,6 +235,14 @@ def _normal(shard: Any, seed: int, block: int) -> Tensor:
     # seeded by the block's own number: where a block is placed must not matter
     generator = torch.Generator().manual_seed(seed * 1_000_003 + block)
     return torch.randn(shard.shape[1:], generator=generator, dtype=torch.float64).to(shard.device, shard.dtype)
+
+
+def failed_blocks(state: State, reduce: Reduce) -> tuple[int, ...]:
+    """Which blocks missed their inner tolerance; asked only when some did."""
+    if state.shared.inner_failures == 0:
+        return ()
+    flags = reduce.gather(_failed_flags, state.blocks)
+    return tuple(int(j) for j in flags.nonzero().flatten())
 
 
 def _failed_flags(shard: Any, blocks: Blocks) -> Tensor:

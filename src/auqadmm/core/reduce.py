@@ -31,6 +31,10 @@ class Engine(Protocol):
         """As `map_sum`; the first entry of each array is minimised over processes, the second maximised."""
         ...
 
+    def map_concat(self, fn: Callable[[Any, Any], dict[str, Tensor]], blocks: Any) -> dict[str, Tensor]:
+        """`fn(shard, blocks)` gives arrays (B, …); returns (N, …) of each, in the order of the blocks."""
+        ...
+
     def gather(self, fn: Callable[[Any, Any], Tensor], blocks: Any) -> Tensor:
         """`fn(shard, blocks) -> (B, …)` of every process, put together as (N, …) in the order of the blocks."""
         ...
@@ -69,6 +73,12 @@ class Reduce:
         blocks, extremes = self.engine.map_minmax(fn, blocks, shared)
         self._count(extremes, tuple(extremes.values()))
         return blocks, extremes
+
+    def concat(self, fn: Callable[[Any, Any], dict[str, Tensor]], blocks: Any) -> dict[str, Tensor]:
+        """Parts of all blocks side by side. They leave with the message of the round before: bytes, no round."""
+        parts = self.engine.map_concat(fn, blocks)
+        self.traffic.up += 8 * sum(x.numel() // max(1, x.shape[0]) for x in parts.values())
+        return parts
 
     def free(self, fn: MapFn, blocks: Any, shared: Any) -> dict[str, Tensor]:
         return self.engine.map_sum(fn, blocks, shared)[1]

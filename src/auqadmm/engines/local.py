@@ -24,6 +24,9 @@ class LocalEngine:
     def map_minmax(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
         return fn(self.shard, blocks, shared)
 
+    def map_concat(self, fn: Callable[[Any, Any], dict[str, Tensor]], blocks: Any) -> dict[str, Tensor]:
+        return fn(self.shard, blocks)
+
     def gather(self, fn: Callable[[Any, Any], Tensor], blocks: Any) -> Tensor:
         return fn(self.shard, blocks)
 

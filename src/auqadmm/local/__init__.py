@@ -44,9 +44,7 @@ def resolve(solver: str | LocalSolver, shard: Shard) -> LocalSolver:
     """A solver from its name; `"auto"` takes `Direct` where it applies and is affordable, else `NewtonCG`."""
     if not isinstance(solver, str):
         if not callable(getattr(solver, "solve", None)):
-            raise ValueError(
-                f"local must be {_known()} or a local solver object; got {type(solver).__name__}."
-            )
+            raise ValueError(f"local must be {_known()} or a local solver object; got {type(solver).__name__}.")
         return solver
     if solver == "auto":
         return Direct() if _direct_suits(shard) else NewtonCG()

@@ -13,7 +13,7 @@ Shapes: B blocks, m features, C columns; u, v, λ, P are (B, m, C), one number p
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -23,7 +23,7 @@ from auqadmm.core.weights import Weights
 from auqadmm.problem.shard import Shard
 
 if TYPE_CHECKING:
-    from auqadmm.problem.losses import Point
+    from auqadmm.problem.rows import Point
 
 # ∇F_j is a sum of terms that cancel at the solution, each known to a few units in the last place: a norm below this
 # many ulps of their sizes is noise, which no step can be told to lower.
@@ -119,9 +119,7 @@ class LocalSolution:
 class LocalSolver(Protocol):
     """Solves the u-step of every block, to the accuracy the outer loop needs."""
 
-    def solve(
-        self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any
-    ) -> LocalSolution: ...
+    def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution: ...
 
 
 def check_tolerance(factor: float, tol: float | None) -> None:
@@ -138,43 +136,62 @@ def check_count(name: str, value: int) -> None:
         raise ValueError(f"{name} must be a positive integer; got {value!r}.")
 
 
-def target_norm(start: Iterate, reference: float | None, factor: float, tol: float | None) -> Tensor:
-    """The gradient norm to reach, (B,).
+@dataclass(frozen=True)
+class Goal:
+    """The gradient norm at which a block is solved.
 
-    `tol` if given; else `factor` times the outer residual `reference` (in the units of a gradient), so that local
-    work follows the outer progress; else `factor` times the gradient at the start.
+    `fixed` (B,) is known at the start. With a `share`, the norm must also fall to that share of ‖W_j(u − v)‖, the
+    step's own size: a gradient that is small against a steep start may still leave u far off where W_j is small.
+    `noise` (B,) is what rounding adds to the iterate's own floor.
     """
-    if tol is not None:
-        return torch.full_like(start.grad_norm, tol)
-    if reference is not None:
-        return torch.full_like(start.grad_norm, factor * reference)
-    return factor * start.grad_norm
+
+    fixed: Tensor
+    share: float | None
+    noise: Tensor
+
+    @classmethod
+    def of(cls, start: Iterate, reference: float | None, factor: float, tol: float | None) -> Goal:
+        """`tol` if given; else `factor` times the outer residual `reference`, so that local work follows the outer
+        progress; else `factor` times the gradient at the start and the step's size.
+        """
+        size = start.grad_norm
+        if tol is not None:
+            return cls(torch.full_like(size, tol), None, torch.zeros_like(size))
+        if reference is not None:
+            return cls(torch.full_like(size, factor * reference), None, torch.zeros_like(size))
+        return cls(factor * size, factor, torch.zeros_like(size))
+
+    def at(self, here: Iterate) -> Tensor:
+        """The norm to reach, seen from this iterate, (B,)."""
+        wanted = self.fixed
+        if self.share is not None:
+            wanted = torch.minimum(wanted, self.share * norm(here.pull))
+        return torch.maximum(wanted, here.floor + self.noise)
+
+    def met(self, here: Iterate) -> Tensor:
+        """(B,): solved, or lost in rounding; False for a gradient that is not finite."""
+        return here.finite & (here.grad_norm <= self.at(here))
+
+    def attainable(self, here: Iterate, doubt: Tensor) -> Goal:
+        """The goal, raised to where rounding really lies in the blocks in doubt (B,): one Hessian-vector product.
+
+        u_j itself is rounded, and so is every product on the way to ∇f_j: like a change of u_j by an ulp of each
+        entry, signs at random, which ∇²f_j turns into a change of the gradient. Where the columns of X cancel in Xu
+        this is far more than an ulp of ∇f_j.
+        """
+        coins = torch.Generator().manual_seed(0)
+        signs = 2.0 * torch.randint(2, here.u.shape[1:], generator=coins) - 1.0
+        change = norm(here.point.hvp(signs.to(here.u) * here.u))
+        return replace(self, noise=torch.where(doubt, ULPS * torch.finfo(here.u.dtype).eps * change, self.noise))
 
 
-def solved(here: Iterate, target: Tensor) -> Tensor:
-    """(B,): the gradient is at the target or lost in rounding; False for one that is not finite."""
-    return here.finite & (here.grad_norm <= torch.maximum(target, here.floor))
-
-
-def attainable(here: Iterate, target: Tensor) -> Tensor:
-    """The target (B,), raised to where rounding really lies: one Hessian-vector product, for blocks in doubt.
-
-    u_j itself is rounded, and so is every product on the way to ∇f_j: like a change of u_j by an ulp of each entry,
-    signs at random, which ∇²f_j turns into a change of the gradient. Where the columns of X cancel in Xu this is far
-    more than an ulp of ∇f_j.
-    """
-    coins = torch.Generator().manual_seed(0)
-    signs = 2.0 * torch.randint(2, here.u.shape[1:], generator=coins) - 1.0
-    noise = norm(here.point.hvp(signs.to(here.u) * here.u))
-    raised = here.floor + ULPS * torch.finfo(here.u.dtype).eps * noise
-    return torch.where(raised > target, raised, target)
-
-
-def converged(here: Iterate, target: Tensor) -> Tensor:
-    """`solved`, with a closer look at rounding if some block stopped short of the target."""
-    if (here.finite & ~solved(here, target)).any():
-        target = attainable(here, target)
-    return solved(here, target)
+def settle(goal: Goal, here: Iterate, hvps: Tensor) -> tuple[Tensor, Tensor]:
+    """Which blocks have converged (B,), with the closer look at rounding for those that stopped short; and `hvps`."""
+    met = goal.met(here)
+    doubt = here.finite & ~met
+    if not doubt.any():
+        return met, hvps
+    return goal.attainable(here, doubt).met(here), hvps + doubt
 
 
 def dot(x: Tensor, y: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from auqadmm.local.base import Iterate, LocalProblem, LocalSolution, attainable, converged, count, select, solved
+from auqadmm.local.base import Goal, Iterate, LocalProblem, LocalSolution, count, select, settle
 from auqadmm.local.line_search import search
 
 # Within this factor of the cheap estimate of rounding, it pays to know the limit better than to run against it.
@@ -24,31 +24,31 @@ class Direction(Protocol):
     """What tells one descent method from another."""
 
     def direction(
-        self, problem: LocalProblem, here: Iterate, active: Tensor, target: Tensor, state: Any
+        self, problem: LocalProblem, here: Iterate, active: Tensor, goal: Goal, state: Any
     ) -> tuple[Tensor, Tensor, Any]:
         """P (B, m, C), the Hessian-vector products it took (B,), and the state for the next step (None at first)."""
         ...
 
 
-def descend(
-    method: Direction, problem: LocalProblem, start: Iterate, target: Tensor, max_iter: int
-) -> LocalSolution:
-    """Descend from `start` until ‖∇F_j‖ ≤ target (B,) in every block."""
+def descend(method: Direction, problem: LocalProblem, start: Iterate, goal: Goal, max_iter: int) -> LocalSolution:
+    """Descend from `start` until every block meets the goal."""
     here, state = start, None
     hvps = iterations = count(start)
-    alive, checked = start.finite, False
+    alive, checked = start.finite, ~start.finite
     for _ in range(max_iter):
-        active = alive & ~solved(here, target)
-        if not checked and (active & (here.grad_norm <= CLOSE * here.floor)).any():
-            target, checked = attainable(here, target), True
-            active = alive & ~solved(here, target)
+        active = alive & ~goal.met(here)
+        doubt = active & ~checked & (here.grad_norm <= CLOSE * here.floor)
+        if doubt.any():
+            goal, checked, hvps = goal.attainable(here, doubt), checked | doubt, hvps + doubt
+            active = active & ~goal.met(here)
         if not active.any():
             break
-        P, spent, state = method.direction(problem, here, active, target, state)
+        P, spent, state = method.direction(problem, here, active, goal, state)
         P = select(active, P, P.new_zeros(()))
         there, moved = search(problem, here, P, active)
         hvps = hvps + spent
         iterations = iterations + active
         alive = alive & (moved | ~active)
         here = there
-    return LocalSolution(here.u, converged(here, target), here.grad_norm, hvps, iterations, None)
+    converged, hvps = settle(goal, here, hvps)
+    return LocalSolution(here.u, converged, here.grad_norm, hvps, iterations, None)

@@ -25,14 +25,14 @@ from torch import Tensor
 
 from auqadmm.core.weights import Weights
 from auqadmm.local.base import (
+    Goal,
     LocalProblem,
     LocalSolution,
     check_tolerance,
-    converged,
     count,
     over,
     select,
-    target_norm,
+    settle,
 )
 from auqadmm.problem.design import DensePiece
 from auqadmm.problem.shard import Shard
@@ -66,7 +66,7 @@ class Direct:
         _check(problem.shard)
         factors, hvps = _factors(problem, memory)
         here = problem.at(u0)
-        target = target_norm(here, reference, self.factor, self.tol)
+        goal = Goal.of(here, reference, self.factor, self.tol)
         iterations = count(here)
         active = here.finite
         for _ in range(STEPS):
@@ -80,7 +80,8 @@ class Direct:
             iterations = iterations + (active & ~worse)
             active = active & (trial.grad_norm < 0.5 * here.grad_norm)
             here = problem.at(select(worse, here.u, u)) if worse.any() else trial
-        return LocalSolution(here.u, converged(here, target), here.grad_norm, hvps, iterations, factors)
+        converged, hvps = settle(goal, here, hvps)
+        return LocalSolution(here.u, converged, here.grad_norm, hvps, iterations, factors)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.local.base import (
+    Goal,
     Iterate,
     LocalProblem,
     LocalSolution,
@@ -29,7 +30,6 @@ from auqadmm.local.base import (
     norm,
     over,
     select,
-    target_norm,
 )
 from auqadmm.local.descent import descend
 
@@ -106,11 +106,11 @@ class LBFGS:
 
     def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
         start = problem.at(u0)
-        target = target_norm(start, reference, self.factor, self.tol)
-        return descend(self, problem, start, target, self.max_iter)
+        goal = Goal.of(start, reference, self.factor, self.tol)
+        return descend(self, problem, start, goal, self.max_iter)
 
     def direction(
-        self, problem: LocalProblem, here: Iterate, active: Tensor, target: Tensor, state: Any
+        self, problem: LocalProblem, here: Iterate, active: Tensor, goal: Goal, state: Any
     ) -> tuple[Tensor, Tensor, Any]:
         """−Hg; the state is the pairs, and the iterate they lead to."""
         hvps = count(here)

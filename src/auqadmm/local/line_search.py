@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.local.base import ULPS, Iterate, LocalProblem, dot, norm
-from auqadmm.problem.losses import Line, Point, RowLine, RowPoint
+from auqadmm.problem.rows import Line, Point, RowLine, RowPoint
 
 SHORT = 0.25  # σ: the share of the initial slope that may be left
 PAST = 0.25  # the share of it that may remain beyond the minimum
@@ -48,9 +48,7 @@ def search(problem: LocalProblem, here: Iterate, P: Tensor, active: Tensor) -> t
     return there, t > 0
 
 
-def _step_lengths(
-    problem: LocalProblem, here: Iterate, line: Line, P: Tensor, active: Tensor
-) -> tuple[Tensor, Point]:
+def _step_lengths(problem: LocalProblem, here: Iterate, line: Line, P: Tensor, active: Tensor) -> tuple[Tensor, Point]:
     """t (B,), zero where no step was found, and f_j there."""
     a = _descent(here, P)
     noise = _noise(here, P)
@@ -93,9 +91,7 @@ def _next(lo: Tensor, slope_lo: Tensor, hi: Tensor, slope_hi: Tensor, a: Tensor,
     return torch.where(hi.isfinite(), lo + share * width, ahead)
 
 
-def _update(
-    mask: Tensor, t: Tensor, slope: Tensor, old_t: Tensor, old_slope: Tensor
-) -> tuple[Tensor, Tensor]:
+def _update(mask: Tensor, t: Tensor, slope: Tensor, old_t: Tensor, old_slope: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(mask, t, old_t), torch.where(mask, slope, old_slope)
 
 

@@ -5,6 +5,7 @@
 
 preconditioned by the diagonal. W_j makes every system positive definite, separable data included. η falls with the
 gradient, so convergence is superlinear; a quadratic loss needs one system only, solved to the target at once.
+∇²f_j is averaged over the last step's length (`secant`), which carries Newton's method over the corners of a hinge.
 
 Reference: J. Nocedal, S. J. Wright, Numerical Optimization, 2nd ed., section 7.1; R. S. Dembo, S. C. Eisenstat,
 T. Steihaug, SIAM J. Numer. Anal. 19 (1982).
@@ -21,19 +22,20 @@ import torch
 from torch import Tensor
 
 from auqadmm.local.base import (
+    Goal,
     Iterate,
     LocalProblem,
     LocalSolution,
     check_count,
     check_tolerance,
-    count,
     dot,
     norm,
     over,
     select,
-    target_norm,
 )
 from auqadmm.local.descent import descend
+from auqadmm.local.secant import averaged
+from auqadmm.problem.rows import Point
 
 
 @dataclass(frozen=True)
@@ -62,36 +64,38 @@ class NewtonCG:
 
     def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
         start = problem.at(u0)
-        target = target_norm(start, reference, self.factor, self.tol)
-        return descend(self, problem, start, target, self.max_iter)
+        goal = Goal.of(start, reference, self.factor, self.tol)
+        return descend(self, problem, start, goal, self.max_iter)
 
     def direction(
-        self, problem: LocalProblem, here: Iterate, active: Tensor, target: Tensor, state: Any
+        self, problem: LocalProblem, here: Iterate, active: Tensor, goal: Goal, state: Any
     ) -> tuple[Tensor, Tensor, Any]:
-        """The Newton direction of the active blocks, as far as it pays to know it."""
-        diagonal = problem.hessian_diagonal(here.point)
-        enough = 0.5 * torch.maximum(target, here.floor)
-        if not problem.shard.loss.quadratic:
+        """The Newton direction of the active blocks, as far as it pays to know it; the state is the last point."""
+        quadratic = problem.shard.loss.quadratic
+        model = here.point if quadratic else averaged(here.point, state)
+        diagonal = problem.hessian_diagonal(model)
+        enough = 0.5 * goal.at(here)
+        if goal.share is not None or not quadratic:
             eta = (here.grad_norm / here.scale).sqrt().clamp(max=0.1)
             enough = torch.maximum(enough, eta * here.grad_norm)
-        P, hvps = _conjugate_gradients(problem, here, diagonal, active, enough, self.max_cg)
+        P, hvps = _conjugate_gradients(problem, model, here.grad, diagonal, active, enough, self.max_cg)
         # Rounding may spoil the direction of a system at the edge of singularity; the gradient always descends.
         descends = dot(here.grad, P) < 0
-        return select(descends, P, -here.grad / diagonal), hvps, None
+        return select(descends, P, -here.grad / diagonal), hvps, here.point
 
 
 def _conjugate_gradients(
-    problem: LocalProblem, here: Iterate, diagonal: Tensor, active: Tensor, enough: Tensor, max_cg: int
+    problem: LocalProblem, model: Point, grad: Tensor, diagonal: Tensor, active: Tensor, enough: Tensor, max_cg: int
 ) -> tuple[Tensor, Tensor]:
-    """Solve (∇²f_j + W_j)P = −∇F_j to residual `enough` (B,), from P = 0; every step of it is a descent direction."""
-    P = torch.zeros_like(here.grad)
-    r = select(active, -here.grad, P)
+    """Solve (∇²f_j + W_j)P = −∇F_j to residual `enough` (B,), from P = 0: every step of it is a descent direction."""
+    P = torch.zeros_like(grad)
+    r = select(active, -grad, P)
     p = r / diagonal
     rz = dot(r, p)
-    hvps = count(here)
+    hvps = torch.zeros_like(active, dtype=torch.int64)
     open_ = active
     for _ in range(max_cg):
-        Hp = problem.hvp(here.point, p)
+        Hp = problem.hvp(model, p)
         hvps = hvps + open_
         curvature = dot(p, Hp)
         # Not positive, or NaN: p is at the level of rounding, or the data overflow. Keep what there is.

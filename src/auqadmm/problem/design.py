@@ -36,7 +36,9 @@ class Piece(Protocol):
     def forward(self, u: Tensor) -> Tensor: ...
     def adjoint(self, z: Tensor) -> Tensor: ...
     def adjoint_squared(self, z: Tensor) -> Tensor: ...
+    def forward_squared(self, u: Tensor) -> Tensor: ...
     def sum_rows(self, x: Tensor) -> Tensor: ...
+    def inner(self, P: Tensor, Q: Tensor) -> Tensor: ...
     def block_of_row(self) -> Tensor: ...
 
 
@@ -60,8 +62,14 @@ class DensePiece:
     def adjoint_squared(self, z: Tensor) -> Tensor:
         return self.X.square().mT @ self._stack(z)
 
+    def forward_squared(self, u: Tensor) -> Tensor:
+        return (self.X.square() @ u).reshape(self.rows, u.shape[-1])
+
     def sum_rows(self, x: Tensor) -> Tensor:  # (b·n, k) -> (b, k)
         return self._stack(x).sum(1)
+
+    def inner(self, P: Tensor, Q: Tensor) -> Tensor:  # (b·n, p), (b·n, q) -> (b, p, q)
+        return self._stack(P).mT @ self._stack(Q)
 
     def block_of_row(self) -> Tensor:
         return self.blocks.repeat_interleave(self.X.shape[1])
@@ -94,8 +102,18 @@ class SparsePiece:
     def adjoint_squared(self, z: Tensor) -> Tensor:
         return (self.At_squared @ z).reshape(len(self.blocks), self.features, z.shape[-1])
 
+    def forward_squared(self, u: Tensor) -> Tensor:
+        squared = torch.sparse_csr_tensor(
+            self.A.crow_indices(), self.A.col_indices(), self.A.values().square(), self.A.shape, check_invariants=False
+        )
+        return squared @ u.reshape(-1, u.shape[-1])
+
     def sum_rows(self, x: Tensor) -> Tensor:
         return torch.segment_reduce(x.contiguous(), "sum", lengths=self.heights, axis=0)
+
+    def inner(self, P: Tensor, Q: Tensor) -> Tensor:
+        outer = (P[:, :, None] * Q[:, None, :]).flatten(1)
+        return self.sum_rows(outer).reshape(len(self.blocks), P.shape[1], Q.shape[1])
 
     def block_of_row(self) -> Tensor:
         return self.blocks.repeat_interleave(self.heights, output_size=self.rows)
@@ -124,6 +142,11 @@ class Design:
         z = parts[0] if len(parts) == 1 else torch.cat(parts)
         return z.reshape(z.shape[0], *u.shape[2:])
 
+    def forward_squared(self, u: Tensor) -> Tensor:
+        """Σ_k x_ik² u_k of every row: (B, m) -> (R,)."""
+        parts = [p.forward_squared(self._take(u.unsqueeze(-1), p)) for p in self.pieces]
+        return torch.cat(parts)[:, 0]
+
     def adjoint(self, z: Tensor) -> Tensor:
         """(R, …) -> (B, m, …), the transpose of `forward`."""
         return self._collect(z, lambda p, part: p.adjoint(part), (self.features,))
@@ -135,6 +158,13 @@ class Design:
     def sum_rows(self, x: Tensor) -> Tensor:
         """Sum over the rows of each block: (R, …) -> (B, …)."""
         return self._collect(x, lambda p, part: p.sum_rows(part), ())
+
+    def inner(self, P: Tensor, Q: Tensor) -> Tensor:
+        """P_jᵀQ_j over the rows of each block: (R, p), (R, q) -> (B, p, q)."""
+        out = P.new_zeros(self.blocks, P.shape[1], Q.shape[1])
+        for piece, p, q in zip(self.pieces, self.split(P), self.split(Q), strict=True):
+            out[piece.blocks] = piece.inner(p, q)
+        return out
 
     @cached_property
     def block_of_row(self) -> Tensor:

@@ -135,6 +135,12 @@ class SmoothedHinge(RowLoss):
         root = self._hinge(1 - y[:, None] * s)[1]
         return DiagonalCurvature((self.eps / root).square() / (2 * root))
 
+    def row_expected(self, s: Tensor, y: Tensor, variance: Tensor) -> Curvature:
+        # a spike of mass 1 and width ε, blurred: the normal density at t, of variance + ε²
+        t = 1 - y[:, None] * s
+        spread = variance[:, None] + self.eps**2
+        return DiagonalCurvature(torch.exp(-0.5 * t * t / spread) / torch.sqrt(2 * math.pi * spread))
+
     def row_conjugate(self, a: Tensor, y: Tensor) -> Tensor:
         b = -y * a[:, 0]  # h*(b) = −ε√(b(1−b)) on [0, 1]
         value = -b - self.eps * (b * (1 - b)).clamp(min=0).sqrt()
@@ -173,6 +179,12 @@ class Huber(RowLoss):
 
     def row_curvature(self, s: Tensor, y: Tensor) -> Curvature:
         return DiagonalCurvature(((s - y[:, None]).abs() <= self.delta).to(s.dtype))
+
+    def row_expected(self, s: Tensor, y: Tensor, variance: Tensor) -> Curvature:
+        # the chance that the residual, uncertain as it is, lies in the quadratic part
+        r, spread = s - y[:, None], variance.sqrt()[:, None].clamp(min=torch.finfo(s.dtype).tiny)
+        inside = torch.special.ndtr((self.delta - r) / spread) - torch.special.ndtr((-self.delta - r) / spread)
+        return DiagonalCurvature(inside)
 
     def row_conjugate(self, a: Tensor, y: Tensor) -> Tensor:
         value = a[:, 0] * (0.5 * a[:, 0] + y)

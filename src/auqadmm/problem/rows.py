@@ -24,6 +24,7 @@ from torch import Tensor
 from auqadmm.problem.ingest import InputError
 
 if TYPE_CHECKING:
+    from auqadmm.problem.design import Design
     from auqadmm.problem.shard import Shard
 
 REDUCTIONS = ("sum", "mean", "pooled")
@@ -63,6 +64,13 @@ class Point(ABC):
     @abstractmethod
     def line(self, P: Tensor) -> Line:
         """The ray from u in the direction P (B, m, C)."""
+
+    def row_model(self, variance: Tensor | None) -> RowModel | None:
+        """The Hessian as rows with small curvatures (S12), smoothed by the `variance` (R,) of the logits.
+
+        None for a loss that is not a function of logits.
+        """
+        return None
 
     @abstractmethod
     def conjugate(self, scale: float) -> Tensor | None:
@@ -118,6 +126,10 @@ class Curvature(Protocol):
         """(R, C)."""
         ...
 
+    def total(self, design: Design, a: Tensor) -> Tensor:
+        """Σ_i a_i φ''(z_i) over the rows of each block, (B, C, C)."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class DiagonalCurvature:
@@ -130,6 +142,9 @@ class DiagonalCurvature:
 
     def diagonal(self) -> Tensor:
         return self.h
+
+    def total(self, design: Design, a: Tensor) -> Tensor:
+        return torch.diag_embed(design.sum_rows(a[:, None] * self.h))
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,6 +159,19 @@ class SoftmaxCurvature:
 
     def diagonal(self) -> Tensor:
         return self.p * (1 - self.p)
+
+    def total(self, design: Design, a: Tensor) -> Tensor:
+        weighted = a[:, None] * self.p
+        return torch.diag_embed(design.sum_rows(weighted)) - design.inner(weighted, self.p)
+
+
+@dataclass(frozen=True, eq=False)
+class RowModel:
+    """∇²f_j as Σ_i x_ix_iᵀ ⊗ S_i: w_i = tr S_i (R,), Σ|x_i|²w_i (B,) and Σ|x_i|²S_i (B, C, C)."""
+
+    trace: Tensor
+    energy: Tensor
+    S: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +196,13 @@ class RowLoss(Loss):
     @abstractmethod
     def row_curvature(self, s: Tensor, y: Tensor) -> Curvature:
         """φ''(z, y)."""
+
+    def row_expected(self, s: Tensor, y: Tensor, variance: Tensor) -> Curvature:
+        """E φ''(z + ξ), ξ ~ N(0, variance (R,)): curvature seen through the uncertainty of z (S12).
+
+        The plain φ'' unless that is a spike or a step, which says nothing a short way off.
+        """
+        return self.row_curvature(s, y)
 
     @abstractmethod
     def row_conjugate(self, a: Tensor, y: Tensor) -> Tensor:
@@ -203,6 +238,15 @@ class RowPoint(Point):
     def curvature(self) -> Curvature:
         """φ''(z) of every row, unweighted."""
         return self.loss.row_curvature(self._prepared, self.shard.target)
+
+    def row_model(self, variance: Tensor | None) -> RowModel:
+        curvature = self.curvature
+        if variance is not None:
+            curvature = self.loss.row_expected(self._prepared, self.shard.target, variance)
+        design, c = self.shard.design, self.shard.row_weight
+        squares = design.forward_squared(torch.ones_like(self.u[..., 0]))
+        trace = torch.where(c == 0, 0.0, c * curvature.diagonal().sum(1))
+        return RowModel(trace, design.sum_rows(squares * trace), curvature.total(design, c * squares))
 
     def hvp(self, P: Tensor) -> Tensor:
         design = self.shard.design

@@ -1,0 +1,29 @@
+"""What people use instead of ADMM: gradient methods on the sum over all workers, in the same loop.
+
+lbfgs       smooth g
+owl-qn      g = l1‖v‖₁ + l2/2‖v‖²
+fista       any g with a proximal map
+
+A value with its gradient is one reduction, trial points of a line search included. None of them has ADMM's
+residuals, so a run stops by its certificate.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from auqadmm.baselines.fista import FISTA
+from auqadmm.baselines.lbfgs import LBFGS
+from auqadmm.baselines.owlqn import OWLQN
+
+__all__ = ["FISTA", "KNOWN", "LBFGS", "OWLQN", "resolve"]
+
+KNOWN: dict[str, Any] = {method.name: method for method in (LBFGS, OWLQN, FISTA)}
+
+
+def resolve(name: str) -> Any:
+    """A baseline by name, with its default parameters."""
+    found = KNOWN.get(name.lower())
+    if found is None:
+        raise ValueError(f"Unknown baseline {name!r}; known baselines are {', '.join(map(repr, KNOWN))}.")
+    return found()

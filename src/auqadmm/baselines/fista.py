@@ -1,0 +1,181 @@
+"""FISTA: accelerated proximal gradient with a step length found on the way, one reduction per iteration.
+
+    minimise over v   f(v) + g(v),  f = Σ_j f_j
+    x⁺   argmin g(x) + ⟨∇f(y), x⟩ + L/2‖x − y‖²
+    t⁺   (1 + √(1 + 4θt²))/2,   θ = L⁺/L
+    y⁺   x⁺ + (t − 1)/t⁺ · (x⁺ − x)
+    test f(x⁺) ≤ f(y) + ⟨∇f(y), x⁺ − y⟩ + L/2‖x⁺ − y‖²,   else x⁺ again from the same y with a larger L
+
+Neither y⁺ nor ∇f(y⁺) needs the outcome of the test, so f(x⁺) travels with f(y⁺) and ∇f(y⁺): n + 2 numbers up. The
+test is FISTA's own, not a substitute, and an x⁺ that fails it never becomes an iterate. With it, and with θ where L
+was lowered (a larger L than planned is no harm), F(x_k) − F* ≤ L_k/(2t_k²)·‖x₀ − x*‖² until the first restart.
+
+L falls by half per iteration until the test refuses it in some iteration k, and is then left alone until 2k + 10;
+at every restart it falls by half once: there t = 1, and nothing proved before is needed. Where both sides of the
+test are rounding it is passed, and slopes speak instead: ‖Δ∇f‖/‖Δy‖ over the last two y never exceeds the Lipschitz
+constant, so L is raised to it.
+
+The momentum is restarted when ⟨y − x⁺, x⁺ − x⟩ > 0: it points uphill.
+
+Reference: A. Beck, M. Teboulle, SIAM J. Imaging Sci. 2 (2009); K. Scheinberg, D. Goldfarb, X. Bai, Found. Comput.
+Math. 14 (2014) for a falling L; B. O'Donoghue, E. Candès, Found. Comput. Math. 15 (2015) for the restart.
+
+Shapes: m features, C columns, n = m·C; x, y, ∇f (m, C).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from auqadmm.baselines.objective import ULPS, advance, dot, first_point, rounding, spoiled, value_and_gradient
+from auqadmm.core.reduce import Reduce
+from auqadmm.core.state import Consensus, Cost, Setup, State
+from auqadmm.core.weights import sum_blocks
+from auqadmm.methods.checks import positive
+
+TRIALS = 100
+DOWN = 0.5
+UP = (2.0, 10.0)  # a refused L grows by what the test found missing, within these factors
+PATIENCE = 10
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Replicated: f and ∇f at y, L and t for the next step. The iterate itself is x.
+
+    `frozen`: the iteration before which L is not lowered, since the test refused a smaller one not long ago.
+    """
+
+    y: Tensor
+    f: float
+    G: Tensor
+    L: float
+    t: float
+    frozen: int
+    ulp: float
+    used: tuple[float, float] = (math.inf, 1.0)
+    """(L, t) that led to x, the two numbers of its bound; no bound before the first step."""
+
+
+@dataclass(frozen=True)
+class FISTA:
+    """Accelerated proximal gradient on the sum over all workers, for any g with a proximal map.
+
+    Parameters
+    ----------
+    restart
+        Drop the momentum when it points uphill.
+    lipschitz
+        First guess of the Lipschitz constant of ∇f, far too small or too large does no harm; None: measured near
+        the start, by one more gradient.
+    """
+
+    restart: bool = True
+    lipschitz: float | None = None
+    name: ClassVar[str] = "fista"
+
+    def __post_init__(self) -> None:
+        if self.lipschitz is not None:
+            positive("lipschitz", self.lipschitz)
+
+    def init(self, setup: Setup, reduce: Reduce) -> State:
+        y, ulp, cost = first_point(setup), rounding(reduce), reduce.cost(hvps=0)
+        _, sums = reduce(value_and_gradient, None, y, down=(y,))
+        G = sums["G"]
+        L = _slope_change(reduce, y, G, ulp) if self.lipschitz is None else self.lipschitz
+        memory = Memory(y, float(sums["f"]), G, L, t=1.0, frozen=0, ulp=ulp)
+        return State(None, Consensus(setup=setup, iteration=0, v=y, cost=cost, memory=memory))
+
+    def step(self, state: State, reduce: Reduce) -> State:
+        old, now = state.shared, state.shared.memory
+        if not (math.isfinite(now.f) and bool(now.G.isfinite().all())):
+            return spoiled(old, reduce.cost(hvps=0))
+        L, frozen, momentum = now.L, now.frozen, True
+        patience = 2 * old.iteration + PATIENCE
+        for _ in range(TRIALS):
+            x = old.setup.regularizer.prox(L * now.y - now.G, L)
+            plan = self._plan(now, old.v, x, old.iteration < frozen, momentum)
+            y = x + plan.beta * (x - old.v) if plan.beta > 0 else x
+            found = _evaluate(reduce, x, y, plan.beta)
+            if not found.finite:  # an overflow: shorter, and without momentum in case it is to blame
+                L, frozen, momentum = UP[1] * L, patience, False
+                continue
+            d = x - now.y
+            change = found.f_x - now.f - dot(now.G, d)
+            model = 0.5 * L * dot(d, d)
+            noise = ULPS * now.ulp * max(abs(now.f), abs(found.f_x))
+            if change <= model + noise:
+                seen = model > noise
+                L_next = plan.theta * L if seen else max(L, _curvature(found.G - now.G, y - now.y))
+                memory = Memory(y, found.f, found.G, L_next, plan.t, frozen, now.ulp, (L, now.t))
+                return advance(old, x, found.cost, memory)
+            # the change shows how much is missing; beyond ten times it may be the far end of a steep f that says so
+            # model = 0: d² underflowed
+            missing = change / model if model > 0 else UP[0]
+            L, frozen = L * min(max(missing, UP[0]), UP[1]), patience
+        # every trial overflowed: x stays, and the next step starts with a far shorter one
+        restarted = Memory(now.y, now.f, now.G, L, 1.0, patience, now.ulp)
+        return advance(old, old.v, reduce.cost(hvps=0), restarted)
+
+    def _plan(self, now: Memory, x_old: Tensor, x: Tensor, frozen: bool, momentum: bool) -> _Plan:
+        """How to go on from x, before anything about x is known."""
+        if not momentum or (self.restart and dot(now.y - x, x - x_old) > 0):
+            return _Plan(theta=DOWN if momentum else 1.0, t=1.0, beta=0.0)
+        theta = 1.0 if frozen else DOWN
+        t = 0.5 * (1 + math.sqrt(1 + 4 * theta * now.t**2))
+        return _Plan(theta, t, (now.t - 1) / t)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    theta: float
+    t: float
+    beta: float
+
+
+@dataclass(frozen=True)
+class _Found:
+    f_x: float
+    f: float
+    G: Tensor
+    cost: Cost
+
+    @property
+    def finite(self) -> bool:
+        return math.isfinite(self.f_x) and math.isfinite(self.f) and bool(self.G.isfinite().all())
+
+
+def _evaluate(reduce: Reduce, x: Tensor, y: Tensor, beta: float) -> _Found:
+    """One round. A worker that knows the x before forms y itself from x and β: n + 1 numbers down."""
+    cost = reduce.cost(hvps=0)
+    _, sums = reduce(value_and_next_gradient, None, (x, y), down=(x, torch.tensor(beta)))
+    return _Found(float(sums["f_x"]), float(sums["f"]), sums["G"], cost)
+
+
+def value_and_next_gradient(shard: Any, blocks: Any, points: tuple[Tensor, Tensor]) -> tuple[Any, dict[str, Tensor]]:
+    """Σ f_j(x), Σ f_j(y) and Σ ∇f_j(y), a map over blocks."""
+    x, y = points
+    _, sums = value_and_gradient(shard, blocks, y)
+    return blocks, sums | {"f_x": sum_blocks(shard.linearize(shard.expand(x)).value)}
+
+
+def _slope_change(reduce: Reduce, y: Tensor, G: Tensor, ulp: float) -> float:
+    """‖∇f(y + h) − ∇f(y)‖/‖h‖ for a short h along −∇f(y): a first L, and one round."""
+    size = float(G.norm())
+    # ∇f(y) = 0: f gives no direction, and any L will do
+    h = -G * (math.sqrt(ulp) * max(1.0, float(y.norm())) / size) if size > 0 else G
+    _, sums = reduce(value_and_gradient, None, y + h, down=(y + h,))
+    L = float((sums["G"] - G).norm() / h.norm()) if size > 0 else 0.0
+    # f is linear along h, or overflows: nothing to learn, the test will
+    return L if math.isfinite(L) and L > 0 else 1.0
+
+
+def _curvature(dG: Tensor, dy: Tensor) -> float:
+    """‖ΔG‖/‖Δy‖, a lower bound on the Lipschitz constant; 0 where y did not move."""
+    moved = float(dy.norm())
+    return float(dG.norm()) / moved if moved > 0 else 0.0

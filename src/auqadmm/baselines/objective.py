@@ -1,0 +1,125 @@
+"""F(v) = Σ_j f_j(v) + g(v) as a gradient method sees it: one counted reduction per point.
+
+    up      Σ_j f_j(v) and Σ_j ∇f_j(v), n + 1 numbers         down     v, n numbers
+
+g is known everywhere and costs nothing. Where g = l1‖v‖₁ + l2/2‖v‖² its smooth part joins the gradient:
+`grad` = Σ_j ∇f_j(v) + l2·v, and l1 is left to the method.
+
+Shapes: B blocks, m features, C columns, n = m·C; v, gradients (m, C); l1, l2 one number per row, (m, 1).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from auqadmm.core.reduce import Reduce
+from auqadmm.core.state import Consensus, Cost, Setup, State
+from auqadmm.core.weights import sum_blocks
+from auqadmm.problem.regularizers import L1, L2, ElasticNet, FreeIntercept, Zero
+
+# Values of F are sums over all rows: a difference below this many ulps of F says nothing.
+ULPS = 16.0
+
+
+def value_and_gradient(shard: Any, blocks: Any, v: Tensor) -> tuple[Any, dict[str, Tensor]]:
+    """Σ f_j(v) and Σ ∇f_j(v), a map over blocks."""
+    point = shard.linearize(shard.expand(v))
+    return blocks, {"f": sum_blocks(point.value), "G": sum_blocks(point.grad)}
+
+
+def first_point(setup: Setup) -> Tensor:
+    """The warm start, or zeros."""
+    zero = torch.zeros(setup.features, setup.columns, dtype=torch.float64, device=setup.device)
+    return zero if setup.warm is None else setup.warm.v.to(zero)
+
+
+def rounding(reduce: Reduce) -> float:
+    """One ulp of 1 in the precision the blocks compute in; a setting of the run, so it is not counted."""
+    return float(reduce.gather(_ulp, None).max())
+
+
+def _ulp(shard: Any, blocks: Any) -> Tensor:
+    return torch.full((shard.blocks,), torch.finfo(shard.dtype).eps, dtype=torch.float64, device=shard.device)
+
+
+def dot(x: Tensor, y: Tensor) -> float:
+    return float((x * y).sum())
+
+
+# ---------------------------------------------------------------------- g = l1‖v‖₁ + l2/2‖v‖²
+@dataclass(frozen=True)
+class Elastic:
+    """The strengths row by row: an intercept's are 0. l1, l2 (m, 1)."""
+
+    l1: Tensor
+    l2: Tensor
+
+    @property
+    def smooth(self) -> bool:
+        return not bool((self.l1 > 0).any())
+
+
+def elastic(g: Any, v: Tensor) -> Elastic | None:
+    """The strengths of g on the rows of v; None where g is not of this family."""
+    match g:
+        case Zero():
+            l1, l2 = 0.0, 0.0
+        case L1(strength):
+            l1, l2 = strength, 0.0
+        case L2(strength):
+            l1, l2 = 0.0, strength
+        case ElasticNet(l1, l2):
+            pass
+        case FreeIntercept(inner):
+            found = elastic(inner, v[:-1])
+            free = v.new_zeros(1, 1)
+            return found and Elastic(torch.cat([found.l1, free]), torch.cat([found.l2, free]))
+        case _:
+            return None
+    return Elastic(v.new_full((v.shape[0], 1), l1), v.new_full((v.shape[0], 1), l2))
+
+
+# ---------------------------------------------------------------------- F
+@dataclass(frozen=True)
+class Point:
+    """F(v), the gradient of its smooth part, and what had travelled when v was formed."""
+
+    v: Tensor
+    value: float
+    grad: Tensor
+    cost: Cost
+
+    @property
+    def finite(self) -> bool:
+        return math.isfinite(self.value) and bool(self.grad.isfinite().all())
+
+
+@dataclass(frozen=True)
+class Objective:
+    """F, evaluated by reductions."""
+
+    reduce: Reduce
+    g: Any
+    penalty: Elastic
+
+    def at(self, v: Tensor) -> Point:
+        """One round."""
+        cost = self.reduce.cost(hvps=0)
+        _, sums = self.reduce(value_and_gradient, None, v, down=(v,))
+        return Point(v, float(sums["f"]) + float(self.g.value(v)), sums["G"] + self.penalty.l2 * v, cost)
+
+
+# ---------------------------------------------------------------------- states that several methods return
+def advance(old: Consensus, v: Tensor, cost: Cost, memory: Any) -> State:
+    """The state after one more iteration."""
+    return State(None, replace(old, iteration=old.iteration + 1, v=v, v_prev=old.v, cost=cost, memory=memory))
+
+
+def spoiled(old: Consensus, cost: Cost) -> State:
+    """F is not finite at the start: there is nothing to descend, and the loop ends the run as diverged."""
+    return advance(old, torch.full_like(old.v, math.nan), cost, old.memory)

@@ -1,0 +1,140 @@
+"""What L-BFGS and OWL-QN share: pairs (s, y), a direction, a search, and what happens when a search finds nothing.
+
+    P = −H∇F,   v⁺ = a point on the search path of P that lowers F,   s = v⁺ − v,   y = ∇⁺ − ∇ of the smooth part
+
+A search that finds nothing is repeated once without pairs, along the steepest descent. If that fails too, v is as
+good as rounding lets F tell: it stays, and later iterations cost nothing.
+
+Reference: J. Nocedal, S. J. Wright, Numerical Optimization, 2nd ed., algorithms 7.4 and 7.5.
+
+Shapes: m features, C columns, h pairs; v, gradients (m, C); pairs carry a leading axis of length 1.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from auqadmm.baselines.objective import (
+    ULPS,
+    Elastic,
+    Objective,
+    Point,
+    advance,
+    dot,
+    elastic,
+    first_point,
+    rounding,
+    spoiled,
+)
+from auqadmm.core.reduce import Reduce
+from auqadmm.core.state import Consensus, Setup, State
+from auqadmm.local.lbfgs import Pairs
+from auqadmm.methods.checks import at_least_one
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Replicated: F at v, the pairs, the penalty row by row, an ulp of the blocks' arithmetic."""
+
+    here: Point
+    pairs: Pairs
+    penalty: Elastic
+    ulp: float
+    fresh: bool = True
+    stalled: bool = False
+
+
+@dataclass(frozen=True)
+class QuasiNewton(ABC):
+    """Base of the limited-memory methods.
+
+    Parameters
+    ----------
+    history
+        Pairs (s, y) kept.
+    """
+
+    history: int = 10
+    name: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        at_least_one("history", self.history)
+
+    @abstractmethod
+    def penalty(self, setup: Setup, v: Tensor) -> Elastic:
+        """The strengths of g, or a ValueError that names a method for this g."""
+
+    @abstractmethod
+    def search(self, F: Objective, here: Point, memory: Memory) -> Point | None:
+        """A better point on the path of −H∇F; None if there is none. At most a fixed number of rounds."""
+
+    def init(self, setup: Setup, reduce: Reduce) -> State:
+        v = first_point(setup)
+        penalty = self.penalty(setup, v)
+        here = Objective(reduce, setup.regularizer, penalty).at(v)
+        memory = Memory(here, self._no_pairs(v), penalty, rounding(reduce))
+        return State(None, Consensus(setup=setup, iteration=0, v=v, cost=here.cost, memory=memory))
+
+    def step(self, state: State, reduce: Reduce) -> State:
+        old, memory = state.shared, state.shared.memory
+        here = memory.here
+        if not here.finite:
+            return spoiled(old, reduce.cost(hvps=0))
+        if memory.stalled:
+            return advance(old, old.v, reduce.cost(hvps=0), memory)
+        F = Objective(reduce, old.setup.regularizer, memory.penalty)
+        there = self.search(F, here, memory)
+        if there is None and not memory.fresh:
+            memory = replace(memory, pairs=self._no_pairs(here.v), fresh=True)
+            there = self.search(F, here, memory)
+        if there is None:
+            return advance(old, old.v, reduce.cost(hvps=0), replace(memory, stalled=True))
+        return advance(old, there.v, there.cost, _learned(memory, there))
+
+    def _no_pairs(self, v: Tensor) -> Pairs:
+        return Pairs.none(self.history, v.new_ones(1), v[None])
+
+
+def direction(memory: Memory, grad: Tensor) -> Tensor:
+    """−H∇F; without pairs the steepest descent."""
+    return -memory.pairs.apply(grad[None])[0]
+
+
+def first_step(memory: Memory, P: Tensor) -> float:
+    """1; at most a step of length 1 as long as no pair tells the scale."""
+    length = float(P.norm())
+    return min(1.0, 1.0 / length) if memory.fresh and length > 0 else 1.0
+
+
+def noise(here: Point, ulp: float) -> float:
+    """Differences of F up to this are rounding."""
+    return ULPS * ulp * abs(here.value)
+
+
+def penalty_of(name: str, setup: Setup, v: Tensor, smooth: bool) -> Elastic:
+    """The strengths of g, refused where the method cannot handle them."""
+    found = elastic(setup.regularizer, v)
+    if found is not None and (found.smooth or not smooth):
+        return found
+    g = getattr(setup.regularizer, "inner", setup.regularizer)
+    if smooth:
+        able = "a smooth regularizer: Zero, L2, or ElasticNet with l1 = 0"
+        other = "'fista'" if found is None else "'owl-qn' or 'fista'"
+    else:
+        able, other = "Zero, L1, L2 or ElasticNet", "'fista'"
+    raise ValueError(f"{name!r} needs {able}; got {type(g).__name__}. Use {other} instead.")
+
+
+def _learned(memory: Memory, there: Point) -> Memory:
+    s, y = there.v - memory.here.v, there.grad - memory.here.grad
+    # F is convex, so ⟨s,y⟩ ≥ 0; a pair without curvature, or one of rounding errors, is left out
+    keep = dot(s, y) > torch.finfo(y.dtype).eps * float(s.norm() * y.norm())
+    if not keep:
+        return replace(memory, here=there)
+    pairs = memory.pairs.push(s[None], y[None], torch.ones(1, dtype=torch.bool, device=s.device))
+    return replace(memory, here=there, pairs=pairs, fresh=False)

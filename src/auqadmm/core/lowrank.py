@@ -1,0 +1,246 @@
+"""Weights that keep a low-rank factor of the curvature (S12), as operators.
+
+    W_j = A_j ⊗ S_j + φ_j I,    A_j = U_j M_j U_jᵀ + Fᵀ diag(d_j) F
+
+acts on x_j (m, C) as A_j x_j S_j + φ_j x_j: U_j holds the directions that block j knows well, M_j their curvature, d_j
+the diagonal of what is left in the orthonormal basis F, S_j the coupling of the columns (classes), φ_j > 0 the floor.
+
+The inverse is closed form. With S_j = Q diag(σ) Qᵀ and G = F U_j M_j^½ every column c of x_j Q meets its own
+
+    (D_c + σ_c G Gᵀ)⁻¹ = D_c⁻¹ − σ_c D_c⁻¹ G (I + σ_c Gᵀ D_c⁻¹ G)⁻¹ Gᵀ D_c⁻¹,     D_c = σ_c d_j + φ_j
+
+in the basis F (Woodbury). It is computed in float64 whatever the dtype of x: the difference cancels when φ_j is far
+below the curvature, and a preconditioner that rounds to an indefinite matrix breaks conjugate gradients.
+
+A loss without this Kronecker structure sets `joint`: the unknown is flattened, m·C takes the place of m, and S_j = 1.
+
+Reference: G. H. Golub, C. F. Van Loan, Matrix Computations, 4th ed., sections 2.1.4 and 12.3.
+
+Shapes: B blocks, m features, C columns, r directions; x is (B, m, C) or (B, m, C, k) with k right-hand sides;
+U (B, m, r), M (B, r, r), d (B, m), S (B, C, C), phi (B,), F (m, m) or None for the identity.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """W_j = (U_j M_j U_jᵀ + Fᵀ diag(d_j) F) ⊗ S_j + φ_j I for every block held here.
+
+    Parameters
+    ----------
+    U
+        Orthonormal columns; r may be 0, and the columns that a block does without are zero.
+    M, S
+        Symmetric, positive semidefinite. C = 1: S is (B, 1, 1), ones.
+    d
+        ≥ 0.
+    phi
+        > 0.
+    F
+        Orthonormal, rows are the basis vectors, the same for all blocks; None is the identity.
+    joint
+        Act on the flattened unknown: m·C above is then "m", S is (B, 1, 1).
+    columns
+        C of the unknown where `joint` hides it.
+    """
+
+    U: Tensor
+    M: Tensor
+    d: Tensor
+    S: Tensor
+    phi: Tensor
+    F: Tensor | None = None
+    joint: bool = False
+    columns: int = 1
+
+    def __post_init__(self) -> None:
+        blocks, m, r = self.U.shape
+        C = self.S.shape[-1]
+        expected = {"M": (blocks, r, r), "d": (blocks, m), "S": (blocks, C, C), "phi": (blocks,)}
+        for name, shape in expected.items():
+            if getattr(self, name).shape != shape:
+                raise ValueError(f"LowRank: {name} must be {shape}, got {tuple(getattr(self, name).shape)}")
+        if self.F is not None and self.F.shape != (m, m):
+            raise ValueError(f"LowRank: F must be {(m, m)}, got {tuple(self.F.shape)}")
+        if self.joint and (C != 1 or m % self.columns):
+            raise ValueError(f"LowRank: a joint weight needs S of 1 × 1 and columns dividing {m}, got C = {C}")
+
+    # ------------------------------------------------------------------ the protocol of core/weights.py
+    def apply(self, x: Tensor) -> Tensor:
+        y = self._inside(x)
+        Ay = self._model(y.flatten(2)).reshape(y.shape)
+        return (_columns(Ay, self.S) + self.phi[:, None, None, None] * y).reshape(x.shape)
+
+    def solve(self, x: Tensor) -> Tensor:
+        return self._inverse.solve(self._inside(x).double()).reshape(x.shape).to(x.dtype)
+
+    def diagonal(self) -> Tensor:
+        """(B, m, C)."""
+        by_row = ((self.U @ self.M) * self.U).sum(2)
+        by_row = by_row + (self.d if self.F is None else self.d @ self.F.square())
+        S = self.S.diagonal(dim1=1, dim2=2)
+        diagonal = by_row[:, :, None] * S[:, None, :] + self.phi[:, None, None]
+        return diagonal.reshape(len(self.phi), -1, self.columns) if self.joint else diagonal
+
+    def dense(self) -> Tensor:
+        """(B, n, n) with n = m·C: for direct local solves and tests only."""
+        blocks, m = self.d.shape
+        eye = torch.eye(m, dtype=self.d.dtype, device=self.d.device).expand(blocks, m, m)
+        n = m * self.S.shape[-1]
+        kron = torch.einsum("bij,bcd->bicjd", self._model(eye), self.S).reshape(blocks, n, n)
+        return kron + torch.diag_embed(self.phi[:, None].expand(blocks, n))
+
+    def totals(self) -> dict[str, Tensor]:
+        """Nothing: K is not a sum of small arrays but made of the parts of all blocks (`LowRankMetric`)."""
+        return {}
+
+    # ------------------------------------------------------------------ more
+    def take(self, index: Any) -> LowRank:
+        """The weights of some blocks: a slice, a mask or positions."""
+        parts = {name: getattr(self, name)[index] for name in ("U", "M", "d", "S", "phi")}
+        return replace(self, **parts)
+
+    def double(self) -> LowRank:
+        """The same weights in float64 (itself where they are)."""
+        parts = {f.name: getattr(self, f.name) for f in fields(self)}
+        wide = {name: x.double() for name, x in parts.items() if isinstance(x, Tensor)}
+        return self if all(wide[name] is parts[name] for name in wide) else replace(self, **wide)
+
+    def change(self, old: LowRank) -> Tensor:
+        """‖W − W_old‖_F / ‖W_old‖_F of every block, (B,), without forming either.
+
+        W − W_old = δA ⊗ S + A_old ⊗ δS + δφ I, and traces of products of Kronecker products factor. In the same
+        bases δA is computed from the differences of the numbers, so that equal weights differ by exactly 0.
+        """
+        new, old = self.double(), old.double()
+        if _same(new.U, old.U) and _same(new.F, old.F):
+            step = replace(new, M=new.M - old.M, d=new.d - old.d)
+            moved, cross, trace = _inner(step, step), _inner(step, old), _trace(step)
+        else:
+            cross = _inner(new, old) - _inner(old, old)
+            moved = _inner(new, new) - _inner(new, old) - cross
+            trace = _trace(new) - _trace(old)
+        dS, dphi = new.S - old.S, new.phi - old.phi
+        n = old.d.shape[1] * old.S.shape[-1]
+        square = moved * _dot(new.S, new.S) + 2 * cross * _dot(new.S, dS) + _inner(old, old) * _dot(dS, dS)
+        square = square + 2 * dphi * (trace * _tr(new.S) + _trace(old) * _tr(dS)) + n * dphi.square()
+        size = _inner(old, old) * _dot(old.S, old.S) + 2 * old.phi * _trace(old) * _tr(old.S) + n * old.phi.square()
+        return (square.clamp(min=0) / size).sqrt()  # φ > 0, so W_old is not zero
+
+    # ------------------------------------------------------------------ inside
+    def _inside(self, x: Tensor) -> Tensor:
+        """(B, m, C, k) as the operator sees it."""
+        blocks, m = self.d.shape
+        return x.reshape(blocks, m, self.S.shape[-1], -1)
+
+    def _model(self, x: Tensor) -> Tensor:
+        """A_j x_j, x (B, m, q)."""
+        low = self.U @ (self.M @ (self.U.mT @ x))
+        if self.F is None:
+            return low + self.d[:, :, None] * x
+        return low + self.F.mT @ (self.d[:, :, None] * (self.F @ x))
+
+    @cached_property
+    def _inverse(self) -> _Inverse:
+        return _Inverse.of(self.double())
+
+
+@dataclass(frozen=True)
+class _Inverse:
+    """W_j⁻¹ in float64. Q (B, C, C), sigma (B, C), D (B, m, C), G (B, m, r), chol (B, C, r, r)."""
+
+    F: Tensor | None
+    Q: Tensor
+    sigma: Tensor
+    D: Tensor
+    G: Tensor
+    chol: Tensor
+
+    @classmethod
+    def of(cls, W: LowRank) -> _Inverse:
+        sigma, Q = torch.linalg.eigh(W.S)
+        sigma = sigma.clamp(min=0)  # a singular S has eigenvalues of −ε
+        G = half(W)
+        G = G if W.F is None else W.F @ G
+        D = W.d[:, :, None] * sigma[:, None, :] + W.phi[:, None, None]
+        # d = 0 with a floor φ below the rounding of the rest: lift it to that rounding, a change of W that apply()
+        # does not see, instead of dividing by it
+        size = sigma[:, -1] * (G.square().sum((1, 2)) + W.d.amax(1)) + W.phi
+        D = torch.maximum(D, torch.finfo(D.dtype).eps * size[:, None, None])
+        eye = torch.eye(G.shape[-1], dtype=G.dtype, device=G.device)
+        # one column at a time: all at once would copy G as often as there are columns
+        gram = [sigma[:, c, None, None] * (G.mT @ (G / D[:, :, c, None])) for c in range(sigma.shape[1])]
+        return cls(W.F, Q, sigma, D, G, torch.linalg.cholesky(eye + torch.stack(gram, 1)))
+
+    def solve(self, y: Tensor) -> Tensor:
+        """y (B, m, C, k)."""
+        F, (blocks, m, C, k), r = self.F, y.shape, self.G.shape[-1]
+        y = y if F is None else (F @ y.flatten(2)).reshape(y.shape)
+        y = _columns(y, self.Q) / self.D[..., None]
+        known = (self.G.mT @ y.flatten(2)).reshape(blocks, r, C, k).transpose(1, 2)
+        known = self.sigma[:, :, None, None] * torch.cholesky_solve(known, self.chol)
+        known = (self.G @ known.transpose(1, 2).flatten(2)).reshape(y.shape)
+        y = _columns(y - known / self.D[..., None], self.Q.mT)
+        return y if F is None else (F.mT @ y.flatten(2)).reshape(y.shape)
+
+
+def half(W: LowRank) -> Tensor:
+    """U_j M_j^½, (B, m, r): its columns times their transposes add up to U_j M_j U_jᵀ."""
+    e, E = torch.linalg.eigh(W.M)
+    return W.U @ (E * e.clamp(min=0).sqrt()[:, None, :])  # a singular M has eigenvalues of −ε
+
+
+def _columns(x: Tensor, S: Tensor) -> Tensor:
+    """x_j S_j for x (B, m, C, k)."""
+    return torch.einsum("bmck,bcd->bmdk", x, S)
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    return (a * b).sum((1, 2))
+
+
+def _tr(a: Tensor) -> Tensor:
+    return a.diagonal(dim1=1, dim2=2).sum(1)
+
+
+def _trace(W: LowRank) -> Tensor:
+    """tr A_j, (B,)."""
+    return _dot(W.U @ W.M, W.U) + W.d.sum(1)
+
+
+def _inner(a: LowRank, b: LowRank) -> Tensor:
+    """⟨A_j, A'_j⟩, (B,)."""
+    overlap = a.U.mT @ b.U
+    low = _dot(a.M @ overlap, overlap @ b.M)
+    return low + (_along(a.U, a.M, b.F) * b.d).sum(1) + (_along(b.U, b.M, a.F) * a.d).sum(1) + _diagonals(a, b)
+
+
+def _along(U: Tensor, M: Tensor, F: Tensor | None) -> Tensor:
+    """The diagonal of F U M Uᵀ Fᵀ, (B, m)."""
+    FU = U if F is None else F @ U
+    return ((FU @ M) * FU).sum(2)
+
+
+def _diagonals(a: LowRank, b: LowRank) -> Tensor:
+    """⟨Fᵀ diag(d) F, F'ᵀ diag(d') F'⟩ = dᵀ (F F'ᵀ)∘(F F'ᵀ) d', (B,)."""
+    if _same(a.F, b.F):
+        return (a.d * b.d).sum(1)
+    if a.F is None or b.F is None:
+        turn = b.F.mT if a.F is None else a.F  # type: ignore[union-attr]  # not both are None
+    else:
+        turn = a.F @ b.F.mT
+    return ((a.d @ turn.square()) * b.d).sum(1)
+
+
+def _same(a: Tensor | None, b: Tensor | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return a is b or (a.shape == b.shape and torch.equal(a, b))

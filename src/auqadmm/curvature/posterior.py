@@ -1,0 +1,140 @@
+"""The precision of each block's posterior as a low-rank weight: what `auq-lr` puts in W_j (S12).
+
+    W_j = (U_j M_j U_jᵀ + diag d_j) ⊗ S_j + φ_j I
+    w_i = tr S_i,  S_i the C×C curvature of row i at v      S_j = Σ|x_i|²S_i / Σ|x_i|²w_i       A_j = Σ w_i x_ix_iᵀ
+    M_j = U_jᵀA_jU_j       d_j = max(0, diag(A_j − U_jM_jU_jᵀ))       φ_j = l2/N + floor·(mean diagonal)
+
+U_j is the leading right singular basis of block j's rows, found by subspace iteration and kept. Only products with
+X_j are used; nothing of size m×m is formed. A loss without rows (CustomLoss) gets the same from Hessian-vector
+products on the flattened unknown: U_j from the Hessian itself, d_j by Hutchinson's estimate of what U_j left over.
+
+Reference: N. Halko, P. G. Martinsson, J. A. Tropp, Finding structure with randomness, 2011.
+
+Shapes: B blocks, N in all, R flat rows, m features, C columns, r directions; U (B, m, r), M (B, r, r), d (B, m).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from auqadmm.core.lowrank import LowRank
+from auqadmm.curvature.base import draw
+
+# A block's directions are at most this share of its rows: fewer rows than directions would give the rows away.
+SHARE = 0.25
+PASSES = 4
+FLOOR = 1e-5
+PROBES = 16
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """How W_j is made: `rank` directions per block, `l2` the curvature of g, `blocks` N, `seed` of the start."""
+
+    rank: int
+    l2: float
+    blocks: int
+    seed: int = 0
+
+    def directions(self, shard: Any, v: Tensor) -> Tensor:
+        """U_j (B, m, r), or (B, m·C, r) for a loss without rows; kept for the whole run."""
+        point = shard.linearize(shard.expand(v))
+        rows = torch.tensor([shard.census.rows[j] for j in shard.index], device=shard.device)
+        if has_rows(point):
+            design, c = shard.design, shard.row_weight
+            size = shard.shape[1]
+
+            def apply(Q: Tensor) -> Tensor:
+                return design.adjoint(c[:, None] * design.forward(Q))
+        else:
+            B, m, C = shard.shape
+            size = m * C
+
+            def apply(Q: Tensor) -> Tensor:
+                return point.hvp(Q.reshape(B, m, C, -1)).reshape(B, size, -1)
+
+        rank = min(self.rank, size)
+        # one start for all blocks: placement does not matter, and equal data get equal weights
+        start = draw((size, rank), "gaussian", self.seed, shard.row_weight)
+        Q = start.expand(shard.blocks, size, rank)
+        for _ in range(PASSES if rank else 0):
+            Q = torch.linalg.qr(apply(Q))[0]
+        allowed = torch.arange(rank, device=shard.device)[None] < (SHARE * rows)[:, None]
+        return Q * allowed[:, None, :]
+
+    def weights(self, shard: Any, v: Tensor, U: Tensor, old: LowRank | None, typical: float) -> LowRank:
+        """W_j at v. `old` weights smooth the curvature by the uncertainty they express; `typical` is the mean
+        diagonal over all blocks, the floor of a block that has no rows of its own."""
+        point = shard.linearize(shard.expand(v))
+        variance = None if old is None or old.joint else row_variance(shard, old) / self.blocks
+        model = point.row_model(variance)
+        if model is None:
+            return self._joint(shard, point, U, typical)
+        _, m, C = shard.shape
+        design = shard.design
+        AU = design.adjoint(model.trace[:, None] * design.forward(U))
+        M = U.mT @ AU
+        d = (design.adjoint_squared(model.trace) - ((U @ M) * U).sum(-1)).clamp(min=0)
+        # a block whose rows have no curvature left (or no rows) couples no columns
+        energy = model.energy[:, None, None]
+        eye = torch.eye(C, dtype=d.dtype, device=d.device) / C
+        S = torch.where(energy > 0, model.S / torch.where(energy > 0, energy, 1.0), eye)
+        phi = self._floor(model.energy / (m * C), typical)
+        return LowRank(U, 0.5 * (M + M.mT), d, S, phi)
+
+    def _joint(self, shard: Any, point: Any, U: Tensor, typical: float) -> LowRank:
+        B, m, C = shard.shape
+        HU = point.hvp(U.reshape(B, m, C, -1)).reshape(B, m * C, -1) if U.shape[2] else U
+        M = U.mT @ HU
+        # Hutchinson on what U leaves over, (H − UMUᵀ)z ∘ z
+        Z = draw((1, m * C, PROBES), "rademacher", self.seed, U).expand(B, -1, -1)
+        HZ = point.hvp(Z.reshape(B, m, C, -1)).reshape(B, m * C, -1)
+        left = HZ - U @ (M @ (U.mT @ Z))
+        d = (left * Z).mean(-1).clamp(min=0)
+        energy = M.diagonal(dim1=1, dim2=2).sum(1) + d.sum(1)
+        phi = self._floor(energy / (m * C), typical)
+        ones = torch.ones(B, 1, 1, dtype=d.dtype, device=d.device)
+        return LowRank(U, 0.5 * (M + M.mT), d, ones, phi, joint=True, columns=C)
+
+    def _floor(self, mean_diagonal: Tensor, typical: float) -> Tensor:
+        own = torch.clamp(mean_diagonal, min=typical)
+        # nothing to go by at all (no curvature anywhere, no l2): any positive number serves
+        floor = self.l2 / self.blocks + FLOOR * own
+        return torch.where(floor > 0, floor, torch.ones_like(floor))
+
+
+def has_rows(point: Any) -> bool:
+    """Is the Hessian known row by row?"""
+    return point.row_model(None) is not None
+
+
+def mean_diagonal(shard: Any, v: Tensor) -> Tensor:
+    """The mean of diag ∇²f_j over entries, (B,)."""
+    point = shard.linearize(shard.expand(v))
+    B, m, C = shard.shape
+    model = point.row_model(None)
+    if model is not None:
+        return model.energy / (m * C)
+    Z = draw((1, m, C, PROBES), "rademacher", 0, shard.row_weight).expand(B, m, C, -1)
+    return (point.hvp(Z) * Z).mean((1, 2, 3)).clamp(min=0)
+
+
+def row_variance(shard: Any, W: LowRank) -> Tensor:
+    """x_iᵀW_j⁻¹x_i of every row (R,), C = 1: how uncertain its logit is by the weights of before.
+
+    For C > 1 the plain curvature serves (a softmax has no spike), and the variance is not asked for.
+    """
+    if W.S.shape[1] > 1:
+        return torch.zeros_like(shard.row_weight)
+    D = W.d * W.S[:, 0] + W.phi[:, None]
+    e, E = torch.linalg.eigh(W.M)
+    G = W.U @ (E * (e.clamp(min=0) * W.S[:, 0]).sqrt()[:, None, :])
+    inner = G.mT @ (G / D[..., None]) + torch.eye(G.shape[2], dtype=G.dtype, device=G.device)
+    R = torch.linalg.cholesky(inner)
+    Q = torch.linalg.solve_triangular(R, (G / D[..., None]).mT, upper=False).mT
+    spread = shard.design.forward_squared(1 / D)
+    return (spread - shard.design.forward(Q).square().sum(1)).clamp(min=0)

@@ -1,0 +1,226 @@
+"""Readers for MNIST, CIFAR-10 and SVHN, in the files their authors publish.
+
+    mnist     IDX files, gzip-compressed or not
+    cifar10   binary records: 1 label byte, then 3072 bytes of planar RGB
+    svhn      MATLAB 5 files with X (32, 32, 3, n) and y in 1 … 10, where 10 stands for the digit 0
+
+A file that cannot be used is a `DataError`, one sentence that names the file and what is wrong with it. Sizes that a
+header claims are compared with the size of the file before anything is allocated for them.
+
+Shapes: n images; X (n, pixels), colour images plane by plane: reshape a row to `Images.shape` to see it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from auqadmm.data.mat5 import EXPANSION, check_mat5
+
+PIECE = 1 << 20
+CIFAR_FILES = {True: [f"data_batch_{k}.bin" for k in range(1, 6)], False: ["test_batch.bin"]}
+COLOUR = (3, 32, 32)
+
+
+class DataError(ValueError):
+    """A data file is missing or cannot be used; the message names the file and says what is wrong."""
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Labelled images: X uint8 (n, pixels), y int64 (n,), shape (h, w) or (c, h, w)."""
+
+    X: np.ndarray
+    y: np.ndarray
+    shape: tuple[int, ...]
+    name: str
+
+    def __repr__(self) -> str:
+        return f"Images({self.name!r}, {len(self.y)} of shape {self.shape})"
+
+
+def find_root(name: str, explicit: str | os.PathLike[str] | None = None) -> Path:
+    """The folder of a data set.
+
+    Parameters
+    ----------
+    name
+        "mnist", "cifar10" or "svhn".
+    explicit
+        The folder itself, or the folder that holds a folder `name`. Without it: `$AUQADMM_DATA/<name>`.
+    """
+    if explicit is not None:
+        looked = [Path(explicit) / name, Path(explicit)]
+    elif os.environ.get("AUQADMM_DATA"):
+        looked = [Path(os.environ["AUQADMM_DATA"]) / name]
+    else:
+        raise DataError(
+            f"No folder is known for {name}: name one, or set AUQADMM_DATA to the folder that holds {name}/."
+        )
+    for folder in looked:
+        if folder.is_dir():
+            return folder
+    places = " and ".join(str(folder) for folder in looked)
+    raise DataError(f"No folder for {name}: looked for {places}; name another folder or set AUQADMM_DATA.")
+
+
+# ---------------------------------------------------------------------- MNIST
+def mnist(root: str | os.PathLike[str], train: bool = True) -> Images:
+    """MNIST from its IDX files, e.g. `train-images-idx3-ubyte.gz`, compressed or not."""
+    part = "train" if train else "t10k"
+    pixels = _idx(_existing(Path(root), f"{part}-images-idx3-ubyte"), dimensions=3)
+    where = _existing(Path(root), f"{part}-labels-idx1-ubyte")
+    labels = _idx(where, dimensions=1)
+    if len(labels) != len(pixels):
+        raise DataError(f"{where}: holds {len(labels)} labels, but there are {len(pixels)} images.")
+    _check_labels(where, labels, "label")
+    n, h, w = pixels.shape
+    return Images(pixels.reshape(n, h * w), labels.astype(np.int64), (h, w), "mnist")
+
+
+def _existing(root: Path, name: str) -> Path:
+    for path in (root / name, root / f"{name}.gz"):
+        if path.is_file():
+            return path
+    raise DataError(f"{root / name}: no such file, and no {name}.gz beside it.")
+
+
+def _idx(path: Path, dimensions: int) -> np.ndarray:
+    """Unsigned bytes of an IDX file: 00 00 08 <dimensions>, one big-endian uint32 per dimension, then the data."""
+    with _reading(path), path.open("rb") as raw:
+        size = path.stat().st_size
+        zipped = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        stream: BinaryIO = gzip.GzipFile(fileobj=raw) if zipped else raw  # type: ignore[assignment]
+        head = _take(stream, 4 + 4 * dimensions)
+        magic = bytes([0, 0, 8, dimensions])
+        if head[:4] != magic:
+            raise DataError(
+                f"{path}: starts with the bytes {head[:4].hex(' ') or '(none)'}, not {magic.hex(' ')}; "
+                f"this is no IDX file of unsigned bytes in {dimensions} dimension{'s' * (dimensions > 1)}."
+            )
+        if len(head) < 4 + 4 * dimensions:
+            raise DataError(f"{path}: ends inside its header, after {len(head)} bytes.")
+        shape = struct.unpack(f">{dimensions}I", head[4:])
+        count = math.prod(shape)
+        if count == 0:
+            raise DataError(f"{path}: its header announces an array of shape {shape}, which is empty.")
+        room = EXPANSION * size if zipped else size - len(head)
+        # one byte more than announced: that there is none shows the end, and makes gzip compare its checksum
+        body = _take(stream, count + 1) if count <= room else bytearray()
+        held = len(body) if zipped and body else room
+        if held != count:
+            found = "more" if held > count else f"at most {held}" if zipped and not body else f"only {held}"
+            raise DataError(f"{path}: its header announces {count} bytes of data (shape {shape}), it holds {found}.")
+    return np.frombuffer(body, dtype=np.uint8).reshape(shape)  # of a bytearray, so that it can be written to
+
+
+def _take(stream: BinaryIO, count: int) -> bytearray:
+    """Up to `count` bytes, in pieces: memory follows what the file holds, not what was asked for."""
+    taken = bytearray()
+    while len(taken) < count and (part := stream.read(min(count - len(taken), PIECE))):
+        taken += part
+    return taken
+
+
+# ---------------------------------------------------------------------- CIFAR-10
+def cifar10(root: str | os.PathLike[str], train: bool = True) -> Images:
+    """CIFAR-10 from its binary version: `data_batch_1.bin` … `data_batch_5.bin` or `test_batch.bin`.
+
+    The files may hold any number of records. The Python version is refused: it consists of pickles, and reading
+    a pickle runs whatever code its author put there.
+    """
+    folder = Path(root)
+    inner = folder / "cifar-10-batches-bin"
+    folder = inner if inner.is_dir() else folder
+    records = np.concatenate([_records(folder / name) for name in CIFAR_FILES[train]])
+    return Images(np.ascontiguousarray(records[:, 1:]), records[:, 0].astype(np.int64), COLOUR, "cifar10")
+
+
+PICKLES = (
+    "is the Python version of CIFAR-10, which consists of pickles, and reading a pickle runs any code it contains; "
+    "get the binary version (cifar-10-binary.tar.gz) and unpack it."
+)
+
+
+def _records(path: Path) -> np.ndarray:
+    length = 1 + math.prod(COLOUR)
+    if not path.is_file():
+        for other in (path.with_suffix(""), path.parent / "cifar-10-batches-py"):
+            if other.exists():
+                raise DataError(f"{other}: {PICKLES}")
+        raise DataError(
+            f"{path}: no such file; CIFAR-10 is read from its binary version, cifar-10-binary.tar.gz unpacked."
+        )
+    with _reading(path):
+        data = np.fromfile(path, dtype=np.uint8)
+    if len(data) >= 2 and data[0] == 0x80 and data[1] <= 5 and data[-1] == ord("."):
+        raise DataError(f"{path}: {PICKLES}")
+    if len(data) == 0 or len(data) % length:
+        raise DataError(
+            f"{path}: holds {len(data)} bytes, not a positive multiple of {length} (1 label + 3072 pixels)."
+        )
+    records = data.reshape(-1, length)
+    _check_labels(path, records[:, 0], "record")
+    return records
+
+
+# ---------------------------------------------------------------------- SVHN
+def svhn(root: str | os.PathLike[str], train: bool = True) -> Images:
+    """SVHN, cropped digits, from `train_32x32.mat` or `test_32x32.mat`; label 10 of the files is the digit 0."""
+    path = Path(root) / f"{'train' if train else 'test'}_32x32.mat"
+    if not path.is_file():
+        raise DataError(f"{path}: no such file.")
+    X, y = _load_mat(path)
+    X = X[..., None] if X.ndim == 3 else X  # MATLAB drops the last dimension of a single image
+    if X.dtype != np.uint8 or X.ndim != 4 or X.shape[:3] != (32, 32, 3) or X.shape[3] == 0:
+        raise DataError(f"{path}: X is {X.dtype} of shape {X.shape}, not uint8 of shape (32, 32, 3, n).")
+    if y.size != X.shape[3] or y.dtype.kind not in "uif":
+        raise DataError(f"{path}: y holds {y.size} {y.dtype} labels, but X holds {X.shape[3]} images.")
+    digits = y.ravel()
+    bad = np.flatnonzero(~np.isin(digits, np.arange(1, 11)))
+    if bad.size:
+        raise DataError(f"{path}: label {bad[0]} is {digits[bad[0]]}, not one of 1 … 10.")
+    pixels = np.ascontiguousarray(X.transpose(3, 2, 0, 1)).reshape(X.shape[3], -1)
+    return Images(pixels, digits.astype(np.int64) % 10, COLOUR, "svhn")
+
+
+def _load_mat(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    from scipy.io import loadmat
+
+    with _reading(path):
+        if (wrong := check_mat5(path, ("X", "y"))) is not None:
+            raise DataError(f"{path}: {wrong}.")
+    try:
+        held = loadmat(path, variable_names=("X", "y"))
+    except Exception as error:  # scipy answers a damaged file with whatever its parser runs into
+        raise DataError(f"{path}: is damaged ({type(error).__name__}: {error}).") from None
+    return np.asarray(held["X"]), np.asarray(held["y"])
+
+
+# ---------------------------------------------------------------------- shared
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except EOFError:
+        raise DataError(f"{path}: is truncated, its compressed data stop before their end.") from None
+    except (OSError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DataError(f"{path}: cannot be read ({reason}).") from None
+
+
+def _check_labels(path: Path, labels: np.ndarray, what: str) -> None:
+    bad = np.flatnonzero(labels > 9)
+    if bad.size:
+        raise DataError(f"{path}: {what} {bad[0]} has the label {labels[bad[0]]}, not one of 0 … 9.")

@@ -1,0 +1,60 @@
+"""The real files, where they are at hand: counts, first labels, sums of pixels."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from auqadmm.data import DataError, by_class, cifar10, find_root, mnist, svhn
+
+BESIDE = Path(__file__).parents[2].parent / "shared" / "data"
+
+
+def root(name: str) -> Path:
+    """`$AUQADMM_DATA/<name>` or the folder beside the repository; without either the test is skipped."""
+    explicit = None if os.environ.get("AUQADMM_DATA") else BESIDE
+    try:
+        found = find_root(name, explicit)
+    except DataError as error:
+        pytest.skip(str(error))
+    return found if any(found.rglob("*.*")) else pytest.skip(f"{found} holds no files")
+
+
+def total(images) -> int:
+    return int(images.X.sum(dtype=np.int64))
+
+
+def test_mnist():
+    train, test = mnist(root("mnist")), mnist(root("mnist"), train=False)
+    assert (train.X.shape, test.X.shape) == ((60_000, 784), (10_000, 784))
+    assert train.y[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
+    assert test.y[:5].tolist() == [7, 2, 1, 0, 4]
+    # mean and deviation as everybody quotes them for pixels in [0, 1]: 0.1307, 0.3081
+    assert abs(train.X.mean() / 255 - 0.1307) < 1e-4
+    assert (total(train), total(test)) == (1_567_298_545, 264_923_200)
+    assert all(len(y) == 2000 for _, y in by_class(train.X, train.y, 2000))
+
+
+# These two are subsets where they lie beside the repository, complete where they were downloaded.
+def test_cifar10():
+    train = cifar10(root("cifar10"))
+    assert train.X.shape[1] == 3072
+    assert train.y[:10].tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]
+    # the first image, a frog: its first pixels, red plane
+    assert train.X[0, :4].tolist() == [59, 43, 50, 68]
+    assert len(train.y) in (18_000, 50_000)
+    if len(train.y) == 18_000:
+        assert total(train) == 6_897_683_660
+        assert np.bincount(train.y).tolist() == [5000] * 2 + [1000] * 8
+
+
+def test_svhn():
+    train = svhn(root("svhn"))
+    assert train.y[:5].tolist() == [1, 9, 2, 3, 2]
+    assert len(train.y) in (17_000, 73_257)
+    if len(train.y) == 17_000:
+        assert total(train) == 6_045_654_453
+        assert np.bincount(train.y).tolist() == [4500] * 2 + [1000] * 8
