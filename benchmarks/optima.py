@@ -3,7 +3,8 @@
 elastic        ½vᵀHv − bᵀv + l1‖v‖₁ + l2/2‖v‖², H = Σ_i c_i x_i x_iᵀ formed once: block principal pivoting on the
                signs of v, each step one Cholesky factorisation; it ends after finitely many steps with the exact signs
 multinomial,   trust-region Newton with preconditioned conjugate gradients (Steihaug) on Σ_j f_j(v) + l2/2‖v‖²;
-svm            where function values stop telling points apart, the length of the gradient decides
+svm            where function values stop telling points apart, the length of the gradient decides; the corner of the
+               hinge is sharpened step by step
 
 An optimum is kept when its relative KKT residual is at most 1e-9, as the library's certificate defines it; the
 duality gap beside it bounds how far the objective can be off. torch alone, on the CPU or a GPU:
@@ -24,7 +25,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -138,17 +139,35 @@ class _Smooth:
 
 def _newton(shard: Any, g: aq.L2) -> tuple[Tensor, str]:
     v = torch.zeros(shard.shape[1:], dtype=torch.float64, device=shard.device)
-    here = _Smooth(shard, g.strength, v)
-    at_zero = float(here.grad.norm())
+    products, steps = 0, 0
+    for smoother in _path(shard):
+        v, more, used = _trust_region(smoother, g.strength, v, AIM if smoother is shard else 1e-7)
+        steps, products = steps + more, products + used
+    return v, f"trust-region Newton-CG, {steps} steps, {products} Hessian products"
+
+
+def _path(shard: Any) -> list[Any]:
+    """The hinge's corner is so narrow that a quadratic model of it is good for tiny steps only: sharpen it slowly."""
+    if not isinstance(shard.loss, aq.SmoothedHinge):
+        return [shard]
+    eps = shard.loss.eps
+    wider = [eps * 2**k for k in range(10, 0, -1)]
+    return [replace(shard, loss=replace(shard.loss, eps=width)) for width in wider if width < 1] + [shard]
+
+
+def _trust_region(shard: Any, l2: float, v: Tensor, aim: float) -> tuple[Tensor, int, int]:
+    """From v to a relative KKT residual `aim`; also the numbers of steps and of Hessian products."""
+    here = _Smooth(shard, l2, v)
+    at_zero = float(_Smooth(shard, l2, torch.zeros_like(v)).grad.norm())
     radius, products, steps = math.inf, 0, 0
-    while (kkt := float(here.grad.norm()) / (at_zero + here.norms)) > AIM and steps < 500:
+    while (kkt := float(here.grad.norm()) / (at_zero + here.norms)) > aim and steps < 500:
         steps += 1
         scale = here.diagonal().sqrt()
         # superlinear, but no more exact than the goal
-        tolerance = max(min(0.1, math.sqrt(kkt)), 0.3 * AIM / kkt) * float((here.grad / scale).norm())
+        tolerance = max(min(0.1, math.sqrt(kkt)), 0.3 * aim / kkt) * float((here.grad / scale).norm())
         step, Hstep, used = _steihaug(here.hvp, here.grad, scale, radius, tolerance)
         products += used
-        there = _Smooth(shard, g.strength, here.v + step)
+        there = _Smooth(shard, l2, here.v + step)
         predicted = -float((here.grad * step).sum()) - 0.5 * float((step * Hstep).sum())
         length = float((scale * step).norm())
         if predicted > 1e-10 * abs(here.value):
@@ -164,7 +183,7 @@ def _newton(shard: Any, g: aq.L2) -> tuple[Tensor, str]:
             here = there
         elif length < 1e-15 * float((scale * here.v).norm()):
             break
-    return here.v, f"trust-region Newton-CG, {steps} steps, {products} Hessian products"
+    return here.v, steps, products
 
 
 def _steihaug(

@@ -1,4 +1,4 @@
-"""Imports point one way: core ← problem ← (methods, baselines, curvature, local, engines) ← experiments ← report ← cli."""
+"""Imports point one way: core ← problem ← (methods, baselines, …) ← api ← experiments ← report ← cli."""
 
 from __future__ import annotations
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from auqadmm.curvature import Exact, Hutchinson, Lanczos
-from auqadmm.problem.rows import Loss
 from auqadmm.problem.losses import Huber, LeastSquares, Logistic, Multinomial, Poisson, SmoothedHinge
 from auqadmm.problem.problem import Problem
 from auqadmm.problem.regularizers import L2
+from auqadmm.problem.rows import Loss
 from auqadmm.problem.shard import Shard
 
 F64 = torch.float64

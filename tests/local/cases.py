@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 FEATURES = 5
 EVEN, UNEVEN = (8, 8, 8), (11, 3, 0, 7, 10)
 LOSSES = ("LeastSquares", "Multinomial", "Logistic", "SmoothedHinge", "Huber", "Poisson")
-WEIGHTS = ("scalar", "diagonal", "dense")
+WEIGHTS = ("scalar", "diagonal", "dense", "curved")
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,12 @@ class Dense:
 
     def dense(self) -> Tensor:
         return self.M
+
+
+class Curved(Dense):
+    """The same, said to be a model of the curvature: it preconditions, and its inverse measures gradients."""
+
+    curved = True
 
 
 def data(loss: str, sizes, features=FEATURES, seed=0, weighted=False):
@@ -93,7 +99,8 @@ def weights_of(kind: str, shape, seed=1, dtype=torch.float64):
     if kind == "diagonal":
         return Diagonal((0.2 + 2 * torch.rand(shape, generator=coins, dtype=torch.float64)).to(dtype))
     root = torch.randn(B, m * C, m * C, generator=coins, dtype=torch.float64)
-    return Dense((root @ root.mT / (m * C) + 0.3 * torch.eye(m * C, dtype=torch.float64)).to(dtype), m, C)
+    double = Curved if kind == "curved" else Dense
+    return double((root @ root.mT / (m * C) + 0.3 * torch.eye(m * C, dtype=torch.float64)).to(dtype), m, C)
 
 
 def local_problem(shard, kind="scalar", seed=2):
@@ -111,7 +118,7 @@ def start_of(shard, seed=3):
 
 def gradient(local, u) -> Tensor:
     """‖∇F_j(u)‖ of every block, evaluated afresh."""
-    return local.grad(local.shard.linearize(u)).flatten(1).norm(dim=1)
+    return local.norm(local.grad(local.shard.linearize(u)))
 
 
 # ------------------------------------------------------------------ the naive twin

@@ -17,9 +17,9 @@ from auqadmm.problem import custom_loss
 from auqadmm.problem.custom_loss import CustomLoss
 from auqadmm.problem.ingest import InputError
 from auqadmm.problem.losses import Huber, LeastSquares, Logistic, Multinomial
-from auqadmm.problem.rows import Loss, Point
 from auqadmm.problem.problem import Problem
 from auqadmm.problem.regularizers import L2
+from auqadmm.problem.rows import Loss, Point
 from auqadmm.problem.shard import Shard, build_shard
 
 M, K = 3, 3

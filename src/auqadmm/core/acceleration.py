@@ -86,7 +86,8 @@ class Anderson:
         inverse = torch.where(scale > 0, 1 / torch.where(scale > 0, scale, 1.0), 0.0)
         G = inverse[:, None] * self.gram * inverse
         eye = torch.eye(self.used, dtype=G.dtype, device=G.device)
-        gamma = torch.linalg.solve(G + RIDGE * eye, inverse * against) * inverse
+        # a system that cannot be solved (NaN among the scalars) fails the test below
+        gamma = torch.linalg.solve_ex(G + RIDGE * eye, inverse * against).result * inverse
         size = float(gamma @ self.heft @ gamma)
         return gamma if size <= self.allowance**2 else None  # False for NaN too
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -60,6 +60,7 @@ class LowRank:
     F: Tensor | None = None
     joint: bool = False
     columns: int = 1
+    curved: ClassVar[bool] = True  # a model of the curvature: it preconditions local solves
 
     def __post_init__(self) -> None:
         blocks, m, r = self.U.shape
@@ -110,9 +111,9 @@ class LowRank:
 
     def double(self) -> LowRank:
         """The same weights in float64 (itself where they are)."""
-        parts = {f.name: getattr(self, f.name) for f in fields(self)}
+        parts: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
         wide = {name: x.double() for name, x in parts.items() if isinstance(x, Tensor)}
-        return self if all(wide[name] is parts[name] for name in wide) else replace(self, **wide)
+        return self if all(wide[name] is parts[name] for name in wide) else replace(self, **(parts | wide))
 
     def change(self, old: LowRank) -> Tensor:
         """‖W − W_old‖_F / ‖W_old‖_F of every block, (B,), without forming either.
@@ -182,7 +183,7 @@ class _Inverse:
 
     def solve(self, y: Tensor) -> Tensor:
         """y (B, m, C, k)."""
-        F, (blocks, m, C, k), r = self.F, y.shape, self.G.shape[-1]
+        F, (blocks, _, C, k), r = self.F, y.shape, self.G.shape[-1]
         y = y if F is None else (F @ y.flatten(2)).reshape(y.shape)
         y = _columns(y, self.Q) / self.D[..., None]
         known = (self.G.mT @ y.flatten(2)).reshape(blocks, r, C, k).transpose(1, 2)

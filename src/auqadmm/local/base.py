@@ -13,6 +13,7 @@ Shapes: B blocks, m features, C columns; u, v, λ, P are (B, m, C), one number p
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -32,14 +33,19 @@ ULPS = 32.0
 
 @dataclass(frozen=True)
 class Iterate:
-    """F_j at u: `point` is f_j there, `pull` is W_j(u − v), `scale` (B,) the size of the terms ∇F_j is made of."""
+    """F_j at u: `point` is f_j there, `pull` is W_j(u − v), `scale` (B,) the size of the terms ∇F_j is made of.
+
+    Norms are those of `LocalProblem.norm`; `plain_scale` is the scale in the Euclidean norm.
+    """
 
     u: Tensor
     point: Point
     pull: Tensor
     grad: Tensor
     grad_norm: Tensor
+    pull_norm: Tensor
     scale: Tensor
+    plain_scale: Tensor
 
     @property
     def floor(self) -> Tensor:
@@ -78,6 +84,21 @@ class LocalProblem:
         """The diagonal of ∇²f_j + W_j, (B, m, C)."""
         return point.hessian_diagonal() + self.W.diagonal()
 
+    def norm(self, x: Tensor) -> Tensor:
+        """The norm of gradients, (B,): Euclidean, or that of W_j⁻¹ where W_j models the curvature (S12)."""
+        return (x * self.W.solve(x)).flatten(1).sum(1).clamp(min=0).sqrt() if self.curved else norm(x)
+
+    def preconditioner(self, point: Point) -> Callable[[Tensor], Tensor]:
+        """An approximate inverse of ∇²f_j + W_j: by its diagonal, or by W_j itself where it is like ∇²f_j."""
+        if self.curved:
+            return self.W.solve
+        diagonal = self.hessian_diagonal(point)
+        return lambda r: r / diagonal
+
+    @property
+    def curved(self) -> bool:
+        return bool(getattr(self.W, "curved", False))
+
     def at(self, u: Tensor) -> Iterate:
         """F_j at u, with what solvers keep asking for."""
         return self.around(self.shard.linearize(u))
@@ -86,8 +107,10 @@ class LocalProblem:
         """The same where f_j is known already."""
         pull = self.W.apply(point.u - self.v)
         grad = point.grad + pull - self.lam
-        scale = norm(point.grad) + norm(pull) + norm(self.lam)
-        return Iterate(point.u, point, pull, grad, norm(grad), scale)
+        plain = norm(point.grad) + norm(pull) + norm(self.lam)
+        pull_norm = self.norm(pull)
+        scale = self.norm(point.grad) + pull_norm + self.norm(self.lam) if self.curved else plain
+        return Iterate(point.u, point, pull, grad, self.norm(grad), pull_norm, scale, plain)
 
 
 @dataclass(frozen=True)
@@ -101,7 +124,7 @@ class LocalSolution:
     converged
         (B,): ‖∇F_j(u_j)‖ is at most the target, or the floor that rounding allows.
     grad_norm
-        (B,): ‖∇F_j(u_j)‖, NaN where it could not be computed.
+        (B,): ‖∇F_j(u_j)‖ in the norm of `LocalProblem.norm`, NaN where it could not be computed.
     hvps, iterations
         (B,): Hessian-vector products and steps spent on each block.
     memory
@@ -165,14 +188,14 @@ class Goal:
         """The norm to reach, seen from this iterate, (B,)."""
         wanted = self.fixed
         if self.share is not None:
-            wanted = torch.minimum(wanted, self.share * norm(here.pull))
+            wanted = torch.minimum(wanted, self.share * here.pull_norm)
         return torch.maximum(wanted, here.floor + self.noise)
 
     def met(self, here: Iterate) -> Tensor:
         """(B,): solved, or lost in rounding; False for a gradient that is not finite."""
         return here.finite & (here.grad_norm <= self.at(here))
 
-    def attainable(self, here: Iterate, doubt: Tensor) -> Goal:
+    def attainable(self, problem: LocalProblem, here: Iterate, doubt: Tensor) -> Goal:
         """The goal, raised to where rounding really lies in the blocks in doubt (B,): one Hessian-vector product.
 
         u_j itself is rounded, and so is every product on the way to ∇f_j: like a change of u_j by an ulp of each
@@ -181,17 +204,17 @@ class Goal:
         """
         coins = torch.Generator().manual_seed(0)
         signs = 2.0 * torch.randint(2, here.u.shape[1:], generator=coins) - 1.0
-        change = norm(here.point.hvp(signs.to(here.u) * here.u))
+        change = problem.norm(here.point.hvp(signs.to(here.u) * here.u))
         return replace(self, noise=torch.where(doubt, ULPS * torch.finfo(here.u.dtype).eps * change, self.noise))
 
 
-def settle(goal: Goal, here: Iterate, hvps: Tensor) -> tuple[Tensor, Tensor]:
+def settle(goal: Goal, problem: LocalProblem, here: Iterate, hvps: Tensor) -> tuple[Tensor, Tensor]:
     """Which blocks have converged (B,), with the closer look at rounding for those that stopped short; and `hvps`."""
     met = goal.met(here)
     doubt = here.finite & ~met
     if not doubt.any():
         return met, hvps
-    return goal.attainable(here, doubt).met(here), hvps + doubt
+    return goal.attainable(problem, here, doubt).met(here), hvps + doubt
 
 
 def dot(x: Tensor, y: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ def descend(method: Direction, problem: LocalProblem, start: Iterate, goal: Goal
         active = alive & ~goal.met(here)
         doubt = active & ~checked & (here.grad_norm <= CLOSE * here.floor)
         if doubt.any():
-            goal, checked, hvps = goal.attainable(here, doubt), checked | doubt, hvps + doubt
+            goal, checked, hvps = goal.attainable(problem, here, doubt), checked | doubt, hvps + doubt
             active = active & ~goal.met(here)
         if not active.any():
             break
@@ -50,5 +50,5 @@ def descend(method: Direction, problem: LocalProblem, start: Iterate, goal: Goal
         iterations = iterations + active
         alive = alive & (moved | ~active)
         here = there
-    converged, hvps = settle(goal, here, hvps)
+    converged, hvps = settle(goal, problem, here, hvps)
     return LocalSolution(here.u, converged, here.grad_norm, hvps, iterations, None)

@@ -80,7 +80,7 @@ class Direct:
             iterations = iterations + (active & ~worse)
             active = active & (trial.grad_norm < 0.5 * here.grad_norm)
             here = problem.at(select(worse, here.u, u)) if worse.any() else trial
-        converged, hvps = settle(goal, here, hvps)
+        converged, hvps = settle(goal, problem, here, hvps)
         return LocalSolution(here.u, converged, here.grad_norm, hvps, iterations, factors)
 
 

@@ -112,4 +112,4 @@ def _descent(here: Iterate, P: Tensor) -> Tensor:
 
 def _noise(here: Iterate, P: Tensor) -> Tensor:
     """The size of slopes that are rounding: one unit in the last place of the terms of ∇F_j along P."""
-    return torch.finfo(P.dtype).eps * here.scale * norm(P)
+    return torch.finfo(P.dtype).eps * here.plain_scale * norm(P)

@@ -3,8 +3,9 @@
     (∇²f_j + W_j) P = −∇F_j   until   ‖residual‖ ≤ η‖∇F_j‖,   η = min(0.1, √(‖∇F_j‖ / its terms))
     u ← u + tP
 
-preconditioned by the diagonal. W_j makes every system positive definite, separable data included. η falls with the
-gradient, so convergence is superlinear; a quadratic loss needs one system only, solved to the target at once.
+preconditioned by the diagonal, or by W_j where it models the curvature. W_j makes every system positive definite,
+separable data included. η falls with the gradient, so convergence is superlinear; a quadratic loss needs one system
+only, solved to the target at once.
 ∇²f_j is averaged over the last step's length (`secant`), which carries Newton's method over the corners of a hinge.
 
 Reference: J. Nocedal, S. J. Wright, Numerical Optimization, 2nd ed., section 7.1; R. S. Dembo, S. C. Eisenstat,
@@ -15,6 +16,7 @@ Shapes: B blocks, m features, C columns; vectors (B, m, C), one number per block
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +31,6 @@ from auqadmm.local.base import (
     check_count,
     check_tolerance,
     dot,
-    norm,
     over,
     select,
 )
@@ -54,7 +55,7 @@ class NewtonCG:
 
     factor: float = 0.1
     tol: float | None = None
-    max_iter: int = 50
+    max_iter: int = 100
     max_cg: int = 250
 
     def __post_init__(self) -> None:
@@ -73,24 +74,30 @@ class NewtonCG:
         """The Newton direction of the active blocks, as far as it pays to know it; the state is the last point."""
         quadratic = problem.shard.loss.quadratic
         model = here.point if quadratic else averaged(here.point, state)
-        diagonal = problem.hessian_diagonal(model)
+        precondition = problem.preconditioner(model)
         enough = 0.5 * goal.at(here)
         if goal.share is not None or not quadratic:
             eta = (here.grad_norm / here.scale).sqrt().clamp(max=0.1)
             enough = torch.maximum(enough, eta * here.grad_norm)
-        P, hvps = _conjugate_gradients(problem, model, here.grad, diagonal, active, enough, self.max_cg)
+        P, hvps = _conjugate_gradients(problem, model, here.grad, precondition, active, enough, self.max_cg)
         # Rounding may spoil the direction of a system at the edge of singularity; the gradient always descends.
         descends = dot(here.grad, P) < 0
-        return select(descends, P, -here.grad / diagonal), hvps, here.point
+        return select(descends, P, -precondition(here.grad)), hvps, here.point
 
 
 def _conjugate_gradients(
-    problem: LocalProblem, model: Point, grad: Tensor, diagonal: Tensor, active: Tensor, enough: Tensor, max_cg: int
+    problem: LocalProblem,
+    model: Point,
+    grad: Tensor,
+    precondition: Callable[[Tensor], Tensor],
+    active: Tensor,
+    enough: Tensor,
+    max_cg: int,
 ) -> tuple[Tensor, Tensor]:
     """Solve (∇²f_j + W_j)P = −∇F_j to residual `enough` (B,), from P = 0: every step of it is a descent direction."""
     P = torch.zeros_like(grad)
     r = select(active, -grad, P)
-    p = r / diagonal
+    p = precondition(r)
     rz = dot(r, p)
     hvps = torch.zeros_like(active, dtype=torch.int64)
     open_ = active
@@ -103,9 +110,9 @@ def _conjugate_gradients(
         alpha = over(torch.where(good, rz / curvature, 0.0), P)
         P = P + alpha * p
         r = select(good, r - alpha * Hp, r)
-        z = r / diagonal
+        z = precondition(r)
         rz_next = dot(r, z)
-        open_ = good & (norm(r) > enough)
+        open_ = good & (problem.norm(r) > enough)
         if not open_.any():
             break
         beta = over(torch.where(open_, rz_next / rz, 0.0), P)

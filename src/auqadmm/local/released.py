@@ -69,7 +69,7 @@ class Released:
                 break
             trace = _evaluate(problem, self._call(problem, trace, live))
         none = torch.zeros_like(trace.iterations)
-        return LocalSolution(trace.safe, trace.alive, norm(trace.g), none, trace.iterations, None)
+        return LocalSolution(trace.safe, trace.alive, problem.norm(trace.g), none, trace.iterations, None)
 
     def _call(self, problem: LocalProblem, trace: _Trace, live: Tensor) -> _Trace:
         """One call of the optimizer in the live blocks."""

@@ -23,3 +23,8 @@ def at_least_one(name: str, value: int) -> None:
 def one_of(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}; got {value!r}.")
+
+
+def whole(name: str, value: int) -> None:
+    if isinstance(value, bool) or int(value) != value or value < 0:
+        raise ValueError(f"{name} must be a whole number ≥ 0, got {value!r}.")

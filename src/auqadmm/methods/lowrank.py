@@ -5,15 +5,14 @@
 The iteration is S2 written on z_j = W_j v − λ_j. One round:
 
     server   v ← argmin g(v) + ½⟨v, Kv⟩ − ⟨Σ_j z_j, v⟩,  K = Σ_j W_j
-    block    λ_j = W_j v − z_j;  W_j renewed when due;  u_j ≈ argmin f_j(u) − ⟨λ_j, u − v⟩ + ½‖u − v‖²_{W_j}
-             T z_j = W_j(αu_j + (1−α)v) − λ_j,   r_j = T z_j − z_j,   ‖r‖² = Σ_j ⟨r_j, W_j⁻¹r_j⟩
-    server   Anderson on z, from scalars; Σ_j z_j follows from Σ_j T z_j
+    blocks   u_j from a local solve in the metric W_j, T z_j = z_j + αW_j(u_j − v)          (lowrank_round.py)
+    server   Anderson on z, from scalars (core/acceleration.py); Σ_j z_j follows from Σ_j T z_j
 
 In the metric W = H the reflected resolvent of a quadratic f vanishes, so α near 2 makes this Newton's method.
-`local=False` replaces the local solve by one gradient step u_j = v − W_j⁻¹(∇f_j(v) − λ_j).
-Weights are renewed at iterations 1, 2, 4, 8, 16, 32 if they changed by a tenth: finitely often, so S8 applies.
+Weights are renewed at iterations 2, 4, 8, 16, 32 if they changed by a tenth: finitely often, so S8 applies. What is
+proved is in docs/theory.md.
 
-Shapes: B blocks here, N in all, m features, C columns, q columns of memory; z, Tz, r (B, m, C), dR, dZ (B, m, C, q).
+Shapes: N blocks, m features, C columns, r directions per block; v and sums over blocks (m, C).
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.acceleration import EPSILON, Anderson, D
-from auqadmm.core.certificate import score
 from auqadmm.core.consensus import failed_blocks, start_blocks
 from auqadmm.core.lowrank import LowRank
 from auqadmm.core.reduce import Reduce
@@ -35,44 +33,36 @@ from auqadmm.core.state import Blocks, Consensus, Residuals, Setup, State
 from auqadmm.core.vstep import LowRankMetric
 from auqadmm.core.weights import sum_blocks
 from auqadmm.curvature.posterior import Posterior, mean_diagonal
-from auqadmm.methods.checks import at_least_one
-
-Sums = dict[str, Tensor]
-
-# What a block does with its z before the round: keep it, take the plain step Tz, the accelerated one, or go back.
-KEEP, PLAIN, ACCELERATE, BACK = range(4)
+from auqadmm.methods.checks import at_least_one, whole
+from auqadmm.methods.lowrank_round import ACCELERATE, BACK, PLAIN, Directive, Round
 
 
 @dataclass(frozen=True)
-class Directive:
-    """What the server tells the blocks along with v."""
+class Heard:
+    """The sums of the last round: Tz and r (m, C), ‖r‖ in W⁻¹, and the scalars for Anderson."""
 
-    action: int = KEEP
-    gamma: Tensor | None = None
-    refresh: bool = False
-    look_ahead: bool = False
+    Tz: Tensor
+    r: Tensor
+    norm: float
+    dual: float
+    gram: Tensor | None
+    heft: Tensor | None
+    against: Tensor | None
+    stale: bool
 
 
 @dataclass(frozen=True)
 class Server:
-    """The replicated half of the state: sums over blocks of z, Tz, r of this round and the last."""
+    """The replicated half of the state. `z` is Σ_j z_j; `before` are z and r of the round before; `plain` the step
+    that acceleration replaced; `U` the directions of all blocks, which travel once."""
 
     anderson: Anderson
     directive: Directive
-    posterior: Posterior
-    typical: float
     z: Tensor
-    Tz: Tensor | None = None
-    r: Tensor | None = None
-    z_old: Tensor | None = None
-    r_old: Tensor | None = None
+    heard: Heard | None = None
+    before: tuple[Tensor, Tensor] | None = None
     plain: Tensor | None = None
-    row: Tensor | None = None
-    heft: Tensor | None = None
-    against: Tensor | None = None
-    norm: float = math.inf
-    dual: float = math.inf
-    stale: bool = False
+    U: Tensor | None = None
     v_residual: float = 0.0
 
 
@@ -83,13 +73,14 @@ class AUQLR:
     Parameters
     ----------
     rank
-        Directions kept per block.
+        Directions kept per block; at most a quarter of its rows.
     relaxation
         α of S2, 1 ≤ α < 2.
     memory
         Columns of Anderson acceleration; 0 switches it off.
     local
-        Solve local problems (True), or take one gradient step per round (False).
+        Solve local problems (True), or take one gradient step per round (False): cheaper, but not covered by the
+        convergence proof.
     refresh
         Iterations whose local solves use renewed weights.
     skip
@@ -107,14 +98,15 @@ class AUQLR:
     def __post_init__(self) -> None:
         if not 1.0 <= self.relaxation < 2.0:
             raise ValueError(f"relaxation must lie in [1, 2), got {self.relaxation!r}.")
-        if int(self.rank) != self.rank or self.rank < 0:
-            raise ValueError(f"rank must be a whole number ≥ 0, got {self.rank!r}.")
-        if int(self.memory) != self.memory or self.memory < 0:
-            raise ValueError(f"memory must be a whole number ≥ 0, got {self.memory!r}.")
+        whole("rank", self.rank)
+        whole("memory", self.memory)
         for k in self.refresh:
             at_least_one("refresh", k)
 
-    # ------------------------------------------------------------------ the server's side
+    @property
+    def _round(self) -> Round:
+        return Round(self.relaxation, self.memory, self.local, self.skip)
+
     def init(self, setup: Setup, reduce: Reduce) -> State:
         warm = setup.warm
         zero = torch.zeros(setup.features, setup.columns, dtype=torch.float64, device=setup.device)
@@ -126,22 +118,19 @@ class AUQLR:
         typical = 0.0
         if posterior.l2 == 0:  # only then can a block without rows be left without weight
             typical = float(reduce(_typical, blocks, v)[1]["mean"]) / setup.blocks
-        server = Server(Anderson.empty(self.memory, v), Directive(refresh=True), posterior, typical, z=zero)
-        shared = replace(shared, memory=server)
-        blocks, sums = reduce(self.round, blocks, shared, down=(v,))
+        directive = Directive(posterior, typical, refresh=True)
+        shared = replace(shared, memory=Server(Anderson.empty(self.memory, v), directive, zero))
+        blocks, sums = reduce(self._round, blocks, (directive, _told(shared)), down=(v,))
         return State(blocks, self._received(shared, sums, blocks, reduce))
 
     def step(self, state: State, reduce: Reduce) -> State:
-        old, server = state.shared, state.shared.memory
+        old = state.shared
+        metric = old.metric
+        assert isinstance(metric, LowRankMetric)
         failed = failed_blocks(state, reduce)
-        server = self._next_z(server)
-        found = old.metric.solve(old.setup.regularizer, server.z, old.v, self._tolerance(server))
-        k = old.iteration + 1
-        renew = server.stale and (k + 1) in self.refresh
-        directive = replace(server.directive, refresh=renew, look_ahead=(k + 2) in self.refresh)
-        if renew:
-            server = replace(server, anderson=server.anderson.cleared())
-        server = replace(server, directive=directive, v_residual=found.residual)
+        server, k = self._next_z(old.memory), old.iteration + 1
+        found = metric.solve(old.setup.regularizer, server.z, old.v, _tolerance(server))
+        server = replace(self._scheduled(server, k), v_residual=found.residual)
         shared = replace(
             old,
             iteration=k,
@@ -151,219 +140,139 @@ class AUQLR:
             failed_blocks=failed,
             cost=reduce.cost(old.hvps),
         )
-        gamma = () if directive.gamma is None else (directive.gamma,)
-        blocks, sums = reduce(self.round, state.blocks, shared, down=(found.v, *gamma))
+        gamma = server.directive.gamma
+        down = (found.v,) if gamma is None else (found.v, gamma)
+        blocks, sums = reduce(self._round, state.blocks, (server.directive, _told(shared)), down=down)
         return State(blocks, self._received(shared, sums, blocks, reduce))
 
     def _next_z(self, server: Server) -> Server:
         """Judge the round that came back, and choose the next Σz: accelerated, plain, or the step taken back."""
-        anderson = server.anderson
-        accelerated = server.directive.action == ACCELERATE
+        heard, anderson, told = server.heard, server.anderson, server.directive
+        assert heard is not None
+        quiet = replace(told, gamma=None, refresh=False)
         # a round with new weights measures r in another norm: no verdict on the step before it
-        if anderson.worse(server.norm, accelerated and not server.directive.refresh):
-            back = Directive(action=BACK)
-            return replace(server, anderson=anderson.cleared(), directive=back, z=server.plain, z_old=None, r_old=None)
-        anderson = anderson.measured(server.norm)
-        if server.row is not None and self.memory:
-            column = (server.r - server.r_old) + (server.z - server.z_old)
-            anderson = anderson.extended(server.row, server.heft, column)
-        gamma = anderson.coefficients(server.against) if self.memory and server.against is not None else None
-        z = server.Tz
-        directive = Directive(action=PLAIN)
+        if anderson.worse(heard.norm, told.action == ACCELERATE and not told.refresh) and server.plain is not None:
+            back = replace(quiet, action=BACK)
+            return replace(server, anderson=anderson.cleared(), directive=back, z=server.plain, before=None)
+        anderson = anderson.measured(heard.norm)
+        if heard.gram is not None and heard.heft is not None and server.before is not None:
+            z_old, r_old = server.before
+            anderson = anderson.extended(heard.gram, heard.heft, (heard.r - r_old) + (server.z - z_old))
+        gamma = None if heard.against is None else anderson.coefficients(heard.against)
+        z, directive = heard.Tz, replace(quiet, action=PLAIN)
         if gamma is not None:
-            z = z - anderson.columns @ gamma
-            directive = Directive(action=ACCELERATE, gamma=gamma)
+            z, directive = z - anderson.columns @ gamma, replace(quiet, action=ACCELERATE, gamma=gamma)
             anderson = anderson.step()
-        return replace(
-            server,
-            anderson=anderson,
-            directive=directive,
-            z=z,
-            z_old=server.z,
-            r_old=server.r,
-            plain=server.Tz,
-        )
+        before = (server.z, heard.r)
+        return replace(server, anderson=anderson, directive=directive, z=z, before=before, plain=heard.Tz)
 
-    def _tolerance(self, server: Server) -> float:
-        """The v-step is solved far below the residual it follows, in the units of a gradient."""
-        scale = float(server.z.norm())
-        return min(1e-9 * scale, max(1e-5 * server.dual, 1e-13 * scale))
+    def _scheduled(self, server: Server, k: int) -> Server:
+        """Renew the weights in iteration k + 1? Whether they are stale was found out one round earlier."""
+        assert server.heard is not None
+        renew = (k + 1) in self.refresh and server.heard.stale
+        directive = replace(server.directive, refresh=renew, look_ahead=(k + 2) in self.refresh)
+        anderson = server.anderson.cleared() if renew else server.anderson
+        return replace(server, directive=directive, anderson=anderson)
 
     def _received(self, shared: Consensus, sums: Mapping[str, Tensor], blocks: Any, reduce: Reduce) -> Consensus:
         """Book the sums of a round; renewed weights bring a new metric K."""
-        server: Server = shared.memory
-        N, n = shared.setup.blocks, shared.setup.unknowns
-        metric = shared.metric
-        z = server.z
+        setup, server, metric = shared.setup, shared.memory, shared.metric
+        N = setup.blocks
         if server.directive.refresh:
-            parts = reduce.concat(_parts, blocks)
-            old, metric = metric, LowRankMetric(**parts)
+            first = server.U is None
+            parts = reduce.concat(_first_parts if first else _parts, blocks)
+            U = parts["U"] if first else server.U
             # v and the multipliers stay: Σλ = Kv − Σz in the old metric and in the new
-            lam_sum = sums["lam_sum"] if old is None else old.apply(shared.v) - z
-            z = metric.apply(shared.v) - lam_sum
+            lam_sum = sums["lam_sum"] if metric is None else metric.apply(shared.v) - server.z
+            metric = _metric(U, parts, setup.columns)
+            server = replace(server, U=U, z=metric.apply(shared.v) - lam_sum)
         norm = math.sqrt(max(float(sums["rr"]), 0.0))
-        server = replace(
-            server,
-            z=z,
+        dual = math.sqrt(float(sums["dual"]))
+        heard = Heard(
             Tz=sums["Tz"],
-            r=sums["Tz"] - z,
-            row=sums.get("row"),
+            r=sums["Tz"] - server.z,
+            norm=norm,
+            dual=dual,
+            gram=sums.get("gram"),
             heft=sums.get("heft"),
             against=sums.get("against"),
-            norm=norm,
-            dual=math.sqrt(float(sums["dual"])),
-            stale=bool(sums["stale"] > 0) if "stale" in sums else False,
+            stale="stale" in sums and bool(sums["stale"] > 0),
         )
         residuals = Residuals(
             primal=math.sqrt(float(sums["primal"])),
-            dual=math.sqrt(float(sums["dual"])),
+            dual=dual,
             u_norm=math.sqrt(float(sums["u"])),
             v_norm=math.sqrt(N) * float(shared.v.norm()),
             lam_norm=math.sqrt(float(sums["lam"])),
             reference=norm,
-            scale=math.sqrt(N * n),
+            scale=math.sqrt(N * setup.unknowns),
         )
-        scored = {name: sums[name] for name in ("f", "G", "norms")} if shared.setup.scoring else None
+        # inner errors must be summable for the proof; the bound is far above ‖r‖ unless the run stagnates
+        first_norm = norm if server.anderson.first is None else server.anderson.first
+        summable = D * first_norm * (shared.iteration + 1) ** -(1 + EPSILON)
         return replace(
             shared,
             metric=metric,
-            memory=server,
+            memory=replace(server, heard=heard),
             residuals=residuals,
-            reference=min(norm, self._summable(server, norm, shared.iteration)) / math.sqrt(N),
+            reference=min(norm, summable) / math.sqrt(N),
             hvps=shared.hvps + int(sums["hvps"]),
             inner_failures=int(sums["failed"]),
             not_finite=int(sums["not_finite"]),
-            scored=scored,
+            scored={name: sums[name] for name in ("f", "G", "norms")} if setup.scoring else None,
         )
 
-    @staticmethod
-    def _summable(server: Server, norm: float, k: int) -> float:
-        """A summable bound on inner errors, far above ‖r‖ unless the run stagnates: the proof asks for it."""
-        first = norm if server.anderson.first is None else server.anderson.first
-        return D * first * (k + 1) ** -(1 + EPSILON)
 
-    # ------------------------------------------------------------------ the blocks' side
-    def round(self, shard: Any, blocks: Blocks, shared: Consensus) -> tuple[Blocks, Sums]:
-        """λ_j from z_j, new weights when due, the local solve, T z_j and what the server needs of it."""
-        server: Server = shared.memory
-        directive = server.directive
-        memory = _moved(blocks.memory, directive)
-        v = shard.expand(shared.v)
-        sums: Sums = {}
-        W, lam = blocks.W, blocks.lam
-        if W is not None:
-            lam = W.apply(v) - memory["z"]
-        if directive.refresh:
-            U = memory["U"] if "U" in memory else server.posterior.directions(shard, shared.v)
-            W = server.posterior.weights(shard, shared.v, U, W, server.typical)
-            memory = {"U": U, "z": W.apply(v) - lam}
-            if blocks.W is None:
-                sums["lam_sum"] = sum_blocks(lam)
-                sums["stale"] = torch.tensor(0.0 if shard.loss.quadratic else 1.0, dtype=torch.float64)
-        point = shard.linearize(v)
-        u, spent = self._local(shard, W, v, lam, blocks, shared, point)
-        Tz = W.apply(self.relaxation * u.u + (1 - self.relaxation) * v) - lam
-        r = Tz - memory["z"]
-        Wr = W.solve(r)
-        memory, more = self._columns(W, memory, r, Wr)
-        if directive.look_ahead:
-            new = server.posterior.weights(shard, shared.v, memory["U"], W, server.typical)
-            sums["stale"] = (new.change(W) >= self.skip).sum().double()
-        gap = u.u - v
-        healthy = u.grad_norm.isfinite() & Tz.isfinite().flatten(1).all(1)
-        sums |= more | {
-            "Tz": sum_blocks(Tz),
-            "rr": sum_blocks((r * Wr).flatten(1).sum(1)),
-            "primal": _square(gap),
-            "dual": _square(W.apply(gap)),
-            "u": _square(u.u),
-            "lam": _square(lam),
-            "hvps": spent.double(),
-            "failed": (~u.converged).sum().double(),
-            "not_finite": (~healthy).sum().double(),
-        }
-        if shared.setup.scoring:
-            sums |= score(shard, None, shared.v)[1]
-        memory = {**memory, "Tz": Tz, "r": r, "Wr": Wr}
-        return Blocks(u.u, lam, W, ~u.converged, memory, u.memory), sums
-
-    def _local(
-        self, shard: Any, W: Any, v: Tensor, lam: Tensor, blocks: Blocks, shared: Consensus, point: Any
-    ) -> tuple[Any, Tensor]:
-        if not self.local:
-            u = v - W.solve(point.grad - lam)
-            done = torch.ones(shard.blocks, dtype=torch.bool, device=shard.device)
-            norm = u.flatten(1).norm(dim=1)
-            return _Stepped(u, done, norm, None), torch.zeros((), device=shard.device)
-        found = shared.setup.solve(shard, W, v, lam, blocks.u, shared.reference, blocks.solver_memory, 1.0)
-        return found, found.hvps.sum()
-
-    def _columns(self, W: Any, memory: dict[str, Tensor], r: Tensor, Wr: Tensor) -> tuple[dict[str, Tensor], Sums]:
-        """Append the newest difference; its Gram row and ⟨ΔR_i, r⟩ go to the server."""
-        if not self.memory or "r_old" not in memory:
-            return memory, {}
-        a, b = r - memory["r_old"], memory["z"] - memory["z_old"]
-        Wa = Wr - memory["Wr_old"]
-        dR, dZ = _append(memory.get("dR"), a), _append(memory.get("dZ"), b)
-        sums = {"row": _inner(dR, Wa), "heft": _inner(dR + dZ, Wa + W.solve(b))}
-        dR, dZ = dR[..., -self.memory :], dZ[..., -self.memory :]
-        return {**memory, "dR": dR, "dZ": dZ}, sums | {"against": _inner(dR, Wr)}
+def _told(shared: Consensus) -> Consensus:
+    """What blocks need of the replicated state: v and the tolerances, not the server's own memory."""
+    return replace(shared, memory=None, metric=None)
 
 
-@dataclass(frozen=True)
-class _Stepped:
-    """A gradient step, in the form of a local solution."""
-
-    u: Tensor
-    converged: Tensor
-    grad_norm: Tensor
-    memory: Any
+def _tolerance(server: Server) -> float:
+    """The v-step is solved far below the residual it follows, in the units of a gradient."""
+    assert server.heard is not None
+    scale = float(server.z.norm())
+    return min(1e-9 * scale, max(1e-5 * server.heard.dual, 1e-13 * scale))
 
 
-def _moved(memory: Mapping[str, Tensor], directive: Directive) -> dict[str, Tensor]:
-    """z_j of this round from what the server decided, with the last round kept for differences."""
-    kept = dict(memory)
-    if directive.action == KEEP:
-        return kept
-    if directive.action == BACK:
-        return {"U": kept["U"], "z": kept["plain"]}
-    z = kept["Tz"]
-    if directive.action == ACCELERATE:
-        assert directive.gamma is not None
-        z = z - (kept["dR"] + kept["dZ"]) @ directive.gamma.to(z)
-    return {
-        **kept,
-        "z": z,
-        "plain": kept["Tz"],
-        "z_old": kept["z"],
-        "r_old": kept["r"],
-        "Wr_old": kept["Wr"],
-    }
-
-
-def _append(columns: Tensor | None, new: Tensor) -> Tensor:
-    new = new.unsqueeze(-1)
-    return new if columns is None else torch.cat([columns, new], -1)
-
-
-def _inner(columns: Tensor, x: Tensor) -> Tensor:
-    """⟨column_i, x⟩ over all blocks here, (q,) in float64."""
-    return sum_blocks(torch.einsum("bmcq,bmc->bq", columns, x))
+def _first_parts(shard: Any, blocks: Blocks) -> dict[str, Tensor]:
+    """What the server needs of the weights; the directions travel once."""
+    return {"U": blocks.W.U.double(), **_parts(shard, blocks)}
 
 
 def _parts(shard: Any, blocks: Blocks) -> dict[str, Tensor]:
     W: LowRank = blocks.W
-    return {"U": W.U, "M": W.M, "d": W.d, "S": W.S, "phi": W.phi}
+    parts = {"M": _triangle(W.M), "d": W.d, "S": _triangle(W.S), "phi": W.phi}
+    return {name: x.double() for name, x in parts.items()}
 
 
-def _typical(shard: Any, blocks: Blocks, v: Tensor) -> tuple[Blocks, Sums]:
+def _metric(U: Tensor, parts: Mapping[str, Tensor], columns: int) -> LowRankMetric:
+    S = _symmetric(parts["S"])
+    joint = S.shape[-1] != columns  # the flattened unknown has one column whatever C is
+    inside = columns if joint else 1
+    return LowRankMetric(LowRank(U, _symmetric(parts["M"]), parts["d"], S, parts["phi"], joint=joint, columns=inside))
+
+
+def _triangle(M: Tensor) -> Tensor:
+    """The upper triangle of symmetric matrices: (B, r, r) -> (B, r(r+1)/2)."""
+    i, j = torch.triu_indices(M.shape[1], M.shape[1], device=M.device)
+    return M[:, i, j]
+
+
+def _symmetric(flat: Tensor) -> Tensor:
+    """The inverse of `_triangle`."""
+    r = (math.isqrt(1 + 8 * flat.shape[1]) - 1) // 2
+    i, j = torch.triu_indices(r, r, device=flat.device)
+    M = flat.new_zeros(flat.shape[0], r, r)
+    M[:, i, j] = flat
+    M[:, j, i] = flat
+    return M
+
+
+def _typical(shard: Any, blocks: Blocks, v: Tensor) -> tuple[Blocks, dict[str, Tensor]]:
     return blocks, {"mean": sum_blocks(mean_diagonal(shard, v))}
 
 
 def _curvature_of(regularizer: Any) -> float:
     """l2 of g on the penalised rows."""
     return float(getattr(regularizer, "inner", regularizer).strong_convexity)
-
-
-def _square(x: Tensor) -> Tensor:
-    return sum_blocks(x.flatten(1).double().square().sum(1))

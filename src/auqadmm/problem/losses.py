@@ -26,7 +26,6 @@ from torch import Tensor
 
 from auqadmm.problem.ingest import InputError
 from auqadmm.problem.rows import Curvature, DiagonalCurvature, RowLoss, SoftmaxCurvature
-from auqadmm.problem.rows import Line, Point, RowLine, RowPoint  # noqa
 
 
 @dataclass(frozen=True)

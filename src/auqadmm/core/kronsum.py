@@ -1,0 +1,238 @@
+"""K = Σ_j A_j ⊗ S_j + κI, the sum of low-rank weights of all blocks: products, and inverses that come close.
+
+With G = [G_1 … G_N], G_j = U_j M_j^½, and κ = Σ_j φ_j a product needs two passes over G and no m × m matrix:
+
+    K x = Σ_j G_j (G_jᵀ x) S_j + Fᵀ [row i of Fx times Q_i]_i + κx,      Q_i = Σ_j d_ji S_j
+
+K + diag(h) has no cheap exact inverse when C > 1, since the S_j do not commute. Its preconditioner pretends they do:
+in the eigenbasis P of the pooled Σ_j tr(A_j) S_j only the diagonals q_cj = P_cᵀ S_j P_c are kept, which leaves one
+operator per column,
+
+    B_c = Σ_j q_cj A_j + κ + h,    by Cholesky (m × m), or with D_c = Σ_j q_cj d_j + κ + h in the basis F by Woodbury:
+    B_c⁻¹ = D_c⁻¹ − D_c⁻¹ G R_cᵀ R_c Gᵀ D_c⁻¹,    R_c = L⁻¹ diag(√q_c),    L Lᵀ = I + diag(√q_c) Gᵀ D_c⁻¹ G diag(√q_c).
+
+For C = 1 both are exact (Woodbury if F = I or h is constant). G is shared by the columns, so that Woodbury stores
+C matrices of size R × R, R = N·r. Where even these are too many, the weaker columns of G only add to D_c.
+
+Restricted to a set of active coordinates (`restricted`) a principal submatrix of K is what has to be inverted.
+
+Shapes: N blocks, m features, C columns, r directions per block, R = N·r; x, h, active (m, C).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from auqadmm.core.lowrank import LowRank, half
+from auqadmm.core.weights import sum_blocks
+
+DENSE = 4096  # C = 1: up to this m, K may be formed
+PER_COLUMN = 1024  # C > 1: up to this m, one m × m matrix per column may be formed
+FACTOR = 2**24  # numbers in the factors of all columns together
+SLIM = 4  # Woodbury pays when R·SLIM ≤ m
+
+Inverse = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class KroneckerSum:
+    """K of the weights `parts` of all N blocks, in float64, acting on (m, C)."""
+
+    parts: LowRank
+    _memo: dict[str, tuple[Tensor, Inverse]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    # ------------------------------------------------------------------ the operator
+    @cached_property
+    def G(self) -> Tensor:
+        """(m, R)."""
+        return half(self.parts).transpose(0, 1).flatten(1).contiguous()
+
+    @cached_property
+    def Q(self) -> Tensor:
+        """(m, C, C)."""
+        return torch.einsum("jm,jcd->mcd", self.parts.d, self.parts.S)
+
+    @cached_property
+    def kappa(self) -> Tensor:
+        return sum_blocks(self.parts.phi)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """m and C."""
+        return self.parts.d.shape[1], self.parts.S.shape[-1]
+
+    def apply(self, x: Tensor) -> Tensor:
+        F, S = self.parts.F, self.parts.S
+        known = (self.G.mT @ x).reshape(len(S), -1, x.shape[1]) @ S
+        rest = x if F is None else F @ x
+        rest = (rest[:, None, :] @ self.Q)[:, 0]
+        return self.G @ known.flatten(0, 1) + (rest if F is None else F.mT @ rest) + self.kappa * x
+
+    @cached_property
+    def diagonal(self) -> Tensor:
+        """(m, C)."""
+        F, S = self.parts.F, self.parts.S
+        by_block = self.G.square().unflatten(1, (len(S), -1)).sum(2)
+        rest = self.Q.diagonal(dim1=1, dim2=2)
+        rest = rest if F is None else F.square().mT @ rest
+        return by_block @ S.diagonal(dim1=1, dim2=2) + rest + self.kappa
+
+    # ------------------------------------------------------------------ inverses
+    def inverse(self, h: Tensor) -> Inverse:
+        """x ↦ about (K + diag h)⁻¹x, symmetric positive definite; kept until another h is asked for."""
+        known = self._memo.get("inverse")
+        if known is not None and torch.equal(known[0], h):
+            return known[1]
+        found = self._inverse(h)
+        self._memo["inverse"] = (h, found)
+        return found
+
+    def restricted(self, active: Tensor, h: Tensor) -> Inverse:
+        """x ↦ about the inverse of the active part of K + diag h, for x that vanishes elsewhere."""
+        m, C = self.shape
+        if C == 1 and self.parts.F is None and self._slim:
+            P, q = self._columns
+            return Woodbury.of(self, P, q, torch.where(active, 1 / (self._rest(q) + h), 0.0))
+        if C == 1 and m <= DENSE:
+            return Submatrix.of(self._dense, active[:, 0], h[:, 0])
+        # The inverse of K restricted to the active part, instead of the inverse of the restricted K. One level of h
+        # for all, rounded: the factors then serve every active set.
+        level = float(h.sum() / active.sum().clamp(min=1))
+        around = self.inverse(torch.full_like(h, float(f"{level:.1e}")))
+        return lambda x: torch.where(active, around(x), 0.0)
+
+    def _inverse(self, h: Tensor) -> Inverse:
+        m, C = self.shape
+        P, q = self._columns
+        small = m <= (DENSE if C == 1 else PER_COLUMN) and C * m * m <= FACTOR
+        if small and not (self._slim if C == 1 else self.G.shape[1] < m):
+            return Cholesky.of(self, P, q, h.mean(1))
+        rest = self._rest(q) + self._turned(h.mean(1, keepdim=True))
+        return Woodbury.of(self, P, q, 1 / rest)
+
+    @property
+    def _slim(self) -> bool:
+        """Is Woodbury cheaper than a factor of K, or a factor of K out of the question?"""
+        m, R = self.G.shape
+        return m >= SLIM * R or m > max(R, DENSE)
+
+    @cached_property
+    def _columns(self) -> tuple[Tensor, Tensor]:
+        """P (C, C) and q (C, N)."""
+        S, d = self.parts.S, self.parts.d
+        trace = self.G.square().sum(0).reshape(len(S), -1).sum(1) + d.sum(1)
+        P = torch.linalg.eigh(torch.einsum("j,jcd->cd", trace, S))[1]
+        return P, torch.einsum("ac,jab,bc->cj", P, S, P).clamp(min=0)
+
+    def _rest(self, q: Tensor) -> Tensor:
+        """Σ_j q_cj d_j + κ, (m, C); positive as φ is, lifted to the rounding of K where φ is below it."""
+        rest = (q @ self.parts.d).mT + self.kappa
+        return rest.clamp(min=float(torch.finfo(rest.dtype).eps * self.diagonal.amax()))
+
+    def _turned(self, h: Tensor) -> Tensor:
+        """The diagonal of F diag(h) Fᵀ."""
+        return h if self.parts.F is None else self.parts.F.square() @ h
+
+    @cached_property
+    def _dense(self) -> Tensor:
+        """K itself, (m, m), for C = 1."""
+        return self.weighted(self.parts.S[:, 0, 0])
+
+    def weighted(self, q: Tensor) -> Tensor:
+        """Σ_j q_j A_j + κI, (m, m); q (N,)."""
+        F, r = self.parts.F, self.parts.U.shape[-1]
+        rest = q @ self.parts.d
+        K = (self.G * q.repeat_interleave(r)) @ self.G.mT
+        K = K + (torch.diag(rest) if F is None else F.mT @ (rest[:, None] * F))
+        return K + self.kappa * torch.eye(len(rest), dtype=K.dtype, device=K.device)
+
+
+@dataclass(frozen=True)
+class Cholesky:
+    """One m × m factor per column: L (C, m, m)."""
+
+    P: Tensor
+    L: Tensor
+
+    @classmethod
+    def of(cls, K: KroneckerSum, P: Tensor, q: Tensor, h: Tensor) -> Cholesky:
+        return cls(P, torch.stack([cholesky(K.weighted(q_c) + torch.diag(h)) for q_c in q]))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = torch.cholesky_solve((x @ self.P).mT[..., None], self.L)
+        return y[..., 0].mT @ self.P.mT
+
+
+@dataclass(frozen=True)
+class Woodbury:
+    """D⁻¹ − D⁻¹ G Rᵀ R Gᵀ D⁻¹ per column in the bases F and P. inverse = D⁻¹ (m, C), G (m, R'), root (C, R', R')."""
+
+    P: Tensor
+    F: Tensor | None
+    inverse: Tensor
+    G: Tensor
+    root: Tensor
+
+    @classmethod
+    def of(cls, K: KroneckerSum, P: Tensor, q: Tensor, inverse: Tensor) -> Woodbury:
+        """`inverse` is 1 / (the diagonal rest); zeros mark coordinates that do not take part."""
+        F, (m, C) = K.parts.F, K.shape
+        G = K.G if F is None else F @ K.G
+        weight = q.repeat_interleave(K.parts.U.shape[-1], 1)  # (C, R)
+        most = min(G.shape[1], m - 1, math.isqrt(FACTOR // C))
+        if most < G.shape[1]:  # the strongest columns stay, of the others only the diagonal
+            order = (G.square().sum(0) * weight.sum(0)).argsort(descending=True, stable=True)
+            keep, drop = order[:most], order[most:]
+            lost = G[:, drop].square() @ weight[:, drop].mT
+            inverse = inverse / (1 + lost * inverse)
+            G, weight = G[:, keep].contiguous(), weight[:, keep]
+        eye = torch.eye(G.shape[1], dtype=G.dtype, device=G.device)
+        roots = []
+        for c in range(C):
+            B = G * weight[c].sqrt()
+            L = cholesky(eye + B.mT @ (B * inverse[:, c, None]))
+            roots.append(torch.linalg.solve_triangular(L, torch.diag(weight[c].sqrt()), upper=False))
+        return cls(P, F, inverse, G, torch.stack(roots))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = (x if self.F is None else self.F @ x) @ self.P
+        y = y * self.inverse
+        known = self.root.mT @ (self.root @ (self.G.mT @ y).mT[..., None])
+        y = (y - self.inverse * (self.G @ known[..., 0].mT)) @ self.P.mT
+        return y if self.F is None else self.F.mT @ y
+
+
+@dataclass(frozen=True)
+class Submatrix:
+    """The factor of a principal submatrix, C = 1. rows (a,), L (a, a)."""
+
+    rows: Tensor
+    L: Tensor
+
+    @classmethod
+    def of(cls, K: Tensor, active: Tensor, h: Tensor) -> Submatrix:
+        rows = active.nonzero()[:, 0]
+        return cls(rows, cholesky(K[rows][:, rows] + torch.diag(h[rows])))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = torch.zeros_like(x)
+        y[self.rows] = torch.cholesky_solve(x[self.rows], self.L)
+        return y
+
+
+def cholesky(M: Tensor) -> Tensor:
+    """The lower factor of a symmetric (k, k) matrix that is positive definite but for rounding."""
+    L, info = torch.linalg.cholesky_ex(M)
+    lift = len(M) * torch.finfo(M.dtype).eps * M.diagonal().amax() if len(M) else 0.0
+    for _ in range(4):  # conditioning beyond the precision: the smallest lift that rounding justifies
+        if not info:
+            break
+        L, info = torch.linalg.cholesky_ex(M + lift * torch.eye(len(M), dtype=M.dtype, device=M.device))
+        lift = 100 * lift
+    return L

@@ -1,0 +1,167 @@
+"""The blocks' side of AUQ-LR: one round where the data live (S12; the method is in lowrank.py).
+
+    λ_j = W_j v − z_j;   W_j renewed when due
+    u_j ≈ argmin f_j(u) − ⟨λ_j, u − v⟩ + ½‖u − v‖²_{W_j}           or one gradient step v − W_j⁻¹(∇f_j(v) − λ_j)
+    T z_j = W_j(αu_j + (1−α)v) − λ_j,   r_j = T z_j − z_j,   ‖r‖² = Σ_j ⟨r_j, W_j⁻¹r_j⟩
+
+Summed: T z, ‖r‖², the residuals of S3, and the scalars of Anderson acceleration.
+
+Shapes: B blocks, m features, C columns, q columns of memory; z, Tz, r (B, m, C), dR, dZ (B, m, C, q).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from auqadmm.core.certificate import score
+from auqadmm.core.state import Blocks, Consensus
+from auqadmm.core.weights import sum_blocks
+from auqadmm.curvature.posterior import Posterior
+
+Sums = dict[str, Tensor]
+
+# What a block does with its z before the round: keep it, take the plain step Tz, the accelerated one, or go back.
+KEEP, PLAIN, ACCELERATE, BACK = range(4)
+
+
+@dataclass(frozen=True)
+class Directive:
+    """What the server tells the blocks along with v."""
+
+    posterior: Posterior
+    typical: float = 0.0
+    action: int = KEEP
+    gamma: Tensor | None = None
+    refresh: bool = False
+    look_ahead: bool = False
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round of every block: `relaxation` α, `memory` columns, `local` solves or gradient steps."""
+
+    relaxation: float
+    memory: int
+    local: bool
+    skip: float
+
+    def __call__(self, shard: Any, blocks: Blocks, told: tuple[Directive, Consensus]) -> tuple[Blocks, Sums]:
+        directive, shared = told
+        memory = _moved(blocks.memory, directive)
+        v = shard.expand(shared.v)
+        sums: Sums = {}
+        W, lam = blocks.W, blocks.lam
+        if W is not None:
+            lam = W.apply(v) - memory["z"]
+        if directive.refresh:
+            W, memory = self._renew(shard, W, v, lam, memory, directive, shared)
+            if blocks.W is None:
+                sums["lam_sum"] = sum_blocks(lam)
+                sums["stale"] = torch.tensor(0.0 if shard.loss.quadratic else 1.0, dtype=torch.float64)
+        found, spent = self._solve(shard, W, v, lam, blocks, shared)
+        u = found.u
+        Tz = W.apply(self.relaxation * u + (1 - self.relaxation) * v) - lam
+        r = Tz - memory["z"]
+        Wr = W.solve(r)
+        memory, more = self._columns(W, memory, r, Wr)
+        if directive.look_ahead and blocks.W is not None:
+            new = directive.posterior.weights(shard, shared.v, memory["U"], W, directive.typical)
+            sums["stale"] = (new.change(W) >= self.skip).sum().double()
+        healthy = found.grad_norm.isfinite() & Tz.isfinite().flatten(1).all(1)
+        sums |= more | {
+            "Tz": sum_blocks(Tz),
+            "rr": sum_blocks((r * Wr).flatten(1).sum(1)),
+            "primal": _square(u - v),
+            "dual": _square(W.apply(u - v)),
+            "u": _square(u),
+            "lam": _square(lam),
+            "hvps": spent.double(),
+            "failed": (~found.converged).sum().double(),
+            "not_finite": (~healthy).sum().double(),
+        }
+        if shared.setup.scoring:
+            sums |= score(shard, None, shared.v)[1]
+        memory = {**memory, "Tz": Tz, "r": r, "Wr": Wr}
+        return Blocks(u, lam, W, ~found.converged, memory, found.memory), sums
+
+    def _renew(
+        self,
+        shard: Any,
+        W: Any,
+        v: Tensor,
+        lam: Tensor,
+        memory: Mapping[str, Tensor],
+        directive: Directive,
+        shared: Consensus,
+    ) -> tuple[Any, dict[str, Tensor]]:
+        """New weights at v; v and λ_j stay, so z_j moves with W_j, and differences of before mean nothing."""
+        posterior = directive.posterior
+        U = memory["U"] if "U" in memory else posterior.directions(shard, shared.v)
+        W = posterior.weights(shard, shared.v, U, W, directive.typical)
+        return W, {"U": U, "z": W.apply(v) - lam}
+
+    def _solve(
+        self, shard: Any, W: Any, v: Tensor, lam: Tensor, blocks: Blocks, shared: Consensus
+    ) -> tuple[Any, Tensor]:
+        if self.local:
+            found = shared.setup.solve(shard, W, v, lam, blocks.u, shared.reference, blocks.solver_memory, 1.0)
+            return found, found.hvps.sum()
+        grad = shard.linearize(v).grad - lam
+        done = torch.ones(shard.blocks, dtype=torch.bool, device=shard.device)
+        stepped = _Stepped(v - W.solve(grad), done, grad.flatten(1).norm(dim=1), None)
+        return stepped, torch.zeros((), device=shard.device)
+
+    def _columns(self, W: Any, memory: dict[str, Tensor], r: Tensor, Wr: Tensor) -> tuple[dict[str, Tensor], Sums]:
+        """Append the newest difference; its Gram rows and ⟨ΔR_i, r⟩ go to the server."""
+        if not self.memory or "r_old" not in memory:
+            return memory, {}
+        a, b = r - memory["r_old"], memory["z"] - memory["z_old"]
+        Wa = Wr - memory["Wr_old"]
+        dR, dZ = _append(memory.get("dR"), a), _append(memory.get("dZ"), b)
+        sums = {"gram": _inner(dR, Wa), "heft": _inner(dR + dZ, Wa + W.solve(b))}
+        dR, dZ = dR[..., -self.memory :], dZ[..., -self.memory :]
+        return {**memory, "dR": dR, "dZ": dZ}, sums | {"against": _inner(dR, Wr)}
+
+
+@dataclass(frozen=True)
+class _Stepped:
+    """A gradient step, in the form of a local solution."""
+
+    u: Tensor
+    converged: Tensor
+    grad_norm: Tensor
+    memory: Any
+
+
+def _moved(memory: Mapping[str, Tensor], directive: Directive) -> dict[str, Tensor]:
+    """z_j of this round from what the server decided, with the last round kept for differences."""
+    kept = dict(memory)
+    if directive.action == KEEP:
+        return kept
+    if directive.action == BACK:
+        return {"U": kept["U"], "z": kept["plain"]}
+    z = kept["Tz"]
+    if directive.action == ACCELERATE:
+        assert directive.gamma is not None
+        z = z - (kept["dR"] + kept["dZ"]) @ directive.gamma.to(z)
+    last = {"plain": kept["Tz"], "z_old": kept["z"], "r_old": kept["r"], "Wr_old": kept["Wr"]}
+    return {**kept, "z": z, **last}
+
+
+def _append(columns: Tensor | None, new: Tensor) -> Tensor:
+    new = new.unsqueeze(-1)
+    return new if columns is None else torch.cat([columns, new], -1)
+
+
+def _inner(columns: Tensor, x: Tensor) -> Tensor:
+    """⟨column_i, x⟩ over all blocks here, (q,) in float64."""
+    return sum_blocks(torch.einsum("bmcq,bmc->bq", columns, x))
+
+
+def _square(x: Tensor) -> Tensor:
+    return sum_blocks(x.flatten(1).double().square().sum(1))
