@@ -49,7 +49,7 @@ def solve(
     problem
         What to solve.
     method
-        "auto", "c-admm", "rb-admm", "ac-admm", "uq-admm", "auq-admm", or an object such as
+        "auto" (recommended), "c-admm", "rb-admm", "ac-admm", "uq-admm", "auq-admm", "auq-lr", or an object such as
         `methods.AUQ(interval=(0.1, 1.0), rank=5)`. For comparison, what people use instead: "lbfgs", "owl-qn", "fista".
     engine
         Where blocks live: "local", all in this process.
@@ -84,7 +84,7 @@ def solve(
         raise ValueError(f"start must be 'zeros' or 'random', got {start!r}.")
     if isinstance(evaluate_every, bool) or int(evaluate_every) != evaluate_every or evaluate_every < 0:
         raise ValueError(f"evaluate_every must be a whole number ≥ 0, got {evaluate_every!r}.")
-    chosen = methods.resolve(method, {**methods.KNOWN, **baselines.KNOWN})
+    chosen, reason = _method(method, problem)
     shard = problem.shard(_dtype(dtype), _device(device))
     reduce = Reduce(engines.resolve(engine, shard))
     census = problem.census
@@ -101,10 +101,19 @@ def solve(
         warm=_warm(warm_start, problem),
     )
     result = run(chosen, setup, reduce, stopping, callbacks, evaluate_every)
-    return replace(result, classes=census.classes, has_intercept=census.intercept)
+    message = f"{result.message} {reason}" if reason else result.message
+    return replace(result, message=message, classes=census.classes, has_intercept=census.intercept)
 
 
 _local = local  # the parameter of the same name hides the module inside `solve`
+
+
+def _method(method: Any, problem: Problem) -> tuple[Any, str]:
+    """The method, and what to say of the choice where it was ours."""
+    if isinstance(method, str) and method.lower() == "auto":
+        chosen, why = methods.choose(problem.census.blocks, problem.census.features)
+        return chosen, f"(auto chose {chosen.name}: {why}.)"
+    return methods.resolve(method, {**methods.KNOWN, **baselines.KNOWN}), ""
 
 
 def _dtype(dtype: Any) -> torch.dtype:

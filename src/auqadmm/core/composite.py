@@ -13,7 +13,7 @@ which has the minimisers and minimum of f + g, is finite everywhere, and falls a
 `fista`    accelerated steps, restarted when they turn against the step; any g.
 `newton`   separable g. A semismooth Newton step d on the natural map in the metric D = diag K, which guesses better
            than Γ which coordinates sit on a kink: with p = ∂prox(y, D)/∂y at y = Dx − ∇f(x), t = prox(y, D) and the
-           active set A = {p > 0} (read off by forward differentiation, whatever g is)
+           active set A = {p > 0} (read off by automatic differentiation, whatever g is)
 
                d = t − x off A,     (K + diag(1/p − D))_AA d_A = (t − x)_A / p_A − K_A· d off A
 
@@ -210,5 +210,9 @@ def _direction(problem: Composite, here: Point, tol: float) -> Tensor:
 
 def prox_and_slope(g: Any, y: Tensor, D: Tensor) -> tuple[Tensor, Tensor]:
     """prox(y, D) of a separable g and its derivative, entry by entry."""
-    value, slope, *_ = torch.func.jvp(lambda y: g.prox(y, D), (y,), (torch.ones_like(y),))
-    return value, slope
+    with torch.enable_grad():
+        y = y.detach().requires_grad_(True)
+        value = g.prox(y, D)
+        # each entry of the sum depends on its own y alone, so the gradient is the derivative entry by entry
+        slope = torch.autograd.grad(value.sum(), y)[0] if value.requires_grad else torch.zeros_like(y)
+    return value.detach(), slope

@@ -1,8 +1,8 @@
 """The precision of each block's posterior as a low-rank weight: what `auq-lr` puts in W_j (S12).
 
-    W_j = (U_j M_j U_jᵀ + diag d_j) ⊗ S_j + φ_j I
+    W_j = (U_j M_j U_jᵀ + Fᵀ diag(d_j) F) ⊗ S_j + φ_j I
     w_i = tr S_i,  S_i the C×C curvature of row i at v      S_j = Σ|x_i|²S_i / Σ|x_i|²w_i       A_j = Σ w_i x_ix_iᵀ
-    M_j = U_jᵀA_jU_j       d_j = max(0, diag(A_j − U_jM_jU_jᵀ))       φ_j = l2/N + floor·(mean diagonal)
+    M_j = U_jᵀA_jU_j       d_j = max(0, diag F(A_j − U_jM_jU_jᵀ)Fᵀ)       φ_j = l2/N + floor·(mean diagonal)
 
 U_j is the leading right singular basis of block j's rows, found by subspace iteration and kept. Only products with
 X_j are used; nothing of size m×m is formed. A loss without rows (CustomLoss) gets the same from Hessian-vector
@@ -33,12 +33,16 @@ PROBES = 16
 
 @dataclass(frozen=True)
 class Posterior:
-    """How W_j is made: `rank` directions per block, `l2` the curvature of g, `blocks` N, `seed` of the start."""
+    """How W_j is made: `rank` directions per block, `l2` the curvature of g, `blocks` N, `seed` of the start.
+
+    F (m, m) is the basis in which what the directions leave over is taken as diagonal; None: the features as they are.
+    """
 
     rank: int
     l2: float
     blocks: int
     seed: int = 0
+    F: Tensor | None = None
 
     def directions(self, shard: Any, v: Tensor) -> Tensor:
         """U_j (B, m, r), or (B, m·C, r) for a loss without rows; kept for the whole run."""
@@ -78,13 +82,18 @@ class Posterior:
         design = shard.design
         AU = design.adjoint(model.trace[:, None] * design.forward(U))
         M = U.mT @ AU
-        d = (design.adjoint_squared(model.trace) - ((U @ M) * U).sum(-1)).clamp(min=0)
+        if self.F is None:
+            d = design.adjoint_squared(model.trace) - ((U @ M) * U).sum(-1)
+        else:
+            FU = self.F.to(U) @ U
+            d = design.adjoint_squared_in(self.F.to(U), model.trace) - ((FU @ M) * FU).sum(-1)
+        d = d.clamp(min=0)
         # a block whose rows have no curvature left (or no rows) couples no columns
         energy = model.energy[:, None, None]
         eye = torch.eye(C, dtype=d.dtype, device=d.device) / C
         S = torch.where(energy > 0, model.S / torch.where(energy > 0, energy, 1.0), eye)
         phi = self._floor(model.energy / (m * C), typical)
-        return LowRank(U, 0.5 * (M + M.mT), d, S, phi)
+        return LowRank(U, 0.5 * (M + M.mT), d, S, phi, F=None if self.F is None else self.F.to(U))
 
     def _joint(self, shard: Any, point: Any, U: Tensor, typical: float) -> LowRank:
         B, m, C = shard.shape
@@ -130,7 +139,9 @@ def row_variance(shard: Any, W: LowRank) -> Tensor:
     """
     if W.S.shape[1] > 1:
         return torch.zeros_like(shard.row_weight)
-    D = W.d * W.S[:, 0] + W.phi[:, None]
+    # in another basis than the features' its diagonal stands for what the directions leave over
+    left = W.d if W.F is None else W.d @ W.F.square()
+    D = left * W.S[:, 0] + W.phi[:, None]
     e, E = torch.linalg.eigh(W.M)
     G = W.U @ (E * (e.clamp(min=0) * W.S[:, 0]).sqrt()[:, None, :])
     inner = G.mT @ (G / D[..., None]) + torch.eye(G.shape[2], dtype=G.dtype, device=G.device)

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from auqadmm.methods.auto import choose
 from auqadmm.methods.balanced import RB
 from auqadmm.methods.constant import C
+from auqadmm.methods.lowrank import AUQLR
 from auqadmm.methods.spectral import AC
 from auqadmm.methods.uncertainty import AUQ, UQ
 
-__all__ = ["AC", "AUQ", "KNOWN", "RB", "UQ", "C", "resolve"]
+__all__ = ["AC", "AUQ", "AUQLR", "KNOWN", "RB", "UQ", "C", "choose", "resolve"]
 
-KNOWN: dict[str, Any] = {method.name: method for method in (C, RB, AC, UQ, AUQ)}
+KNOWN: dict[str, Any] = {method.name: method for method in (C, RB, AC, UQ, AUQ, AUQLR)}
 
 
 def resolve(method: Any, known: Mapping[str, Any] = KNOWN) -> Any:
-    """A method by name or as an object; "auto" is the one we recommend."""
+    """A method by name or as an object ("auto" needs the problem: `auto.choose`)."""
     if isinstance(method, str):
         name = method.lower()
-        if name == "auto":
-            return RB(normalized=True)
         if name in known:
             return known[name]()
         names = ", ".join(repr(n) for n in ("auto", *known))

@@ -129,6 +129,22 @@ class Round:
 
 
 @dataclass(frozen=True)
+class Contest:
+    """Σ_j log det(diag d_j + φ_j) under each of several posteriors: the smaller, the less is left unexplained."""
+
+    posteriors: tuple[Posterior, ...]
+    typical: float
+
+    def __call__(self, shard: Any, blocks: Blocks, v: Tensor) -> tuple[Blocks, Sums]:
+        U = self.posteriors[0].directions(shard, v)
+        scores = []
+        for posterior in self.posteriors:
+            W = posterior.weights(shard, v, U, None, self.typical)
+            scores.append(sum_blocks((W.d + W.phi[:, None]).log().sum(1)))
+        return blocks, {"log_determinants": torch.stack(scores)}
+
+
+@dataclass(frozen=True)
 class _Stepped:
     """A gradient step, in the form of a local solution."""
 

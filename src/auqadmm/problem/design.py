@@ -37,6 +37,7 @@ class Piece(Protocol):
     def adjoint(self, z: Tensor) -> Tensor: ...
     def adjoint_squared(self, z: Tensor) -> Tensor: ...
     def forward_squared(self, u: Tensor) -> Tensor: ...
+    def adjoint_squared_in(self, F: Tensor, z: Tensor) -> Tensor: ...
     def sum_rows(self, x: Tensor) -> Tensor: ...
     def inner(self, P: Tensor, Q: Tensor) -> Tensor: ...
     def block_of_row(self) -> Tensor: ...
@@ -64,6 +65,10 @@ class DensePiece:
 
     def forward_squared(self, u: Tensor) -> Tensor:
         return (self.X.square() @ u).reshape(self.rows, u.shape[-1])
+
+    def adjoint_squared_in(self, F: Tensor, z: Tensor) -> Tensor:
+        # one block at a time: the turned rows are as large as the data
+        return torch.stack([(X @ F.mT).square().mT @ w for X, w in zip(self.X, self._stack(z), strict=True)])
 
     def sum_rows(self, x: Tensor) -> Tensor:  # (b·n, k) -> (b, k)
         return self._stack(x).sum(1)
@@ -107,6 +112,16 @@ class SparsePiece:
             self.A.crow_indices(), self.A.col_indices(), self.A.values().square(), self.A.shape, check_invariants=False
         )
         return squared @ u.reshape(-1, u.shape[-1])
+
+    def adjoint_squared_in(self, F: Tensor, z: Tensor) -> Tensor:
+        out = []
+        m = self.features
+        for j, (first, w) in enumerate(
+            zip(self.heights.cumsum(0) - self.heights, z.split(self.heights.tolist()), strict=True)
+        ):
+            rows = self.A[int(first) : int(first) + len(w)].to_dense()[:, j * m : (j + 1) * m]
+            out.append((rows @ F.mT).square().mT @ w)
+        return torch.stack(out)
 
     def sum_rows(self, x: Tensor) -> Tensor:
         return torch.segment_reduce(x.contiguous(), "sum", lengths=self.heights, axis=0)
@@ -154,6 +169,10 @@ class Design:
     def adjoint_squared(self, z: Tensor) -> Tensor:
         """Σ_i x_i² z_i per block, the square taken entry by entry: (R, …) -> (B, m, …)."""
         return self._collect(z, lambda p, part: p.adjoint_squared(part), (self.features,))
+
+    def adjoint_squared_in(self, F: Tensor, z: Tensor) -> Tensor:
+        """Σ_i (F x_i)² z_i per block, F (m, m) a basis: (R,) -> (B, m). For renewing weights, not for every round."""
+        return self._collect(z, lambda p, part: p.adjoint_squared_in(F, part), (self.features,))
 
     def sum_rows(self, x: Tensor) -> Tensor:
         """Sum over the rows of each block: (R, …) -> (B, …)."""

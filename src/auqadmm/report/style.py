@@ -24,6 +24,7 @@ METHODS: dict[str, MethodStyle] = {
     "ac-admm": MethodStyle("AC-ADMM", "#009E73", "^"),
     "uq-admm": MethodStyle("UQ-ADMM", "#0072B2", "D"),
     "auq-admm": MethodStyle("AUQ-ADMM", "#D55E00", "v"),
+    "auq-lr": MethodStyle("AUQ-LR", "#CC79A7", "P"),
 }
 
 
