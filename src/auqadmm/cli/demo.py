@@ -1,4 +1,4 @@
-"""`auqadmm demo`: five methods, two models, ten workers that each know one digit only.
+"""`auqadmm demo`: all methods, two models, ten workers that each know one digit only.
 
 The optimum of each model comes from scipy or scikit-learn; every method is then measured by how many iterations
 it takes to come within 1e-2, 1e-4 and 1e-6 of it.

@@ -1,7 +1,7 @@
 """The v-step of S2 in the metric of low-rank weights (S12): argmin_v g(v) + ½⟨v, Kv⟩ − ⟨s, v⟩, K = Σ_j W_j.
 
     g quadratic                  (K + diag h) v = s + b          conjugate gradients, preconditioned (`kronsum`)
-    g separable with kinks       semismooth Newton               (`composite.newton`)
+    g separable with kinks       pivoting, semismooth Newton     (`composite.pivoting`, `.newton`)
     any other g                  accelerated proximal gradient   (`composite.fista`); slower, only prox(s, K) is used
 
 All start from a guess, as a rule the v of the iteration before. For a quadratic g the proximal map is affine and
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.core import pcg
-from auqadmm.core.composite import Composite, fista, newton, prox_and_slope, scale
+from auqadmm.core.composite import Composite, fista, newton, pivoting, prox_and_slope, scale
 from auqadmm.core.kronsum import Inverse, KroneckerSum
 from auqadmm.core.lowrank import LowRank
 
@@ -86,7 +86,9 @@ class LowRankMetric:
         D = self.diagonal()
         problem = Composite(self.apply, self._restricted, regularizer, s, D, self._scale * D)
         if regularizer.separable:
-            best = newton(problem, guess, tol)
+            best = pivoting(problem, guess, tol)
+            if best.residual > max(tol, problem.floor(best.v)):
+                best = newton(problem, best.v, tol)
         else:
             best, _ = fista(problem, guess, tol, MAX_FISTA)
         return VStep(best.v, best.residual, best.iterations)
