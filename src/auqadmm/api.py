@@ -15,7 +15,7 @@ from auqadmm.core.reduce import Reduce
 from auqadmm.core.result import Result
 from auqadmm.core.solve import Callback, run
 from auqadmm.core.state import Setup, WarmStart
-from auqadmm.core.stopping import Stopping
+from auqadmm.core.stopping import Stopping, whole_number
 from auqadmm.local.step import LocalStep
 from auqadmm.problem import InputError, Problem
 
@@ -70,7 +70,8 @@ def solve(
     start
         Local models at first: "zeros", or "random" for N(0, 1) entries.
     warm_start
-        An earlier result, a `WarmStart`, or a model v.
+        An earlier result, a `WarmStart`, or a model v. Model and multipliers are taken over, and the penalties that
+        RB- and AC-ADMM had found; schedules (the interval of AUQ-ADMM, renewals of AUQ-LR) start anew.
     callbacks
         Functions called with an `Iteration` after each iteration; one that returns True stops the run.
     evaluate_every
@@ -82,8 +83,10 @@ def solve(
     stopping = Stopping(max_iter, abs_tol, rel_tol, certificate_tol, time_limit, stop)
     if start not in ("zeros", "random"):
         raise ValueError(f"start must be 'zeros' or 'random', got {start!r}.")
-    if isinstance(evaluate_every, bool) or int(evaluate_every) != evaluate_every or evaluate_every < 0:
-        raise ValueError(f"evaluate_every must be a whole number ≥ 0, got {evaluate_every!r}.")
+    whole_number("evaluate_every", evaluate_every)
+    if whole_number("seed", seed) >= 2**31:
+        raise ValueError(f"seed must be below 2**31, got {seed!r}.")
+    callbacks = _functions(callbacks)
     chosen, reason = _method(method, problem)
     shard = problem.shard(_dtype(dtype), _device(device))
     reduce = Reduce(engines.resolve(engine, shard))
@@ -98,6 +101,7 @@ def solve(
         device=shard.device,
         seed=seed,
         start=start,
+        precision=float(torch.finfo(shard.dtype).eps),
         warm=_warm(warm_start, problem),
     )
     result = run(chosen, setup, reduce, stopping, callbacks, evaluate_every)
@@ -116,8 +120,19 @@ def _method(method: Any, problem: Problem) -> tuple[Any, str]:
     return methods.resolve(method, {**methods.KNOWN, **baselines.KNOWN}), ""
 
 
+def _functions(callbacks: Any) -> tuple[Callback, ...]:
+    try:
+        found = tuple(callbacks)
+    except TypeError:
+        found = (None,)
+    if not all(callable(f) for f in found):
+        raise ValueError(f"callbacks must be a list of functions, got {callbacks!r}.")
+    return found
+
+
 def _dtype(dtype: Any) -> torch.dtype:
-    found = DTYPES.get(str(dtype).removeprefix("torch."))
+    name = getattr(dtype, "__name__", str(dtype))  # np.float32 is a class
+    found = DTYPES.get(name.removeprefix("torch."))
     if found is None:
         raise ValueError(f"dtype must be 'float64' or 'float32', got {dtype!r}.")
     return found
@@ -128,6 +143,8 @@ def _device(device: Any) -> torch.device:
         found = torch.device(device)
     except (RuntimeError, TypeError):
         raise ValueError(f"Unknown device {device!r}; use 'cpu' or 'cuda'.") from None
+    if found.type not in ("cpu", "cuda"):
+        raise ValueError(f"device {str(device)!r} is not supported; use 'cpu' or 'cuda'.")
     if found.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {str(device)!r} asked for, but torch sees no CUDA device here; use 'cpu'.")
     return found
@@ -139,20 +156,34 @@ def _warm(start: Any, problem: Problem) -> WarmStart | None:
     if isinstance(start, Result):
         start = start.warm_start
     if not isinstance(start, WarmStart):
-        start = WarmStart(torch.as_tensor(np.asarray(start), dtype=torch.float64))
+        start = WarmStart(start)
     census = problem.census
-    v = start.v.reshape(-1, 1) if start.v.ndim == 1 else start.v
+    v = _tensor("v", start.v)
+    v = v.reshape(-1, 1) if v.ndim == 1 else v
+    lam = None if start.lam is None else _tensor("the multipliers", start.lam)
     if tuple(v.shape) != (census.features, census.columns):
         raise InputError(
             f"warm_start: v has shape {tuple(v.shape)} but this problem's model is "
             f"{(census.features, census.columns)} (rows: features, plus one for an intercept)."
         )
-    if not bool(v.isfinite().all()):
-        raise InputError("warm_start: v holds NaN or infinity.")
     expected = (census.blocks, census.features, census.columns)
-    if start.lam is not None and tuple(start.lam.shape) != expected:
+    if lam is not None and tuple(lam.shape) != expected:
         raise InputError(
-            f"warm_start: the multipliers have shape {tuple(start.lam.shape)} but this problem needs {expected}; "
+            f"warm_start: the multipliers have shape {tuple(lam.shape)} but this problem needs {expected}; "
             "it was made with other blocks (pass only v to keep the model)."
         )
-    return replace(start, v=v)
+    weights = start.weights if lam is not None else None  # weights belong to blocks; so do multipliers
+    return replace(start, v=v, lam=lam, weights=weights)
+
+
+def _tensor(name: str, x: Any) -> Tensor:
+    """A copy in float64, or one clear sentence."""
+    if isinstance(x, Tensor):
+        x = x.detach().cpu().numpy()
+    try:
+        array = np.array(x, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"warm_start: {name} must be an array of numbers, got {type(x).__name__}.") from None
+    if not np.isfinite(array).all():
+        raise InputError(f"warm_start: {name} holds NaN or infinity.")
+    return torch.from_numpy(array)

@@ -66,7 +66,7 @@ BAD = [
     (lambda: mn([(X, np.array(["a", None, "b", "a"], dtype=object))]), r"the label y\[1\] is missing \(None\)"),
     (lambda: mn([(X, np.array([0, 1, np.nan, 1]))]), r"the label y\[2\] is missing \(nan\)"),
     (lambda: mn([(X, np.array(["a", 1, "b", 2], dtype=object))]), "block 0: labels mix types"),
-    (lambda: mn([(X, np.array(list("abab"))), (X, Y)]), "Some blocks have text labels and others numbers"),
+    (lambda: mn([(X, np.array(list("abab"))), (X, Y)]), "Some blocks have numbers and others text as labels"),
     (lambda: mn([(X, np.ones(4))]), "All labels are .*1.0.*at least two classes"),
     (lambda: aq.Problem(aq.Logistic(), aq.L2(1.0), [(X, Y)]), "Logistic separates two classes but the blocks hold 4"),
     (lambda: aq.Problem(aq.Poisson(), aq.L2(1.0), [(X, -Y)]), "block 0.*-1"),

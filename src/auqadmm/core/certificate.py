@@ -74,9 +74,10 @@ def conjugates(scale: float, shard: Any, blocks: Any, v: Tensor) -> tuple[Any, d
 class Certifier:
     """Computes certificates; remembers ‖Σ ∇f_j(0)‖, the scale of the problem."""
 
-    def __init__(self, reduce: Reduce, regularizer: Any, zero: Tensor, blocks: Any) -> None:
+    def __init__(self, reduce: Reduce, regularizer: Any, zero: Tensor, blocks: Any, precision: float = 2.3e-16) -> None:
         self.reduce = reduce
         self.g = regularizer
+        self.precision = precision
         self.grad_at_zero = float(reduce.free(score, blocks, zero)["G"].norm())
 
     def certify(
@@ -104,9 +105,10 @@ class Certifier:
         if scale is None:
             return None
         if scale == 1.0:
-            gap = float(self.g.value(v) + (G * v).sum() + self.g.conjugate(-G))
+            terms = [float(self.g.value(v)), float((G * v).sum()), float(self.g.conjugate(-G))]
         else:
             conjugate = float(reduce(partial(conjugates, scale), blocks, v)["conjugate"])
-            gap = f + float(self.g.value(v)) + conjugate + float(self.g.conjugate(-scale * G))
-        # rounding may push a gap of zero below it
-        return max(gap, 0.0) if math.isfinite(gap) else None
+            terms = [f, float(self.g.value(v)), conjugate, float(self.g.conjugate(-scale * G))]
+        gap, rounding = sum(terms), self.precision * sum(map(abs, terms))
+        # terms that cancel leave their rounding: a gap below it is not known to be smaller
+        return max(gap, rounding) if math.isfinite(gap) else None

@@ -26,6 +26,7 @@ from torch import Tensor
 from auqadmm.core.certificate import score
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Blocks, Consensus, Residuals, Setup, State
+from auqadmm.core.stopping import is_number
 from auqadmm.core.weights import DiagonalMetric, Metric, Weights, sum_blocks
 
 Sums = dict[str, Tensor]
@@ -58,7 +59,7 @@ class ConsensusADMM:
     accuracy: ClassVar[float] = 1.0  # of local solves, relative to the solver's own tolerance
 
     def __post_init__(self) -> None:
-        if not 1.0 <= self.relaxation < 2.0:
+        if not (is_number(self.relaxation) and 1.0 <= self.relaxation < 2.0):
             raise ValueError(f"relaxation must lie in [1, 2), got {self.relaxation!r}.")
         if self.residuals not in ("weighted", "paper"):
             raise ValueError(f"residuals must be 'weighted' or 'paper', got {self.residuals!r}.")
@@ -182,10 +183,6 @@ class ConsensusADMM:
     def _choose(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen | None:
         if shared.iteration > 0:
             return self.next_weights(shard, blocks, shared) if self.weights_due(shared) else None
-        warm = shared.setup.warm
-        if warm is not None and warm.weights is not None and warm.method == self.name:
-            first = self.first_weights(shard, blocks, shared)
-            return replace(first, W=warm.weights)
         return self.first_weights(shard, blocks, shared)
 
     # ------------------------------------------------------------------ replicated bookkeeping

@@ -34,6 +34,7 @@ from auqadmm.core.weights import sum_blocks
 
 DENSE = 4096  # C = 1: up to this m, K may be formed
 PER_COLUMN = 1024  # C > 1: up to this m, one m × m matrix per column may be formed
+SMALL = 1024  # C > 1: up to this many active coordinates, their part of K may be formed
 FACTOR = 2**24  # numbers in the factors of all columns together
 SLIM = 4  # Woodbury pays when R·SLIM ≤ m
 
@@ -100,7 +101,10 @@ class KroneckerSum:
             P, q = self._columns
             return Woodbury.of(self, P, q, torch.where(active, 1 / (self._rest(q) + h), 0.0))
         if C == 1 and m <= DENSE:
-            return Submatrix.of(self._dense, active[:, 0], h[:, 0])
+            rows = active[:, 0].nonzero()[:, 0]
+            return Submatrix.of(active, self._dense[rows][:, rows], h)
+        if C > 1 and int(active.sum()) <= SMALL:
+            return Submatrix.of(active, self._principal(active), h)
         # The inverse of K restricted to the active part, instead of the inverse of the restricted K. One level of h
         # for all, rounded: the factors then serve every active set.
         level = float(h.sum() / active.sum().clamp(min=1))
@@ -143,6 +147,22 @@ class KroneckerSum:
     def _dense(self) -> Tensor:
         """K itself, (m, m), for C = 1."""
         return self.weighted(self.parts.S[:, 0, 0])
+
+    def _principal(self, active: Tensor) -> Tensor:
+        """K restricted to the active coordinates, (a, a)."""
+        row, column = active.nonzero().unbind(1)
+        S, r = self.parts.S, self.parts.U.shape[-1]
+        F = self.parts.F
+        K = torch.diag(self.kappa.expand(len(row)))
+        for j, S_j in enumerate(S):
+            G = self.G[row, j * r : (j + 1) * r]
+            A = G @ G.mT
+            if F is None:
+                A = A + torch.where(row[:, None] == row, self.parts.d[j, row], 0.0)
+            else:
+                A = A + F[:, row].mT @ (self.parts.d[j, :, None] * F[:, row])
+            K = K + A * S_j[column][:, column]
+        return K
 
     def weighted(self, q: Tensor) -> Tensor:
         """Σ_j q_j A_j + κI, (m, m); q (N,)."""
@@ -210,19 +230,19 @@ class Woodbury:
 
 @dataclass(frozen=True)
 class Submatrix:
-    """The factor of a principal submatrix, C = 1. rows (a,), L (a, a)."""
+    """The factor of a principal submatrix with a rows. active (m, C), L (a, a)."""
 
-    rows: Tensor
+    active: Tensor
     L: Tensor
 
     @classmethod
-    def of(cls, K: Tensor, active: Tensor, h: Tensor) -> Submatrix:
-        rows = active.nonzero()[:, 0]
-        return cls(rows, cholesky(K[rows][:, rows] + torch.diag(h[rows])))
+    def of(cls, active: Tensor, K: Tensor, h: Tensor) -> Submatrix:
+        """K (a, a), h (m, C)."""
+        return cls(active, cholesky(K + torch.diag(h[active])))
 
     def __call__(self, x: Tensor) -> Tensor:
         y = torch.zeros_like(x)
-        y[self.rows] = torch.cholesky_solve(x[self.rows], self.L)
+        y[self.active] = torch.cholesky_solve(x[self.active][:, None], self.L)[:, 0]
         return y
 
 

@@ -22,17 +22,21 @@ Operator = Callable[[Tensor], Tensor]
 RESTARTS = 8
 
 
-def cg(apply: Operator, precondition: Operator, b: Tensor, tol: float, max_iter: int) -> tuple[Tensor, int, bool]:
-    """x with ‖b − Ax‖ ≤ tol by the recursion, from x = 0.
+def cg(
+    apply: Operator, precondition: Operator, b: Tensor, tol: float, max_iter: int, relative: float = 0.0
+) -> tuple[Tensor, int, bool]:
+    """x with r = b − Ax, ‖r‖ ≤ tol or ⟨r, Mr⟩ ≤ relative²·⟨b, Mb⟩ by the recursion, from x = 0.
 
-    Returns x, the number of iterations, and whether A and the preconditioner were positive on the way; if not, x is
-    the last iterate for which they were.
+    With a good preconditioner M the second is the error in the energy norm, which sees the directions in which A is
+    small. Returns x, the number of iterations, and whether A and M were positive on the way; if not, x is the last
+    iterate for which they were.
     """
     x, r = b.new_zeros(b.shape), b
     y = precondition(r)
     p, ry = y, (r * y).sum()
+    enough = relative**2 * float(ry)
     for k in range(max_iter):
-        if float(r.norm()) <= tol:
+        if float(r.norm()) <= tol or 0 < float(ry) <= enough:
             return x, k, True
         q = apply(p)
         curvature = (p * q).sum()

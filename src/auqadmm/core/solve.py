@@ -6,6 +6,7 @@ history, callbacks and interrupts, and nothing else; it knows no method and no e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -81,13 +82,13 @@ class _Loop:
         # a certificate in every iteration: let its sums travel with the method's own
         setup = replace(setup, scoring=stopping.rule == "certificate")
         self.method, self.setup, self.reduce = method, setup, reduce
-        self.stopping, self.callbacks, self.evaluate_every = stopping, callbacks, evaluate_every
+        self.stopping, self.callbacks, self.evaluate_every = stopping, tuple(callbacks), evaluate_every
         self.clock = Clock()
         self.state: State | None = None
         self.rows: list[Row] = []
         zero = torch.zeros(setup.features, setup.columns, dtype=torch.float64, device=setup.device)
         self.start = zero if setup.warm is None else setup.warm.v.to(zero)
-        self.certifier = Certifier(reduce, setup.regularizer, zero, None)
+        self.certifier = Certifier(reduce, setup.regularizer, zero, None, setup.precision)
 
     @property
     def done(self) -> int:
@@ -101,6 +102,9 @@ class _Loop:
                 return broken
             if self.done >= self.stopping.max_iter:
                 return self._out_of_budget(Status.max_iter, f"limit of {self.stopping.max_iter} iterations")
+            limit = self.stopping.time_limit
+            if limit is not None and self.clock.wall >= limit:
+                return self._out_of_budget(Status.time_limit, f"time limit of {limit:g} s")
             with self.clock:
                 state = self.method.step(self.state, self.reduce)
             if not bool(state.shared.v.isfinite().all()):
@@ -110,6 +114,13 @@ class _Loop:
                     "Rescale the features or choose a larger regularisation.",
                 )
             certificate, converged = self._judge(state)
+            # consensus methods notice by their local solves; a gradient method has no other sign
+            if state.shared.residuals is None and certificate is not None and not math.isfinite(certificate.kkt):
+                return _Ended(
+                    Status.diverged,
+                    f"The loss or its gradient is not finite at the v of iteration {self.done + 1}; v is the iterate "
+                    "before it. Rescale the features or the targets.",
+                )
             row = self._row(state, certificate)
             self.state = state
             self.rows.append(row)
@@ -119,14 +130,13 @@ class _Loop:
                 return self._converged(certificate)
             if any(wishes):
                 return _Ended(Status.interrupted, f"A callback stopped the run after {self.done} iterations.")
-            limit = self.stopping.time_limit
-            if limit is not None and self.clock.wall >= limit:
-                return self._out_of_budget(Status.time_limit, f"time limit of {limit:g} s")
 
     # ------------------------------------------------------------------ after each iteration
     def _judge(self, state: State) -> tuple[Certificate | None, bool]:
         """Score the iterate off the clock; when a decision hangs on the certificate, its round counts."""
-        rule, shared = self.stopping.rule, state.shared
+        # a method without residuals (a gradient method) has nothing but the certificate to stop by
+        shared = state.shared
+        rule = self.stopping.rule if shared.residuals is not None else "certificate"
         settled = self.stopping.residuals_pass(shared.residuals)
         decides = rule == "certificate" or (rule == "both" and settled)
         due = self.evaluate_every > 0 and shared.iteration % self.evaluate_every == 0
@@ -168,8 +178,8 @@ class _Loop:
         if state.shared.not_finite == 0:
             return None
         codes = self.reduce.gather(_health, state.blocks)
-        j = int((codes > 0).nonzero()[0])
-        step = {1: "local solve (u-step)", 2: "weights", 3: "multiplier"}[int(codes[j])]
+        j = int(codes.argmax())  # the local solve may overflow although all it is made of is finite: code 0
+        step = {0: "local solve (u-step)", 1: "local solve (u-step)", 2: "weights", 3: "multiplier"}[int(codes[j])]
         return _Ended(
             Status.diverged,
             f"The {step} of {self.reduce.engine.names[j]} gave NaN or infinity in iteration {self.done + 1}; "
@@ -182,7 +192,7 @@ class _Loop:
         how = "" if certificate is None else f" ({certificate.evidence(self.stopping.certificate_tol)})"
         return _Ended(
             Status.converged,
-            f"Converged after {self.done} iterations: {rule[self.stopping.rule]} within tolerance{how}.",
+            f"Converged after {_count(self.done)}: {rule[self.stopping.rule]} within tolerance{how}.",
         )
 
     def _out_of_budget(self, status: Status, what: str) -> _Ended:
@@ -221,6 +231,10 @@ class _Loop:
             lam=None if blocks is None else self.reduce.gather(_lam, blocks),
             weights=blocks.W if complete and blocks is not None else None,
         )
+
+
+def _count(n: int) -> str:
+    return f"{n} iteration" if n == 1 else f"{n} iterations"
 
 
 def _lam(shard: Any, blocks: Blocks) -> Tensor:

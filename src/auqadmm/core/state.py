@@ -52,6 +52,7 @@ class Setup:
     seed: int = 0
     start: str = "zeros"
     scoring: bool = False
+    precision: float = 2.3e-16
     warm: WarmStart | None = None
 
     @property

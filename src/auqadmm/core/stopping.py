@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
+from typing import Any
 
 from auqadmm.core.state import Residuals
 
@@ -27,13 +29,12 @@ class Stopping:
     def __post_init__(self) -> None:
         if self.rule not in RULES:
             raise ValueError(f"stop must be one of {', '.join(map(repr, RULES))}; got {self.rule!r}.")
-        if isinstance(self.max_iter, bool) or int(self.max_iter) != self.max_iter or self.max_iter < 0:
-            raise ValueError(f"max_iter must be a whole number ≥ 0, got {self.max_iter!r}.")
+        object.__setattr__(self, "max_iter", whole_number("max_iter", self.max_iter))
         for name in ("abs_tol", "rel_tol", "certificate_tol"):
             value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
+            if not (is_number(value) and math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name} must be a finite number ≥ 0, got {value!r}.")
-        if self.time_limit is not None and not self.time_limit > 0:
+        if self.time_limit is not None and not (is_number(self.time_limit) and self.time_limit > 0):
             raise ValueError(f"time_limit must be a positive number of seconds or None, got {self.time_limit!r}.")
 
     def thresholds(self, r: Residuals) -> tuple[float, float]:
@@ -43,8 +44,20 @@ class Stopping:
         return eps_primal, eps_dual
 
     def residuals_pass(self, r: Residuals | None) -> bool:
-        """A method without residuals (a gradient method) leaves the decision to the certificate."""
+        """The test of S3; a method without residuals (a gradient method) passes, the certificate then decides."""
         if r is None:
             return True
         eps_primal, eps_dual = self.thresholds(r)
         return r.primal <= eps_primal and r.dual <= eps_dual
+
+
+def is_number(value: object) -> bool:
+    """A real number, and not a truth value."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def whole_number(name: str, value: Any, least: int = 0) -> int:
+    """`value` as an int, or one clear sentence."""
+    if not is_number(value) or not math.isfinite(value) or int(value) != value or value < least:
+        raise ValueError(f"{name} must be a whole number ≥ {least}, got {value!r}.")
+    return int(value)

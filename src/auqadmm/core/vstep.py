@@ -1,8 +1,8 @@
 """The v-step of S2 in the metric of low-rank weights (S12): argmin_v g(v) + ½⟨v, Kv⟩ − ⟨s, v⟩, K = Σ_j W_j.
 
     g quadratic                  (K + diag h) v = s + b          conjugate gradients, preconditioned (`kronsum`)
-    g separable with kinks       pivoting, semismooth Newton     (`composite.pivoting`, `.newton`)
-    any other g                  accelerated proximal gradient   (`composite.fista`); slower, only prox(s, K) is used
+    g separable with kinks       block pivoting                  (`pivot`), a semismooth Newton method
+    any other g                  accelerated proximal gradient   (`composite`); slower, only prox(s, K) is used
 
 All start from a guess, as a rule the v of the iteration before. For a quadratic g the proximal map is affine and
 says what h and b are: prox(y, 1) = (y + b)/(1 + h).
@@ -23,18 +23,19 @@ import torch
 from torch import Tensor
 
 from auqadmm.core import pcg
-from auqadmm.core.composite import Composite, fista, newton, pivoting, prox_and_slope, scale
+from auqadmm.core.composite import Composite, accelerated, prox_and_slope, scale
 from auqadmm.core.kronsum import Inverse, KroneckerSum
 from auqadmm.core.lowrank import LowRank
+from auqadmm.core.pivot import pivot
 
 TOLERANCE = 1e-10  # relative to ‖s‖, where none is asked for
 MAX_CG = 2000
-MAX_FISTA = 20_000
+MAX_STEPS = 20_000
 
 
 @dataclass(frozen=True)
 class VStep:
-    """v (m, C), a bound on dist(0, Kv − s + ∂g(v)), and iterations (of conjugate gradients, Newton or FISTA)."""
+    """v (m, C), a bound on dist(0, Kv − s + ∂g(v)), and iterations (of conjugate gradients, rounds or steps)."""
 
     v: Tensor
     residual: float
@@ -83,14 +84,11 @@ class LowRankMetric:
         tol = TOLERANCE * float(s.norm()) if tol is None else tol
         if regularizer.quadratic:
             return self._linear(regularizer, s, guess, tol)
-        D = self.diagonal()
-        problem = Composite(self.apply, self._restricted, regularizer, s, D, self._scale * D)
+        problem = Composite(self.apply, self._restricted, regularizer, s, self.diagonal())
         if regularizer.separable:
-            best = pivoting(problem, guess, tol)
-            if best.residual > max(tol, problem.floor(best.v)):
-                best = newton(problem, best.v, tol)
+            best = pivot(problem, guess, tol)
         else:
-            best, _ = fista(problem, guess, tol, MAX_FISTA)
+            best = accelerated(problem, guess, self._scale, tol, MAX_STEPS)
         return VStep(best.v, best.residual, best.iterations)
 
     def _linear(self, regularizer: Any, s: Tensor, guess: Tensor, tol: float) -> VStep:

@@ -42,6 +42,8 @@ SOLVERS: dict[str, Callable[[], LocalSolver]] = {
 
 def resolve(solver: str | LocalSolver, shard: Shard) -> LocalSolver:
     """A solver from its name; `"auto"` takes `Direct` where it applies and is affordable, else `NewtonCG`."""
+    if isinstance(solver, type) and solver in SOLVERS.values():
+        return solver()
     if not isinstance(solver, str):
         if not callable(getattr(solver, "solve", None)):
             raise ValueError(f"local must be {_known()} or a local solver object; got {type(solver).__name__}.")

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 
+from auqadmm.core.stopping import is_number, whole_number
+
 
 def positive(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
+    if not (is_number(value) and math.isfinite(value) and value > 0):
         raise ValueError(f"{name} must be a finite number > 0, got {value!r}.")
 
 
 def above_one(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 1):
+    if not (is_number(value) and math.isfinite(value) and value > 1):
         raise ValueError(f"{name} must be a finite number > 1, got {value!r}.")
 
 
 def at_least_one(name: str, value: int) -> None:
-    if isinstance(value, bool) or int(value) != value or value < 1:
-        raise ValueError(f"{name} must be a whole number ≥ 1, got {value!r}.")
+    whole_number(name, value, least=1)
 
 
 def one_of(name: str, value: str, known: tuple[str, ...]) -> None:
@@ -26,5 +27,9 @@ def one_of(name: str, value: str, known: tuple[str, ...]) -> None:
 
 
 def whole(name: str, value: int) -> None:
-    if isinstance(value, bool) or int(value) != value or value < 0:
-        raise ValueError(f"{name} must be a whole number ≥ 0, got {value!r}.")
+    whole_number(name, value)
+
+
+def relaxation(value: float) -> None:
+    if not (is_number(value) and 1.0 <= value < 2.0):
+        raise ValueError(f"relaxation must lie in [1, 2), got {value!r}.")

@@ -34,7 +34,7 @@ from auqadmm.core.vstep import LowRankMetric
 from auqadmm.core.weights import sum_blocks
 from auqadmm.curvature.basis import cosine_basis
 from auqadmm.curvature.posterior import Posterior, mean_diagonal
-from auqadmm.methods.checks import at_least_one, whole
+from auqadmm.methods.checks import at_least_one, relaxation, whole
 from auqadmm.methods.lowrank_round import ACCELERATE, BACK, PLAIN, Contest, Directive, Round
 
 
@@ -102,8 +102,7 @@ class AUQLR:
     name: ClassVar[str] = "auq-lr"
 
     def __post_init__(self) -> None:
-        if not 1.0 <= self.relaxation < 2.0:
-            raise ValueError(f"relaxation must lie in [1, 2), got {self.relaxation!r}.")
+        relaxation(self.relaxation)
         whole("rank", self.rank)
         whole("memory", self.memory)
         for k in self.refresh:

@@ -25,6 +25,8 @@ from torch import Tensor
 
 from auqadmm.core.consensus import Chosen, ConsensusADMM
 from auqadmm.core.state import Blocks, Consensus
+from auqadmm.core.stopping import is_number
+from auqadmm.core.weights import Scalar
 from auqadmm.methods.checks import at_least_one, positive
 from auqadmm.methods.constant import scalar_weights
 
@@ -57,9 +59,14 @@ class AC(ConsensusADMM):
         positive("rho", self.rho)
         positive("constant", self.constant)
         at_least_one("every", self.every)
+        if not (is_number(self.correlation) and 0 <= self.correlation < 1):
+            raise ValueError(f"correlation must lie in [0, 1), got {self.correlation!r}.")
 
     def first_weights(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen:
-        return Chosen(scalar_weights(shard, self.rho), {})
+        W, warm = scalar_weights(shard, self.rho), shared.setup.warm
+        if warm is not None and warm.method == self.name and isinstance(warm.weights, Scalar):
+            W = replace(W, rho=warm.weights.rho.to(W.rho))  # continue with the penalties found
+        return Chosen(W, {})
 
     def weights_due(self, shared: Consensus) -> bool:
         return shared.iteration > 1 and shared.iteration % self.every == 0

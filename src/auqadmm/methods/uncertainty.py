@@ -23,6 +23,7 @@ from auqadmm import curvature
 from auqadmm.core.consensus import Chosen, ConsensusADMM
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Blocks, Consensus
+from auqadmm.core.stopping import is_number
 from auqadmm.core.weights import Diagonal
 from auqadmm.methods.checks import at_least_one, one_of
 
@@ -57,8 +58,8 @@ class UQ(ConsensusADMM):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        a, b = self.interval
-        if not 0 < a <= b < float("inf"):
+        ends = tuple(self.interval) if isinstance(self.interval, tuple | list) else ()
+        if len(ends) != 2 or not all(map(is_number, ends)) or not 0 < ends[0] <= ends[1] < float("inf"):
             raise ValueError(f"interval must be (a, b) with 0 < a ≤ b, got {self.interval!r}.")
         at_least_one("rank", self.rank)
         one_of("at", self.at, ("u", "v"))

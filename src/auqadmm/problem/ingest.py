@@ -20,13 +20,17 @@ class InputError(ValueError):
 
 @dataclass(frozen=True)
 class RawBlock:
-    """One worker's checked rows: X numpy float (n, m) or scipy CSR, y numpy (n,), weight numpy (n,)."""
+    """One worker's checked rows: X numpy float (n, m) or scipy CSR, y numpy (n,), weight numpy (n,).
+
+    `columns` are the names of a data frame's columns.
+    """
 
     name: str
     X: Any
     y: np.ndarray
     weight: np.ndarray
     weighted: bool = False
+    columns: tuple[str, ...] | None = None
 
     @property
     def rows(self) -> int:
@@ -43,6 +47,7 @@ def read_blocks(blocks: Any) -> tuple[RawBlock, ...]:
         raise InputError("There are no blocks: pass at least one (X, y) tuple.")
     read = tuple(_read_block(f"block {j}", b) for j, b in enumerate(blocks))
     first = read[0]
+    _same_columns([b for b in read if b.columns is not None])
     for b in read:
         if b.X.shape[1] != first.X.shape[1]:
             raise InputError(
@@ -56,7 +61,21 @@ def read_blocks(blocks: Any) -> tuple[RawBlock, ...]:
     return read
 
 
+def _same_columns(named: Sequence[RawBlock]) -> None:
+    """Data frames must agree on the names and the order of their columns."""
+    for b in named[1:]:
+        ours, theirs = named[0].columns or (), b.columns or ()
+        if ours != theirs and len(ours) == len(theirs):
+            j = next(j for j in range(len(ours)) if ours[j] != theirs[j])
+            raise InputError(
+                f"{b.name} has {theirs[j]!r} where {named[0].name} has {ours[j]!r} (column {j}); give every block the "
+                "same columns in the same order."
+            )
+
+
 def _read_block(name: str, block: Any) -> RawBlock:
+    if isinstance(block, RawBlock):  # blocks of another problem, e.g. for another regularizer
+        return block
     if not isinstance(block, tuple | list) or len(block) not in (2, 3):
         got = f"{len(block)} parts" if isinstance(block, tuple | list) else _kind(block)
         raise InputError(f"{name} must be a tuple (X, y) or (X, y, sample_weight); got {got}.")
@@ -64,13 +83,19 @@ def _read_block(name: str, block: Any) -> RawBlock:
     y = _read_vector(name, "y", block[1], X.shape[0])
     given = len(block) == 3 and block[2] is not None
     weight = _read_weight(name, block[2], X.shape[0]) if given else np.ones(X.shape[0])
-    return RawBlock(name, X, y, weight, weighted=given)
+    columns = getattr(block[0], "columns", None)
+    names = None if columns is None else tuple(str(c) for c in columns)
+    return RawBlock(name, X, y, weight, weighted=given, columns=names)
 
 
 def _read_matrix(name: str, X: Any) -> Any:
     columns = getattr(X, "columns", None)
     if scipy.sparse.issparse(X):
+        if X.ndim != 2:
+            raise InputError(f"{name}: X must be a matrix (rows, features); got a sparse array of shape {X.shape}.")
         X = X.tocsr()
+        if X.shape[1] == 0:
+            raise InputError(f"{name}: X has no columns; a model needs at least one feature.")
         _check_number_type(name, "X", X.dtype)
         X = X.astype(np.promote_types(X.dtype, np.float32), copy=False)
         bad = np.flatnonzero(~np.isfinite(X.data))
@@ -145,17 +170,20 @@ def labels_of(block: RawBlock) -> np.ndarray:
     elif y.dtype.kind in "mM":
         missing = np.isnat(y)
     elif y.dtype == object:
-        missing = np.array([v is None or v != v for v in y], dtype=bool)
+        missing = np.array([_absent(v) for v in y], dtype=bool)
     else:
         missing = np.zeros(len(y), dtype=bool)
     if missing.any():
         i = int(np.flatnonzero(missing)[0])
         raise InputError(f"{block.name}: the label y[{i}] is missing ({y[i]}); remove the row or label it.")
-    try:
-        return np.unique(y)
-    except TypeError:
+    if y.dtype == object:
         kinds = sorted({type(v).__name__ for v in y})
-        raise InputError(f"{block.name}: labels mix types ({', '.join(kinds)}); use one type for all labels.") from None
+        if len(kinds) > 1 and not {*kinds} <= {"int", "float", "bool"}:
+            raise InputError(f"{block.name}: labels mix types ({', '.join(kinds)}); use one type for all labels.")
+        y = np.array(y.tolist())
+    if y.ndim != 1 or y.dtype == object:
+        raise InputError(f"{block.name}: labels must be plain numbers, text or dates, one per row.")
+    return np.unique(y)
 
 
 def agree_on_classes(per_block: Sequence[np.ndarray]) -> np.ndarray:
@@ -163,10 +191,31 @@ def agree_on_classes(per_block: Sequence[np.ndarray]) -> np.ndarray:
     present = [c for c in per_block if len(c)]
     if not present:
         raise InputError("No block holds a label: at least one block must hold rows.")
-    flat = [v for c in present for v in c.tolist()]
-    if len({isinstance(v, str) for v in flat}) > 1:
-        raise InputError("Some blocks have text labels and others numbers; use one type for all labels.")
-    return np.unique(np.array(flat)) if not isinstance(flat[0], str) else np.array(sorted(set(flat)))
+    kinds = {_label_kind(c.dtype) for c in present}
+    if len(kinds) > 1:
+        raise InputError(
+            f"Some blocks have {' and others '.join(sorted(kinds))} as labels; use one type for all labels."
+        )
+    dtype = np.result_type(*[c.dtype for c in present])
+    for c in present:
+        if len(np.unique(c.astype(dtype))) < len(c):
+            raise InputError(
+                f"Some labels of type {c.dtype} become equal as {dtype}, the common type of all blocks; use smaller "
+                "integers or text."
+            )
+    return np.unique(np.concatenate([c.astype(dtype) for c in present]))
+
+
+def _absent(v: Any) -> bool:
+    """None, NaN, NaT or pandas.NA."""
+    try:
+        return v is None or bool(v != v)
+    except (TypeError, ValueError):
+        return True
+
+
+def _label_kind(dtype: np.dtype) -> str:
+    return {"U": "text", "S": "bytes", "M": "dates", "m": "durations", "O": "objects"}.get(dtype.kind, "numbers")
 
 
 def encode(block: RawBlock, classes: np.ndarray) -> np.ndarray:
@@ -183,6 +232,9 @@ def _to_numpy(name: str, what: str, x: Any) -> np.ndarray:
                 f"{name}: {what} is a sparse torch tensor; convert it to scipy.sparse (csr_matrix) or call .to_dense()."
             )
         return x.detach().cpu().numpy()
+    if isinstance(x, np.ma.MaskedArray) and np.ma.is_masked(x):
+        i = int(np.flatnonzero(np.ma.getmaskarray(x).reshape(x.shape[0], -1).any(1))[0])
+        raise InputError(f"{name}: {what} has a masked (missing) value in row {i}; remove or impute it.")
     try:
         return np.asarray(x)
     except (TypeError, ValueError) as error:

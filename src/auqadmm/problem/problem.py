@@ -56,6 +56,8 @@ class Problem:
                 "regularizer must be one of auqadmm's regularizers or a CustomRegularizer, "
                 f"got {type(self.regularizer).__name__}."
             )
+        if not isinstance(self.intercept, bool | np.bool_):
+            raise InputError(f"intercept must be True or False, got {self.intercept!r}.")
         blocks = read_blocks(self.blocks)
         self.regularizer.check(blocks[0].X.shape[1])
         classes = self._classes(blocks)
@@ -94,7 +96,8 @@ class Problem:
         classes = agree_on_classes([labels_of(b) for b in blocks])
         if len(classes) < 2:
             raise InputError(
-                f"All labels are {classes[0]!r}: {type(self.loss).__name__} needs at least two classes over all blocks."
+                f"All labels are {classes.tolist()[0]!r}: {type(self.loss).__name__} needs at least two classes over "
+                "all blocks."
             )
         if self.loss.target_kind == "binary" and len(classes) > 2:
             shown = ", ".join(repr(c) for c in classes[:5].tolist())

@@ -294,8 +294,8 @@ class CustomRegularizer(Regularizer):
         ``prox(s, K)`` returns argmin_v g(v) + ½⟨v, Kv⟩ − ⟨s, v⟩; K is a tensor, 0-dim or broadcastable to s.
     subgradient_distance : callable, optional
         ``subgradient_distance(v, grad)`` returns the distance from −grad to ∂g(v). Without it the natural
-        residual ‖v − prox(v − grad, 1)‖ stands in: it vanishes at the same points, but as the prox is
-        nonexpansive it never exceeds the distance, so the certificate (S10) is then less strict.
+        residual t‖v − prox(tv − grad, t)‖ stands in, t ≥ 1 such that the step is about as long as v: it vanishes at the
+        same points, but never exceeds the distance, so the certificate (S10) is then less strict.
     """
 
     value_fn: Callable[[Tensor], Any]
@@ -332,7 +332,10 @@ class CustomRegularizer(Regularizer):
     def subgradient_distance(self, v: Tensor, grad: Tensor) -> Tensor:
         if self.distance_fn is not None:
             return self._returned("subgradient_distance", self.distance_fn(v, grad), v.new_empty(()))
-        residual = (v - self.prox(v - grad, 1.0)).norm()
+        # a step that moves v by about its own size: with step 1 a prox of bounded range would hide a large gradient
+        size, slope = float(v.norm()), float(grad.norm())
+        t = max(1.0, slope / size) if size > 0 else max(1.0, slope)
+        residual = t * (v - self.prox(t * v - grad, t)).norm()
         return torch.where(torch.isfinite(self.value(v)), residual, math.inf)
 
 
