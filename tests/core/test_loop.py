@@ -270,7 +270,10 @@ def test_float32_blocks_with_float64_sums():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"method": "admm"}, "Unknown method 'admm'.*'auto', 'c-admm', 'rb-admm', 'ac-admm', 'uq-admm', 'auq-admm', 'auq-lr'"),
+        (
+            {"method": "admm"},
+            "Unknown method 'admm'.*'auto', 'c-admm', 'rb-admm', 'ac-admm', 'uq-admm', 'auq-admm', 'auq-lr'",
+        ),
         ({"method": 3}, "method must be a name or an object"),
         ({"engine": "spark"}, "Unknown engine 'spark'"),
         ({"local": "sgd"}, "sgd.*direct.*newton-cg"),

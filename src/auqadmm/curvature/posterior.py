@@ -15,7 +15,7 @@ Shapes: B blocks, N in all, R flat rows, m features, C columns, r directions; U 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -93,7 +93,7 @@ class Posterior:
         eye = torch.eye(C, dtype=d.dtype, device=d.device) / C
         S = torch.where(energy > 0, model.S / torch.where(energy > 0, energy, 1.0), eye)
         phi = self._floor(model.energy / (m * C), typical)
-        return LowRank(U, 0.5 * (M + M.mT), d, S, phi, F=None if self.F is None else self.F.to(U))
+        return sound(LowRank(U, 0.5 * (M + M.mT), d, S, phi, F=None if self.F is None else self.F.to(U)))
 
     def _joint(self, shard: Any, point: Any, U: Tensor, typical: float) -> LowRank:
         B, m, C = shard.shape
@@ -107,13 +107,27 @@ class Posterior:
         energy = M.diagonal(dim1=1, dim2=2).sum(1) + d.sum(1)
         phi = self._floor(energy / (m * C), typical)
         ones = torch.ones(B, 1, 1, dtype=d.dtype, device=d.device)
-        return LowRank(U, 0.5 * (M + M.mT), d, ones, phi, joint=True, columns=C)
+        return sound(LowRank(U, 0.5 * (M + M.mT), d, ones, phi, joint=True, columns=C))
 
     def _floor(self, mean_diagonal: Tensor, typical: float) -> Tensor:
         own = torch.clamp(mean_diagonal, min=typical)
         # nothing to go by at all (no curvature anywhere, no l2): any positive number serves
         floor = self.l2 / self.blocks + FLOOR * own
         return torch.where(floor > 0, floor, torch.ones_like(floor))
+
+
+def sound(W: LowRank) -> LowRank:
+    """Weights of 1 for a block whose curvature overflows: its local solve will say so, and name the block."""
+    parts = (W.U, W.M, W.d, W.S, W.phi)
+    good = torch.stack([x.isfinite().flatten(1).all(1) for x in parts]).all(0)
+    if bool(good.all()):
+        return W
+    eye = torch.eye(W.S.shape[1], dtype=W.S.dtype, device=W.S.device) / W.S.shape[1]
+
+    def pick(x: Tensor, other: Tensor | float) -> Tensor:
+        return torch.where(good.reshape(-1, *([1] * (x.ndim - 1))), x, other)
+
+    return replace(W, U=pick(W.U, 0.0), M=pick(W.M, 0.0), d=pick(W.d, 0.0), S=pick(W.S, eye), phi=pick(W.phi, 1.0))
 
 
 def has_rows(point: Any) -> bool:
