@@ -119,7 +119,7 @@ class Posterior:
 def sound(W: LowRank) -> LowRank:
     """Weights of 1 for a block whose curvature overflows: its local solve will say so, and name the block."""
     parts = (W.U, W.M, W.d, W.S, W.phi)
-    good = torch.stack([x.isfinite().flatten(1).all(1) for x in parts]).all(0)
+    good = torch.stack([x.isfinite().reshape(len(W.phi), -1).all(1) for x in parts]).all(0)
     if bool(good.all()):
         return W
     eye = torch.eye(W.S.shape[1], dtype=W.S.dtype, device=W.S.device) / W.S.shape[1]
