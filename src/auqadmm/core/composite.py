@@ -1,12 +1,12 @@
 """minimise f(v) + g(v), f(v) = ½⟨v, Kv⟩ − ⟨s, v⟩, with K known by products and g by its proximal map.
 
-A forward-backward step from x in a diagonal metric Γ is also a measurement:
+A forward-backward step from x in the diagonal metric Γ = ℓ·diag K ≽ K is also a measurement:
 
     z = prox_g(y, Γ),  y = Γx − ∇f(x),     ξ = y − Γz ∈ ∂g(z),     so  dist(0, ∂(f + g)(z)) ≤ ‖∇f(z) + ξ‖.
 
-That number is the residual reported everywhere: an upper bound for any g, equal to the distance where g is smooth.
+That number is the residual reported everywhere: an upper bound for any g and Γ, the distance itself where g is smooth.
 
-`accelerated` repeats the step with Γ = ℓ·diag K ≽ K and momentum, which is dropped when it points uphill. It asks
+`accelerated` repeats the step with momentum, which is dropped when it points uphill. It asks
 nothing of g but the proximal map; the number of steps grows with the condition of K scaled by its diagonal. `pivot`
 is the method for separable g.
 
@@ -34,13 +34,14 @@ MARGIN, WIDER = 1.05, 1.25  # on what they find; by how much ℓ grows when it p
 
 @dataclass(frozen=True)
 class Composite:
-    """f + g. D = diag K; `restricted(active, h)` is about the inverse of the active part of K + diag h."""
+    """f + g. D = diag K, gamma = Γ; `restricted(active, h)` is about the inverse of the active part of K + diag h."""
 
     apply: Operator
     restricted: Callable[[Tensor, Tensor], Operator]
     g: Any
     s: Tensor
     D: Tensor
+    gamma: Tensor
 
     def backward(self, x: Tensor, Kx: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor, float]:
         """z, Kz and the residual at z, for any Γ > 0; ξ ∈ ∂g(z) holds to rounding however Kx was obtained."""
@@ -49,9 +50,9 @@ class Composite:
         Kz = self.apply(z)
         return z, Kz, float((Kz - self.s + y - gamma * z).norm())
 
-    def floor(self, z: Tensor, gamma: Tensor) -> float:
+    def floor(self, z: Tensor) -> float:
         """What rounding leaves of a residual."""
-        return float(torch.finfo(z.dtype).eps * ((gamma * z).norm() + self.s.norm()))
+        return float(torch.finfo(z.dtype).eps * ((self.gamma * z).norm() + self.s.norm()))
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,9 @@ def scale(apply: Operator, D: Tensor) -> float:
     return MARGIN * largest
 
 
-def accelerated(problem: Composite, x: Tensor, ell: float, tol: float, max_iter: int) -> Best:
+def accelerated(problem: Composite, x: Tensor, tol: float, max_iter: int) -> Best:
     """Accelerated forward-backward steps from x until the residual is `tol`; any g."""
-    gamma = ell * problem.D
+    gamma = problem.gamma
     point, Kpoint = x, problem.apply(x)  # extrapolated
     x, Kx, t = point, Kpoint, 1.0
     best = Best(x)
@@ -89,11 +90,11 @@ def accelerated(problem: Composite, x: Tensor, ell: float, tol: float, max_iter:
         z, Kz, residual = problem.backward(point, Kpoint, gamma)
         step = z - point
         excess = float((step * (Kz - Kpoint - gamma * step)).sum())
-        if excess > 4 * problem.floor(z, gamma) * float(step.norm()):  # K ≼ Γ fails along the step, not by rounding
+        if excess > 4 * problem.floor(z) * float(step.norm()):  # K ≼ Γ fails along the step, not by rounding
             gamma = WIDER * gamma
             continue
         best = best.after(z, residual, k)
-        if residual <= max(tol, problem.floor(z, gamma)):
+        if residual <= max(tol, problem.floor(z)):
             break
         uphill = float((gamma * step * (z - x)).sum()) < 0
         t, old = (1.0, 1.0) if uphill else ((1 + math.sqrt(1 + 4 * t * t)) / 2, t)

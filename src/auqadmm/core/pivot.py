@@ -40,7 +40,7 @@ from auqadmm.core.pcg import cg
 ROUNDS = 30  # of one attempt
 PATIENCE = 6  # rounds without fewer moves
 BUDGET = 400  # rounds in all
-NEAR, FAR = 1e-9, 30.0  # γ/D for coordinates that leave a piece and a kink
+NEAR, FAR, FARTHER = 1e-9, 30.0, 1e6  # γ/D for coordinates that leave a piece, and a kink
 SHRINK = 8.0
 FORCING = 1e-3  # accuracy of the linear systems in the energy norm, relative to where they start
 INNER = 1000  # conjugate gradient iterations for one
@@ -70,12 +70,21 @@ class Guess:
         """The next guess at v with w = s − Kv, and how many coordinates changed theirs."""
         D, line = problem.D, self.line(v)
         here, p = prox_and_slope(problem.g, D * v + line, D)
-        stays = self.active & (p > 0) & ((here - v).abs() <= 1e-12 * (here.abs() + v.abs()))
-        gamma = torch.where(self.active, NEAR, FAR) * D
-        new = Guess.at(problem, gamma * v + torch.where(self.active, line, w), gamma)
-        stays = stays | ~(self.active | new.active)
-        parts = {name: torch.where(stays, getattr(self, name), getattr(new, name)) for name in ("t", "xi", "h")}
-        return Guess(torch.where(stays, self.active, new.active), **parts), int((~stays).sum())
+        on_piece = self.active & (p > 0) & ((here - v).abs() <= 1e-12 * (here.abs() + v.abs()))
+        pull, gamma = torch.where(self.active, line, w), torch.where(self.active, NEAR, FAR) * D
+        new = Guess.at(problem, gamma * v + pull, gamma)
+        over = ~(self.active | new.active) & (new.t != self.t)  # from kink to kink: the piece between them is short
+        if over.any():
+            gamma = torch.where(over, FARTHER * D, gamma)
+            near = Guess.at(problem, gamma * v + pull, gamma)
+            new = new.where(~over, Guess.at(problem, D * near.t + near.xi, D))
+        stays = on_piece | ~(self.active | new.active)
+        return self.where(stays, new), int((~stays).sum())
+
+    def where(self, mask: Tensor, other: Guess) -> Guess:
+        """This guess where `mask` holds, the other one elsewhere."""
+        mine, others = vars(self), vars(other)
+        return Guess(**{name: torch.where(mask, mine[name], others[name]) for name in mine})
 
     def solve(self, problem: Composite, v: Tensor, tol: float) -> tuple[Tensor, bool]:
         """The point that fits the guess, and whether it was found to the accuracy asked for."""
@@ -107,9 +116,9 @@ def pivot(problem: Composite, v: Tensor, tol: float) -> Best:
             mu = SHRINK * mu
             continue
         centre = found.v
-        v, _, residual = problem.backward(centre, problem.apply(centre), problem.D)
+        v, _, residual = problem.backward(centre, problem.apply(centre), problem.gamma)
         best = best.after(v, residual, total)
-        if residual <= max(tol, problem.floor(v, problem.D)) or mu == 0.0:
+        if residual <= max(tol, problem.floor(v)) or mu == 0.0:
             break
         mu = mu / SHRINK if mu > torch.finfo(v.dtype).eps else 0.0
     return replace(best, iterations=total)
@@ -121,7 +130,7 @@ def _attempt(problem: Composite, v: Tensor, tol: float) -> tuple[bool, Best]:
     for k, (x, residual, moves, solved) in enumerate(_rounds(problem, v, tol)):
         best = best.after(x, residual, k)
         exhausted = moves == 0 and solved and residual > 0.5 * still  # the same guess again, and rounding decides
-        if residual <= max(tol, problem.floor(x, problem.D)) or exhausted:
+        if residual <= max(tol, problem.floor(x)) or exhausted:
             return True, best
         still = residual if moves == 0 else math.inf
         patience = PATIENCE if moves < fewest else patience - 1
@@ -137,7 +146,7 @@ def _rounds(problem: Composite, v: Tensor, tol: float) -> Iterator[tuple[Tensor,
     moves, solved = math.inf, True
     while True:
         Kv = problem.apply(v)
-        z, _, residual = problem.backward(v, Kv, problem.D)
+        z, _, residual = problem.backward(v, Kv, problem.gamma)
         yield z, residual, moves, solved
         w = problem.s - Kv
         if guess is None:
@@ -156,4 +165,5 @@ def _pulled(problem: Composite, mu: float, centre: Tensor) -> Composite:
         restricted=lambda active, h: problem.restricted(active, h + torch.where(active, pull, 0.0)),
         s=problem.s + pull * centre,
         D=problem.D + pull,
+        gamma=problem.gamma + pull,
     )

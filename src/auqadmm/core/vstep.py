@@ -30,7 +30,7 @@ from auqadmm.core.pivot import pivot
 
 TOLERANCE = 1e-10  # relative to ‖s‖, where none is asked for
 MAX_CG = 2000
-MAX_STEPS = 20_000
+MAX_STEPS = 10_000
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,12 @@ class LowRankMetric:
         tol = TOLERANCE * float(s.norm()) if tol is None else tol
         if regularizer.quadratic:
             return self._linear(regularizer, s, guess, tol)
-        problem = Composite(self.apply, self._restricted, regularizer, s, self.diagonal())
+        D = self.diagonal()
+        problem = Composite(self.apply, self._restricted, regularizer, s, D, self._scale * D)
         if regularizer.separable:
             best = pivot(problem, guess, tol)
         else:
-            best = accelerated(problem, guess, self._scale, tol, MAX_STEPS)
+            best = accelerated(problem, guess, tol, MAX_STEPS)
         return VStep(best.v, best.residual, best.iterations)
 
     def _linear(self, regularizer: Any, s: Tensor, guess: Tensor, tol: float) -> VStep:
