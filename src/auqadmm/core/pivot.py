@@ -40,7 +40,7 @@ from auqadmm.core.pcg import cg
 ROUNDS = 30  # of one attempt
 PATIENCE = 6  # rounds without fewer moves
 BUDGET = 400  # rounds in all
-NEAR, FAR, FARTHER = 1e-9, 30.0, 1e6  # γ/D for coordinates that leave a piece, and a kink
+NEAR, FAR = 1e-9, 30.0  # γ/D for coordinates that leave a piece and a kink
 SHRINK = 8.0
 FORCING = 1e-3  # accuracy of the linear systems in the energy norm, relative to where they start
 INNER = 1000  # conjugate gradient iterations for one
@@ -75,11 +75,21 @@ class Guess:
         new = Guess.at(problem, gamma * v + pull, gamma)
         over = ~(self.active | new.active) & (new.t != self.t)  # from kink to kink: the piece between them is short
         if over.any():
-            gamma = torch.where(over, FARTHER * D, gamma)
-            near = Guess.at(problem, gamma * v + pull, gamma)
-            new = new.where(~over, Guess.at(problem, D * near.t + near.xi, D))
+            new = new.where(~over, self._farther(problem, v, w, over))
         stays = on_piece | ~(self.active | new.active)
         return self.where(stays, new), int((~stays).sum())
+
+    def _farther(self, problem: Composite, v: Tensor, w: Tensor, over: Tensor) -> Guess:
+        """Pieces next to the kinks of `over`, with γ as large as it takes to find them."""
+        gamma = FAR * problem.D
+        for _ in range(8):
+            gamma = torch.where(over, FAR * gamma, gamma)
+            near = Guess.at(problem, gamma * v + w, gamma)
+            over = over & ~near.active & (near.t != self.t)
+            if not over.any():
+                break
+        # once more in the metric D: a large γ would swamp h
+        return Guess.at(problem, problem.D * near.t + near.xi, problem.D)
 
     def where(self, mask: Tensor, other: Guess) -> Guess:
         """This guess where `mask` holds, the other one elsewhere."""

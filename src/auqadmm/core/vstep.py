@@ -5,7 +5,7 @@
     any other g                  accelerated proximal gradient   (`composite`); slower, only prox(s, K) is used
 
 All start from a guess, as a rule the v of the iteration before. For a quadratic g the proximal map is affine and
-says what h and b are: prox(y, 1) = (y + b)/(1 + h).
+says what h and b are: prox(y, γ) = (y + b)/(γ + h) for any γ.
 
 The result carries dist(0, Kv − s + ∂g(v)), or a bound on it, measured and not estimated by a recursion. It exceeds
 the tolerance only when rounding, or for ill-conditioned K and a g of the third kind the number of steps, says so.
@@ -93,11 +93,12 @@ class LowRankMetric:
         return VStep(best.v, best.residual, best.iterations)
 
     def _linear(self, regularizer: Any, s: Tensor, guess: Tensor, tol: float) -> VStep:
-        one = torch.ones_like(s)
-        # at 1, not at 0: where the l1 part has strength 0 its kink is still in the formula
-        _, p = prox_and_slope(regularizer, one, one)
-        h = (1 / p - 1).clamp(min=0)
-        b = s + (1 + h) * regularizer.prox(torch.zeros_like(s), one)
+        # Near zero metric, so that 1/p − γ does not cancel. At y = 1, not at 0: where the l1 part has strength 0 its
+        # kink is still in the formula.
+        gamma = 1e-9 * self.diagonal()
+        _, p = prox_and_slope(regularizer, torch.ones_like(s), gamma)
+        h = (1 / p - gamma).clamp(min=0)
+        b = s + (gamma + h) * regularizer.prox(torch.zeros_like(s), gamma)
         around, D = self._K.inverse(h.reshape(self._K.shape)), self.diagonal() + h
         preconditioners: list[Inverse] = [self._outside(around), lambda x: x / D]
         v, residual, iterations = pcg.solve(lambda x: self.apply(x) + h * x, preconditioners, b, guess, tol, MAX_CG)

@@ -1,6 +1,7 @@
 """An orthonormal basis in which neighbouring features of an image are nearly uncorrelated (S12).
 
-The discrete cosine transform of each axis; channels stay apart. An intercept, the last row, stays as it is.
+The discrete cosine transform of each axis, channels included: their mean is brightness, the rest is colour. An
+intercept, the last row, stays as it is.
 """
 
 from __future__ import annotations
@@ -22,9 +23,8 @@ def cosine_basis(shape: tuple[int, ...], features: int, intercept: bool) -> Tens
             "give (height, width) or (channels, height, width)."
         )
     F = np.eye(1)
-    for axis, length in enumerate(shape):
-        colour = axis == 0 and len(shape) == 3
-        F = np.kron(F, np.eye(length) if colour else scipy.fft.dct(np.eye(length), axis=0, norm="ortho"))
+    for length in shape:
+        F = np.kron(F, scipy.fft.dct(np.eye(length), axis=0, norm="ortho"))
     if intercept:
         F = np.pad(F, (0, 1))
         F[-1, -1] = 1.0
