@@ -42,7 +42,7 @@ PATIENCE = 6  # rounds without fewer moves
 BUDGET = 400  # rounds in all
 NEAR, FAR = 1e-9, 30.0  # γ/D for coordinates that leave a piece and a kink
 SHRINK = 8.0
-FORCING = 1e-3  # accuracy of the linear systems in the energy norm, relative to where they start
+LOOSE, TIGHT = 1e-2, 1e-8  # accuracy of the linear systems in the energy norm, at first and after failures
 INNER = 1000  # conjugate gradient iterations for one
 
 
@@ -96,7 +96,7 @@ class Guess:
         mine, others = vars(self), vars(other)
         return Guess(**{name: torch.where(mask, mine[name], others[name]) for name in mine})
 
-    def solve(self, problem: Composite, v: Tensor, tol: float) -> tuple[Tensor, bool]:
+    def solve(self, problem: Composite, v: Tensor, tol: float, forcing: float) -> tuple[Tensor, bool]:
         """The point that fits the guess, and whether it was found to the accuracy asked for."""
         v = torch.where(self.active, v, self.t)
         b = torch.where(self.active, problem.s - problem.apply(v) - self.line(v), 0.0)
@@ -108,22 +108,24 @@ class Guess:
             b,
             tol,
             INNER,
-            FORCING,
+            forcing,
         )
         return v + d, sound and k < INNER
 
 
 def pivot(problem: Composite, v: Tensor, tol: float) -> Best:
     """Solve for separable g, from v, until the residual is `tol` or as small as rounding allows."""
-    settled, best = _attempt(problem, v, tol)
+    forcing, mu = LOOSE, 1.0
+    settled, best = _attempt(problem, v, tol, forcing)
     if settled:
         return best
-    centre, total, mu = best.v, best.iterations, 1.0
+    centre, total = best.v, best.iterations
     while total < BUDGET and mu < 1 / NEAR:
-        settled, found = _attempt(_pulled(problem, mu, centre), centre, max(0.3 * tol, 1e-3 * best.residual))
+        near = max(0.3 * tol, 1e-3 * best.residual)
+        settled, found = _attempt(_pulled(problem, mu, centre), centre, near, forcing)
         total += found.iterations
         if not settled:
-            mu = SHRINK * mu
+            mu, forcing = SHRINK * mu, max(0.01 * forcing, TIGHT)
             continue
         centre = found.v
         v, _, residual = problem.backward(centre, problem.apply(centre), problem.gamma)
@@ -134,10 +136,10 @@ def pivot(problem: Composite, v: Tensor, tol: float) -> Best:
     return replace(best, iterations=total)
 
 
-def _attempt(problem: Composite, v: Tensor, tol: float) -> tuple[bool, Best]:
+def _attempt(problem: Composite, v: Tensor, tol: float, forcing: float) -> tuple[bool, Best]:
     """Rounds from v until nothing moves and the residual is `tol` or no longer falls; False if they cycle."""
     best, fewest, patience, still = Best(v), math.inf, PATIENCE, math.inf
-    for k, (x, residual, moves, solved) in enumerate(_rounds(problem, v, tol)):
+    for k, (x, residual, moves, solved) in enumerate(_rounds(problem, v, tol, forcing)):
         best = best.after(x, residual, k)
         exhausted = moves == 0 and solved and residual > 0.5 * still  # the same guess again, and rounding decides
         if residual <= max(tol, problem.floor(x)) or exhausted:
@@ -150,7 +152,7 @@ def _attempt(problem: Composite, v: Tensor, tol: float) -> tuple[bool, Best]:
     return False, best
 
 
-def _rounds(problem: Composite, v: Tensor, tol: float) -> Iterator[tuple[Tensor, float, float, bool]]:
+def _rounds(problem: Composite, v: Tensor, tol: float, forcing: float) -> Iterator[tuple[Tensor, float, float, bool]]:
     """Prox point, residual, moves and soundness of the start and of each round."""
     guess: Guess | None = None
     moves, solved = math.inf, True
@@ -163,7 +165,7 @@ def _rounds(problem: Composite, v: Tensor, tol: float) -> Iterator[tuple[Tensor,
             guess = Guess.at(problem, problem.D * v + w, problem.D)
         else:
             guess, moves = guess.moved(problem, v, w)
-        v, solved = guess.solve(problem, v, 0.1 * tol)
+        v, solved = guess.solve(problem, v, 0.1 * tol, forcing)
 
 
 def _pulled(problem: Composite, mu: float, centre: Tensor) -> Composite:

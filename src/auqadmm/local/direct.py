@@ -56,7 +56,7 @@ class Direct:
         An absolute target instead.
     """
 
-    factor: float = 0.1
+    factor: float = 0.01
     tol: float | None = None
 
     def __post_init__(self) -> None:

@@ -95,7 +95,7 @@ class LBFGS:
     """
 
     history: int = 10
-    factor: float = 0.1
+    factor: float = 0.01
     tol: float | None = None
     max_iter: int = 200
 

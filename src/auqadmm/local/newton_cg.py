@@ -53,7 +53,7 @@ class NewtonCG:
         Newton steps of one solve, and conjugate-gradient steps of one Newton step.
     """
 
-    factor: float = 0.1
+    factor: float = 0.01
     tol: float | None = None
     max_iter: int = 100
     max_cg: int = 250

@@ -29,6 +29,10 @@ Sums = dict[str, Tensor]
 KEEP, PLAIN, ACCELERATE, BACK = range(4)
 
 
+# Of local solves, relative to the solver's own tolerance: in the norm of W⁻¹ a tenth of ‖r‖ is enough.
+ACCURACY = 10.0
+
+
 @dataclass(frozen=True)
 class Directive:
     """What the server tells the blocks along with v."""
@@ -109,7 +113,7 @@ class Round:
         self, shard: Any, W: Any, v: Tensor, lam: Tensor, blocks: Blocks, shared: Consensus
     ) -> tuple[Any, Tensor]:
         if self.local:
-            found = shared.setup.solve(shard, W, v, lam, blocks.u, shared.reference, blocks.solver_memory, 1.0)
+            found = shared.setup.solve(shard, W, v, lam, blocks.u, shared.reference, blocks.solver_memory, ACCURACY)
             return found, found.hvps.sum()
         grad = shard.linearize(v).grad - lam
         done = torch.ones(shard.blocks, dtype=torch.bool, device=shard.device)

@@ -52,7 +52,7 @@ class AC(ConsensusADMM):
     correlation: float = 0.2
     constant: float = 1e10
     name: ClassVar[str] = "ac-admm"
-    accuracy: ClassVar[float] = 1e-2  # λ̂_j stands for ∇f_j(u_j): a loose local solve hides the correlation
+    accuracy: ClassVar[float] = 0.1  # λ̂_j stands for ∇f_j(u_j): a loose local solve hides the correlation
 
     def __post_init__(self) -> None:
         super().__post_init__()
