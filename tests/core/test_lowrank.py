@@ -129,6 +129,15 @@ def test_a_floor_below_rounding_is_not_divided_by(phi):
     assert ((x * y).flatten(1).sum(1) > 0).all()
 
 
+def test_a_block_that_is_not_finite_spoils_no_other():
+    W = weights(3, 6, 3, 2)
+    M, S = W.M.clone(), W.S.clone()
+    M[0, 0, 0], S[1, 2, 2] = torch.nan, torch.inf
+    y = replace(W, M=M, S=S).solve(torch.ones(3, 6, 3, dtype=torch.float64))
+    assert y[:2].isnan().flatten(1).any(1).all()
+    torch.testing.assert_close(y[2], W.solve(torch.ones(3, 6, 3, dtype=torch.float64))[2])
+
+
 def relative(W, V):
     W, V = explicit(W).flatten(1), explicit(V).flatten(1)
     return (W - V).norm(dim=1) / V.norm(dim=1)

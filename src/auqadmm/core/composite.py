@@ -94,7 +94,7 @@ def accelerated(problem: Composite, x: Tensor, tol: float, max_iter: int) -> Bes
             gamma = WIDER * gamma
             continue
         best = best.after(z, residual, k)
-        if residual <= max(tol, problem.floor(z)):
+        if residual <= max(tol, problem.floor(z)) or not math.isfinite(residual):
             break
         uphill = float((gamma * step * (z - x)).sum()) < 0
         t, old = (1.0, 1.0) if uphill else ((1 + math.sqrt(1 + 4 * t * t)) / 2, t)

@@ -29,7 +29,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from auqadmm.core.lowrank import LowRank, half
+from auqadmm.core.lowrank import LowRank, half, spectrum
 from auqadmm.core.weights import sum_blocks
 
 DENSE = 4096  # C = 1: up to this m, K may be formed
@@ -131,7 +131,7 @@ class KroneckerSum:
         """P (C, C) and q (C, N)."""
         S, d = self.parts.S, self.parts.d
         trace = self.G.square().sum(0).reshape(len(S), -1).sum(1) + d.sum(1)
-        P = torch.linalg.eigh(torch.einsum("j,jcd->cd", trace, S))[1]
+        P = spectrum(torch.einsum("j,jcd->cd", trace, S)[None])[1][0]
         return P, torch.einsum("ac,jab,bc->cj", P, S, P).clamp(min=0)
 
     def _rest(self, q: Tensor) -> Tensor:

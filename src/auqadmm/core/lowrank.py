@@ -167,8 +167,7 @@ class _Inverse:
 
     @classmethod
     def of(cls, W: LowRank) -> _Inverse:
-        sigma, Q = torch.linalg.eigh(W.S)
-        sigma = sigma.clamp(min=0)  # a singular S has eigenvalues of −ε
+        sigma, Q = spectrum(W.S)
         G = half(W)
         G = G if W.F is None else W.F @ G
         D = W.d[:, :, None] * sigma[:, None, :] + W.phi[:, None, None]
@@ -179,7 +178,7 @@ class _Inverse:
         eye = torch.eye(G.shape[-1], dtype=G.dtype, device=G.device)
         # one column at a time: all at once would copy G as often as there are columns
         gram = [sigma[:, c, None, None] * (G.mT @ (G / D[:, :, c, None])) for c in range(sigma.shape[1])]
-        return cls(W.F, Q, sigma, D, G, torch.linalg.cholesky(eye + torch.stack(gram, 1)))
+        return cls(W.F, Q, sigma, D, G, torch.linalg.cholesky_ex(eye + torch.stack(gram, 1))[0])
 
     def solve(self, y: Tensor) -> Tensor:
         """y (B, m, C, k)."""
@@ -195,8 +194,19 @@ class _Inverse:
 
 def half(W: LowRank) -> Tensor:
     """U_j M_j^½, (B, m, r): its columns times their transposes add up to U_j M_j U_jᵀ."""
-    e, E = torch.linalg.eigh(W.M)
-    return W.U @ (E * e.clamp(min=0).sqrt()[:, None, :])  # a singular M has eigenvalues of −ε
+    e, E = spectrum(W.M)
+    return W.U @ (E * e.sqrt()[:, None, :])
+
+
+def spectrum(M: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues and eigenvectors of positive semidefinite matrices (B, n, n).
+
+    A singular matrix has eigenvalues of −ε: they are 0. A matrix that is not finite (a block that diverges) has
+    eigenvalues that are no numbers, instead of an exception that would hide which block it is.
+    """
+    finite = M.isfinite().all(-1).all(-1)
+    e, E = torch.linalg.eigh(torch.where(finite[:, None, None], M, 0.0))
+    return torch.where(finite[:, None], e.clamp(min=0), torch.nan), E
 
 
 def _columns(x: Tensor, S: Tensor) -> Tensor:

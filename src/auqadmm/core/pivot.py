@@ -15,7 +15,8 @@ name the piece that holds (v, y − γv), h = 1/p − γ, p = 0 on a kink. A gue
 When nothing moves, v is the solution. As a rule that takes less than ten rounds, whatever the condition of K, but
 it may cycle. Then the proximal point method takes over: rounds on K + μD and s + μDc, D = diag K, with the centre c
 moved to each solution. They settle for μ large enough, and μ shrinks as long as they do, so convergence is
-superlinear; the price is a few rounds for each decade of μ.
+superlinear; the price is a few rounds for each decade of μ. Linear systems are solved by conjugate gradients, loosely
+until rounds fail to settle (with an exact factor of the active part one iteration is enough anyhow).
 
 References: J. J. Júdice, F. M. Pires, A block principal pivoting algorithm for large-scale strictly monotone linear
 complementarity problems, Comput. Oper. Res. 21, 1994; J. Kim, H. Park, Fast active-set-type algorithms for
