@@ -43,7 +43,7 @@ PATIENCE = 6  # rounds without fewer moves
 BUDGET = 400  # rounds in all
 NEAR, FAR = 1e-9, 30.0  # γ/D for coordinates that leave a piece and a kink
 SHRINK = 8.0
-LOOSE, TIGHT = 1e-2, 1e-8  # accuracy of the linear systems in the energy norm, at first and after failures
+LOOSE, TIGHT = 1e-3, 1e-8  # accuracy of the linear systems in the energy norm, at first and after failures
 INNER = 1000  # conjugate gradient iterations for one
 
 
