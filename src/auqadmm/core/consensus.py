@@ -16,6 +16,7 @@ Shapes: B blocks here, N in all, m features, C columns; u, lam (B, m, C), v, s (
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -42,7 +43,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsensusADMM:
+class ConsensusADMM(ABC):
     """Base of all weighted consensus methods; subclasses choose W_j.
 
     Parameters
@@ -65,13 +66,13 @@ class ConsensusADMM:
             raise ValueError(f"residuals must be 'weighted' or 'paper', got {self.residuals!r}.")
 
     # ------------------------------------------------------------------ what a method chooses
+    @abstractmethod
     def first_weights(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen:
         """W_j of the first iteration."""
-        raise NotImplementedError
 
     def next_weights(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen:
-        """W_j of iteration k + 1, called when `weights_due(shared)`."""
-        raise NotImplementedError
+        """W_j of iteration k + 1, called when `weights_due(shared)`; as at first unless a method says otherwise."""
+        return self.first_weights(shard, blocks, shared)
 
     def weights_due(self, shared: Consensus) -> bool:
         """Do the weights change after this iteration? Decided on replicated values only."""
