@@ -21,12 +21,11 @@ from auqadmm.problem.regularizers import (
     L1,
     L2,
     Box,
-    CustomRegularizer,
     ElasticNet,
-    FreeIntercept,
     NonNegative,
     Zero,
 )
+from auqadmm.problem.wrappers import CustomRegularizer, FreeIntercept
 from tests.core.test_lowrank import BASES, explicit, weights
 
 

@@ -21,13 +21,12 @@ from auqadmm.problem.regularizers import (
     L1,
     L2,
     Box,
-    CustomRegularizer,
     ElasticNet,
-    FreeIntercept,
     NonNegative,
     Regularizer,
     Zero,
 )
+from auqadmm.problem.wrappers import CustomRegularizer, FreeIntercept
 
 M, C = 5, 2
 INF = math.inf

@@ -20,7 +20,8 @@ from torch import Tensor
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Cost, Setup, State
 from auqadmm.core.weights import sum_blocks
-from auqadmm.problem.regularizers import L1, L2, ElasticNet, FreeIntercept, Zero
+from auqadmm.problem.regularizers import L1, L2, ElasticNet, Zero
+from auqadmm.problem.wrappers import FreeIntercept
 
 # Values of F are sums over all rows: a difference below this many ulps of F says nothing.
 ULPS = 16.0

@@ -9,11 +9,11 @@ from auqadmm.problem.regularizers import (
     L1,
     L2,
     Box,
-    CustomRegularizer,
     ElasticNet,
     NonNegative,
     Zero,
 )
+from auqadmm.problem.wrappers import CustomRegularizer
 
 __all__ = [
     "L1",

@@ -17,9 +17,10 @@ from auqadmm.problem.ingest import (
     read_blocks,
     read_reals,
 )
-from auqadmm.problem.regularizers import FreeIntercept, Regularizer, Zero
+from auqadmm.problem.regularizers import Regularizer, Zero
 from auqadmm.problem.rows import Loss
 from auqadmm.problem.shard import Census, Shard, build_shard
+from auqadmm.problem.wrappers import FreeIntercept
 
 
 @dataclass(frozen=True, eq=False)

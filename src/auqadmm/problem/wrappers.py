@@ -1,0 +1,115 @@
+"""Regularizers made of something else: a user's functions, or another regularizer with a free intercept (S1, S10).
+
+Shapes: v, s, grad, w (m, C), m features (rows), C columns; K a number or broadcastable to (m, C).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from auqadmm.problem.regularizers import Metric, Regularizer, indicator
+
+
+@dataclass(frozen=True, init=False)
+class CustomRegularizer(Regularizer):
+    """A regularizer made of your own functions.
+
+    Parameters
+    ----------
+    value : callable
+        ``value(v)`` returns g(v), one number.
+    prox : callable
+        ``prox(s, K)`` returns argmin_v g(v) + ½⟨v, Kv⟩ − ⟨s, v⟩; K is a tensor, 0-dim or broadcastable to s.
+    subgradient_distance : callable, optional
+        ``subgradient_distance(v, grad)`` returns the distance from −grad to ∂g(v). Without it the natural
+        residual t‖v − prox(tv − grad, t)‖ stands in, t ≥ 1 such that the step is about as long as v: it vanishes at the
+        same points, but never exceeds the distance, so the certificate (S10) is then less strict.
+    """
+
+    value_fn: Callable[[Tensor], Any]
+    prox_fn: Callable[[Tensor, Tensor], Any]
+    distance_fn: Callable[[Tensor, Tensor], Any] | None
+
+    def __init__(
+        self,
+        value: Callable[[Tensor], Any],
+        prox: Callable[[Tensor, Tensor], Any],
+        subgradient_distance: Callable[[Tensor, Tensor], Any] | None = None,
+    ) -> None:
+        parts = (("value", value), ("prox", prox), ("subgradient_distance", subgradient_distance))
+        for (name, fn), attribute in zip(parts, ("value_fn", "prox_fn", "distance_fn"), strict=True):
+            if not callable(fn) and (fn is not None or name != "subgradient_distance"):
+                raise TypeError(f"CustomRegularizer: {name} must be a function, got {fn!r}")
+            object.__setattr__(self, attribute, fn)
+
+    @staticmethod
+    def _returned(name: str, result: Any, like: Tensor) -> Tensor:
+        """Check the shape of what a user's function returned: it would broadcast into a wrong answer."""
+        result = torch.as_tensor(result, dtype=like.dtype, device=like.device)
+        if result.shape != like.shape:
+            shapes = f"{tuple(like.shape)}, got {tuple(result.shape)}"
+            raise ValueError(f"CustomRegularizer: {name} must return a tensor of shape {shapes}")
+        return result
+
+    def value(self, v: Tensor) -> Tensor:
+        return self._returned("value", self.value_fn(v), v.new_empty(()))
+
+    def prox(self, s: Tensor, K: Metric) -> Tensor:
+        return self._returned("prox", self.prox_fn(s, torch.as_tensor(K, dtype=s.dtype, device=s.device)), s)
+
+    def subgradient_distance(self, v: Tensor, grad: Tensor) -> Tensor:
+        if self.distance_fn is not None:
+            return self._returned("subgradient_distance", self.distance_fn(v, grad), v.new_empty(()))
+        # a step that moves v by about its own size: with step 1 a prox of bounded range would hide a large gradient
+        size, slope = float(v.norm()), float(grad.norm())
+        t = max(1.0, slope / size) if size > 0 else max(1.0, slope)
+        residual = t * (v - self.prox(t * v - grad, t)).norm()
+        return torch.where(torch.isfinite(self.value(v)), residual, math.inf)
+
+
+@dataclass(frozen=True)
+class FreeIntercept(Regularizer):
+    """`inner` on v[:-1]; the last row, the intercept, is unpenalised, so there is no finite dual (S10).
+
+    Parameters
+    ----------
+    inner : Regularizer
+        Its groups and bounds count the real features only, one fewer than the rows of v.
+    """
+
+    inner: Regularizer
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.inner, Regularizer):
+            raise TypeError(f"FreeIntercept: inner must be a Regularizer, got {self.inner!r}")
+
+    def check(self, features: int) -> None:
+        self.inner.check(features - 1)
+
+    @property
+    def separable(self) -> bool:
+        return self.inner.separable
+
+    @property
+    def quadratic(self) -> bool:
+        return self.inner.quadratic
+
+    def value(self, v: Tensor) -> Tensor:
+        return self.inner.value(v[:-1])
+
+    def prox(self, s: Tensor, K: Metric) -> Tensor:
+        by_row = isinstance(K, Tensor) and K.ndim > 1 and K.shape[0] > 1
+        first, last = (K[:-1], K[-1:]) if by_row else (K, K)  # type: ignore[index]
+        return torch.cat([self.inner.prox(s[:-1], first), s[-1:] / last])  # K > 0
+
+    def subgradient_distance(self, v: Tensor, grad: Tensor) -> Tensor:
+        return torch.hypot(self.inner.subgradient_distance(v[:-1], grad[:-1]), grad[-1].norm())
+
+    def conjugate(self, w: Tensor) -> Tensor:
+        return self.inner.conjugate(w[:-1]) + indicator(w[-1] == 0, w)
