@@ -1,0 +1,92 @@
+"""What a report says, as plain frozen values: `page.py` turns them into one HTML file, experiments make them.
+
+A `Report` is verdicts on claims, then figures. A figure has panels of curves and, or, pictures, its parameters, and a
+table of what each method needed to reach each gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One claim, and whether it held: `holds` is "yes", "no", "partly" or "open"."""
+
+    claim: str
+    protocol: str
+    holds: str
+    number: str
+    why: str
+    figure: str = ""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One run in one panel. `x` and `y` map the name of an axis to equally long columns; None: not measured.
+
+    `method` is a key of `report.style.METHODS` where it is one of ours; `control` marks a control of S11.
+    """
+
+    method: str
+    label: str
+    x: Mapping[str, tuple[float | None, ...]]
+    y: Mapping[str, tuple[float | None, ...]]
+    control: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves on common axes. `x_axes` and `y_axes` map a key of `Curve.x`, `Curve.y` to its words, with units; the
+    first of each is shown first. `log_x`, `log_y` name the axes that are logarithmic."""
+
+    title: str
+    curves: tuple[Curve, ...]
+    x_axes: Mapping[str, str]
+    y_axes: Mapping[str, str]
+    log_x: tuple[str, ...] = ()
+    log_y: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A PNG, with the sentence that stands for it where it cannot be seen."""
+
+    png: bytes
+    alt: str
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells as text; `best` are the (row, column) cells to mark."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    best: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One figure of the report: what it shows, with which parameters, in curves, pictures and a table."""
+
+    id: str
+    title: str
+    caption: str
+    panels: tuple[Panel, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    table: Table | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """The whole page. `about` is what made it: versions, device, seed, command."""
+
+    title: str
+    lead: str
+    verdicts: tuple[Verdict, ...] = ()
+    chapters: tuple[Chapter, ...] = ()
+    about: Mapping[str, Any] = field(default_factory=dict)
