@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from auqadmm.data import DataError, by_class, cifar10, find_root, mnist, svhn
+from auqadmm.data import DataError, by_class, cifar10, locate, mnist, svhn
+from auqadmm.data.sources import DATA_SETS
 
 BESIDE = Path(__file__).parents[2].parent / "shared" / "data"
 
 
 def root(name: str) -> Path:
-    """`$AUQADMM_DATA/<name>` or the folder beside the repository; without either the test is skipped."""
-    explicit = None if os.environ.get("AUQADMM_DATA") else BESIDE
+    """The folder of a data set in `$AUQADMM_DATA` or beside the repository; without either the test is skipped."""
+    beside = None if os.environ.get("AUQADMM_DATA") or not BESIDE.is_dir() else BESIDE
     try:
-        found = find_root(name, explicit)
+        return locate(name, beside, download=False)
     except DataError as error:
         pytest.skip(str(error))
-    return found if any(found.rglob("*.*")) else pytest.skip(f"{found} holds no files")
+
+
+def test_published_checksums_are_those_of_the_files():
+    folder = root("mnist")
+    for source in DATA_SETS["mnist"].train + DATA_SETS["mnist"].test:
+        if not (folder / source.file).exists():
+            pytest.skip(f"{folder} holds no {source.file}")
+        content = (folder / source.file).read_bytes()
+        assert (len(content), hashlib.sha256(content).hexdigest()) == (source.size, source.sha256)
 
 
 def total(images) -> int:
