@@ -37,7 +37,7 @@ def test_a_missing_value_names_its_row(missing):
     X, y = rows(4)
     with pytest.raises(ValueError, match="row 2 has no value"):
         by_column(X, y, ["a", "b", missing, "a"])
-    with pytest.raises(ValueError, match="row 1 and 2 others has no value"):
+    with pytest.raises(ValueError, match=r"row 1 \(and 2 more\) has no value"):
         sites(["a", missing, missing, missing])
 
 

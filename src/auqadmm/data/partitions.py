@@ -173,7 +173,7 @@ def _sites(values: Any) -> tuple[list[Any], np.ndarray]:
         missing = values != values  # NaN and NaT, the only values that differ from themselves
     if missing.any():
         rows = np.flatnonzero(missing)
-        more = f" and {len(rows) - 1} others" if len(rows) > 1 else ""
+        more = f" (and {len(rows) - 1} more)" if len(rows) > 1 else ""
         raise ValueError(f"column_values: row {rows[0]}{more} has no value; fill it in or leave the row out.")
     try:
         names, place = np.unique(values, return_inverse=True)
