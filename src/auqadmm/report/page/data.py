@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -92,10 +93,16 @@ def _panel(panel: Panel, place: Mapping[tuple[str, str, bool], int]) -> dict[str
         )
     return {
         "title": panel.title,
-        "x": [{"key": key, "words": words, "log": key in panel.log_x} for key, words in panel.x_axes.items()],
-        "y": [{"key": key, "words": words, "log": key in panel.log_y} for key, words in panel.y_axes.items()],
+        "x": [_axis(key, words, panel.log_x, None) for key, words in panel.x_axes.items()],
+        "y": [_axis(key, words, panel.log_y, panel.floors.get(key)) for key, words in panel.y_axes.items()],
         "curves": curves,
     }
+
+
+def _axis(key: str, words: str, logarithmic: Sequence[str], floor: float | None) -> dict[str, Any]:
+    if floor is not None and not 0 < floor < LARGEST:
+        raise ValueError(f"The floor of axis {key!r} is {floor}; it must be positive and finite.")
+    return {"key": key, "words": words, "log": key in logarithmic, "floor": floor}
 
 
 def _columns(panel: Panel, curve: Curve) -> tuple[list[np.ndarray | None], list[np.ndarray | None]]:
@@ -134,9 +141,8 @@ def thin(x: Sequence[np.ndarray | None], y: Sequence[np.ndarray | None], points:
         finite = np.isfinite(column)
         low, high = np.where(finite, column, np.inf), np.where(finite, column, -np.inf)
         broken = np.isinf(column)
-        measured = np.flatnonzero(finite)
-        kept.update(int(i) for i in (measured[:1], measured[-1:]) for i in i)
-        for start, stop in zip(edges[:-1], edges[1:], strict=True):
+        kept.update(np.flatnonzero(finite)[[0, -1]].tolist() if finite.any() else ())
+        for start, stop in pairwise(edges.tolist()):
             if finite[start:stop].any():
                 kept.update((start + int(low[start:stop].argmin()), start + int(high[start:stop].argmax())))
             if broken[start:stop].any():

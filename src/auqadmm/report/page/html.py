@@ -21,7 +21,6 @@ from auqadmm.report.page.text import escape, lines, paragraphs, slugs
 
 SCRIPTS = ("scale.js", "marks.js", "chart.js", "readout.js", "zoom.js", "page.js")
 HOLDS = {"yes": "✓", "no": "✗", "partly": "◐", "open": "?"}
-COUNTED = {"yes": "hold", "no": "do not", "partly": "hold partly", "open": "open"}
 PNG = b"\x89PNG\r\n\x1a\n"
 NUMBER = re.compile(r"^[-+−<>≤≥≈~±]*\s*\d[\d\s.,]*(e[-+]?\d+)?\s*([%×x]|[kMGT]?B|m?s)?$", re.IGNORECASE)
 MISSING = {"", "-", "–", "—", "n/a", "nan", "inf"}
@@ -111,11 +110,11 @@ def _verdicts(report: Report, links: Mapping[str, str]) -> str:
     titles = {chapter.id: (n, chapter.title) for n, chapter in enumerate(report.chapters, 1)}
     rows = "".join(_verdict(verdict, links, titles) for verdict in report.verdicts)
     count = Counter(verdict.holds for verdict in report.verdicts)
-    tally = "".join(f"<li>{_badge(holds, f'{count[holds]} {COUNTED[holds]}')}</li>" for holds in HOLDS if count[holds])
+    tally = "".join(f"<li>{_badge(holds, f'{count[holds]} {holds}')}</li>" for holds in HOLDS if count[holds])
     head = "".join(f'<th scope="col">{name}</th>' for name in ("Claim", "Holds", "Number", "Why", "Figure"))
     return f"""<section id="verdicts" aria-labelledby="verdicts-title">
 <h2 id="verdicts-title">Verdicts</h2>
-<ul class="tally" aria-label="Claims that">{tally}</ul>
+<ul class="tally" aria-label="How many claims hold">{tally}</ul>
 <table class="verdicts">
 <thead><tr>{head}</tr></thead>
 <tbody>
@@ -151,7 +150,6 @@ def _chapter(number: int, anchor: str, chapter: Chapter) -> str:
         '<div class="chart"></div></figure>\n'
         for panel in chapter.panels
     )
-    # The series of a chapter without scripts: nothing to draw, so nothing to show.
     charts = f'<div class="tools"></div>\n<div class="panels">\n{panels}</div>\n' if panels else ""
     pictures = "".join(_picture(picture, chapter) for picture in chapter.pictures)
     pictures = f'<div class="pictures">\n{pictures}</div>\n' if pictures else ""

@@ -73,7 +73,7 @@ class Chart {
   floor(way, axis, tens) {
     if (!this.panel[way][axis].log) return undefined;
     const columns = this.panel.curves.map((_, i) => this.column(i, way, axis)).filter((column) => column);
-    return floorOf(columns, tens);
+    return floorOf(columns, tens, this.panel[way][axis].floor);
   }
 
   // Points of every curve on the chosen axes; null where the curve was not measured on one of them.
@@ -110,15 +110,16 @@ class Chart {
     return x && y ? { x, y } : null;
   }
 
-  draw() {
-    this.width = Math.max(Math.round(this.host.clientWidth), 240);
+  // As wide as its place, or as told.
+  draw(width) {
+    this.width = width || Math.max(Math.round(this.host.clientWidth), 240);
     const home = this.home();
     const drawn = this.visible();
     this.root.toggleAttribute("hidden", !home);
     this.say(home);
     if (!home) return this.root.replaceChildren();
     this.layout(drawn, home);
-    const clip = svg("clipPath", { id: this.id }, svg("rect", this.box(4)));
+    const clip = svg("clipPath", { id: this.id }, svg("rect", this.box(this.view ? 0 : 4)));
     this.lines = svg("g", { "clip-path": `url(#${this.id})` });
     const labels = svg("g", { class: "labels" });
     const ends = [];
@@ -133,11 +134,12 @@ class Chart {
   }
 
   layout(drawn, home) {
-    const narrow = this.width < 430;
+    const narrow = this.width < 380;
     const height = Math.round(narrow ? this.width * 0.86 : Math.min(Math.max(this.width * 0.62, 300), 420));
     const longest = Math.max(...drawn.map((d) => widthOf(this.series[d.series].label)));
-    const right = Math.min(longest + 30, this.width * (narrow ? 0.28 : 0.3));
-    this.area = { left: 52, right: this.width - right, top: 24, bottom: height - 46 };
+    this.inset = narrow ? 17 : 24; // from the drawing to the text of a label
+    const right = Math.min(longest + this.inset + 2, Math.max(this.width * 0.3, 96));
+    this.area = { left: 50, right: Math.floor(this.width - right), top: 24, bottom: height - 46 };
     const view = this.view || home;
     this.xAxis = new Axis(this.x.log, ...view.x, this.area.left, this.area.right);
     this.yAxis = new Axis(this.y.log, ...view.y, this.area.bottom, this.area.top);
@@ -210,14 +212,14 @@ class Chart {
     spread(ends, top + 4, bottom - 2);
     for (const { series, x, y, at } of ends) {
       const look = this.series[series];
-      const text = shorten(look.label, this.width - right - 26);
+      const text = shorten(look.label, this.width - right - this.inset);
       group.append(
         svg(
           "g",
           { class: "end c" + look.color, "data-series": series },
-          svg("path", { class: "leader", d: `M${round(x + 5)} ${round(y)}L${round(right + 4)} ${round(y)}L${right + 10} ${round(at)}` }),
-          svg("path", { class: "mark" + (look.control ? " hollow" : ""), d: markerPath(look.marker, right + 16, at, 3.4) }),
-          svg("text", { x: right + 24, y: round(at + 4) }, text, svg("title", {}, look.label)),
+          svg("path", { class: "leader", d: `M${round(x + 5)} ${round(y)}L${round(right + 4)} ${round(y)}L${right + this.inset - 13} ${round(at)}` }),
+          svg("path", { class: "mark" + (look.control ? " hollow" : ""), d: markerPath(look.marker, right + this.inset - 8, at, 3.4) }),
+          svg("text", { x: right + this.inset, y: round(at + 4) }, text, svg("title", {}, look.label)),
         ),
       );
     }
@@ -231,9 +233,11 @@ class Chart {
     const notes = [];
     const points = (n) => (n === 1 ? "1 point" : n + " points");
     const [down, aside, broken] = [sum("clippedY"), sum("clippedX"), sum("broken")];
-    if (down) notes.push(`${points(down)} at or below zero, or below ${number(10 ** yFloor, 2)}: drawn at ${number(10 ** yFloor, 2)}.`);
-    if (aside) notes.push(`${points(aside)} at zero on the horizontal axis: drawn at ${number(10 ** xFloor, 2)}.`);
-    if (broken) notes.push(`${points(broken)} not finite: left out.`);
+    const low = ({ at }) => (Number.isInteger(at) && at < -2 ? power(at) : number(10 ** at, 2));
+    if (down && yFloor.exact) notes.push(`${points(down)} at or below zero, drawn at ${low(yFloor)}.`);
+    if (down && !yFloor.exact) notes.push(`${points(down)} below ${low(yFloor)}, drawn at ${low(yFloor)}.`);
+    if (aside) notes.push(`${points(aside)} at zero of the horizontal axis, drawn at ${low(xFloor)}.`);
+    if (broken) notes.push(`${points(broken)} not finite, left out.`);
     const missing = this.panel.curves.filter((c, i) => !all[i] && this.shown.has(c.series)).map((c) => this.series[c.series].label);
     if (missing.length && drawn.length) notes.push(`Nothing to draw here for ${missing.join(", ")}.`);
     this.note.textContent = notes.join(" ");

@@ -31,7 +31,8 @@ function unpack(column) {
 }
 
 // The lowest value a logarithmic axis shows: points at or below it are drawn on it.
-function floorOf(columns, tens) {
+// "given" is one that the report asks for; "exact": nothing but zeros and negative numbers lies below.
+function floorOf(columns, tens, given) {
   let least = Infinity;
   let most = 0;
   for (const column of columns) {
@@ -41,9 +42,10 @@ function floorOf(columns, tens) {
     }
   }
   if (least === Infinity) return null;
-  const deepest = Math.log10(most) - 18; // what lies deeper is rounding
+  const deepest = given === null ? Math.floor(Math.log10(most) - 18) : Math.log10(given); // deeper is rounding
   const lowest = Math.log10(least);
-  return Math.max(tens ? Math.floor(lowest - 1e-9) : lowest - 0.3, deepest);
+  const natural = tens ? Math.floor(lowest - 1e-9) : lowest - 0.3;
+  return { at: Math.max(natural, deepest), exact: lowest >= deepest };
 }
 
 // Points in axis coordinates. NaN was not measured: the line goes on across it. Infinity breaks the line.
@@ -59,15 +61,15 @@ function pointsOf(X, Y, xFloor, yFloor) {
     }
     let x = X[i];
     let y = Y[i];
-    if (xFloor !== undefined) {
+    if (xFloor) {
       x = x > 0 ? Math.log10(x) : -Infinity;
-      if (x < xFloor) points.clippedX += 1;
-      x = Math.max(x, xFloor);
+      if (x < xFloor.at) points.clippedX += 1;
+      x = Math.max(x, xFloor.at);
     }
-    if (yFloor !== undefined) {
+    if (yFloor) {
       y = y > 0 ? Math.log10(y) : -Infinity;
-      if (y < yFloor) points.clippedY += 1;
-      y = Math.max(y, yFloor);
+      if (y < yFloor.at) points.clippedY += 1;
+      y = Math.max(y, yFloor.at);
     }
     if (broken) points.breaks.add(points.x.length);
     broken = false;

@@ -89,7 +89,10 @@ function buildChapter(section, chapter) {
     const made = choosers(chapter.panels[0], entries);
     if (made.length) tools.append(el("div", { class: "choosers" }, ...made));
   } else {
-    entries.forEach(({ bar }, i) => bar.prepend(el("div", { class: "choosers" }, ...choosers(chapter.panels[i], [entries[i]]))));
+    entries.forEach(({ bar }, i) => {
+      const made = choosers(chapter.panels[i], [entries[i]]);
+      if (made.length) bar.prepend(el("div", { class: "choosers" }, ...made));
+    });
   }
 }
 
@@ -156,6 +159,7 @@ function addDialog() {
     button.addEventListener("click", () => {
       image.src = picture.src;
       image.alt = picture.alt;
+      image.width = 2 * picture.naturalWidth; // or what the window allows
       const title = button.parentElement.querySelector("figcaption");
       caption.textContent = title ? title.textContent : "";
       dialog.showModal();
@@ -168,10 +172,15 @@ function openForPrint() {
   const open = () => {
     opened = opened.concat([...document.querySelectorAll("details:not([open])")]);
     for (const details of opened) details.open = true;
+    for (const chart of allCharts) {
+      const alone = chart.host.closest(".panels").children.length === 1;
+      chart.draw(alone ? 680 : 350); // about what paper has; the drawing is scaled to fit
+    }
   };
   const restore = () => {
     for (const details of opened) details.open = false;
     opened = [];
+    drawAll();
   };
   addEventListener("beforeprint", open);
   addEventListener("afterprint", restore);

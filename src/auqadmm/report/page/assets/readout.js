@@ -48,26 +48,29 @@ class Readout {
     this.place();
   }
 
+  // Curves that stand at the same place share one head line; otherwise each row says where its point is.
   fill(rows) {
-    const { chart } = this;
-    const head = el("tr", {}, el("td", {}), el("th", { scope: "col" }, chart.x.words), el("th", { scope: "col" }, chart.y.words));
-    const body = rows.map(({ look, X, Y }) =>
-      el("tr", {}, el("th", { scope: "row" }, swatch(look), el("span", {}, look.label)), el("td", {}, number(X)), el("td", {}, number(Y))),
-    );
+    const { x, y } = this.chart;
+    const together = rows.every(({ X }) => X === rows[0].X);
+    const th = (words) => el("th", { scope: "col" }, words);
+    const corner = el("th", { scope: "col", class: "where" }, together && rows.length ? `${x.words} ${number(rows[0].X)}` : "");
+    const head = el("tr", {}, corner, ...(together ? [] : [th(x.words)]), th(y.words));
+    const body = rows.map(({ look, X, Y }) => {
+      const name = el("th", { scope: "row" }, swatch(look), el("span", {}, look.label));
+      return el("tr", {}, name, ...(together ? [] : [el("td", {}, number(X))]), el("td", {}, number(Y)));
+    });
     this.box.replaceChildren(el("table", {}, el("thead", {}, head), el("tbody", {}, ...body)));
     this.box.hidden = false;
   }
 
-  // Beside the pointer, on the side with more room; on a narrow screen below the drawing's upper edge.
+  // Below the drawing, or above it where the window ends: what it speaks of stays in sight.
   place() {
     const { chart, box } = this;
-    const scale = chart.root.clientWidth / chart.width || 1;
-    const x = this.at * scale;
-    const room = chart.host.clientWidth;
+    const plot = chart.root.getBoundingClientRect();
     const wide = box.offsetWidth;
-    const left = x < room / 2 ? x + 14 : x - wide - 14;
-    box.style.left = Math.min(Math.max(left, 0), Math.max(room - wide, 0)) + "px";
-    const below = room < 430;
-    box.style.top = (below ? chart.root.clientHeight + 4 : chart.area.top * scale) + "px";
+    const left = (this.at * plot.width) / chart.width - wide / 2;
+    box.style.left = Math.min(Math.max(left, 0), Math.max(chart.host.clientWidth - wide, 0)) + "px";
+    const above = innerHeight - plot.bottom < box.offsetHeight && plot.top > box.offsetHeight + 8;
+    box.style.top = (above ? -box.offsetHeight - 8 : plot.height + 4) + "px";
   }
 }

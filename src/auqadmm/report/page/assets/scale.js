@@ -60,7 +60,7 @@ function logTicks(lo, hi, count) {
     return linearTicks(10 ** lo, 10 ** hi, count).map((t) => ({ at: Math.log10(t.at), text: t.text }));
   }
   const stride = Math.max(1, Math.ceil(decades / Math.max(count, 1)));
-  const between = decades < 2 && count >= 5 ? [1, 2, 5] : [1];
+  const between = decades < 2 ? [1, 2, 5] : [1]; // too many for a short axis: it leaves out what would overlap
   const plain = lo >= -2.01 && (hi <= 4 || lo >= -0.5) && hi <= 15;
   const ticks = [];
   for (let n = Math.floor(lo); n <= Math.ceil(hi); n++) {
