@@ -14,8 +14,11 @@ import pytest
 from matplotlib.figure import Figure
 
 from auqadmm.report.content import Chapter, Curve, Panel, Picture, Report, Table, Verdict
+from auqadmm.report.page import write_page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+DESKTOP = {"width": 1280, "height": 900}
+PHONE = {"width": 360, "height": 740}
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -210,3 +213,38 @@ def chromium() -> Iterator[Any]:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def report():
+    return sample()
+
+
+@pytest.fixture
+def show(browser, tmp_path):
+    """Opens a report; at the end nothing may have failed and nothing but the file may have been asked for."""
+    contexts, complaints, asked = [], [], []
+
+    def open_report(report, viewport=DESKTOP, **options):
+        path = write_page(report, tmp_path / "report.html")
+        contexts.append(browser.new_context(viewport=viewport, **options))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(5000)
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("dialog", lambda dialog: complaints.append(dialog.message))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(path.as_uri())
+        return page
+
+    yield open_report
+    for context in contexts:
+        context.close()
+    assert complaints == []
+    assert [url for url in asked if not url.startswith(("data:", tmp_path.as_uri()))] == []
