@@ -75,6 +75,14 @@ def test_a_switch_hides_and_shows_its_method_in_all_panels_of_the_chapter(show, 
     assert page.evaluate("document.activeElement.className") == "method"
 
 
+def test_pointing_at_a_switch_lights_its_curve(show, report):
+    page = show(report)
+    page.locator("#figure-fig1 .method").nth(2).hover()
+    assert page.locator(".plot").first.locator(".curve.lit").get_attribute("data-series") == "2"
+    page.mouse.move(5, 5)
+    assert page.locator(".lit, .faded").count() == 0
+
+
 def test_controls_are_dashed(show, report):
     page = show(report)
     dashes = (
@@ -202,6 +210,15 @@ def test_the_read_out_shows_a_point_of_every_visible_curve(show, report):
     assert below or above  # it does not cover what it speaks of
     page.mouse.move(5, 5)
     assert not readout.is_visible()
+
+
+def test_a_touch_shows_the_read_out_and_the_next_one_elsewhere_hides_it(show, report):
+    page = show(report, PHONE, has_touch=True)
+    plot = page.locator(".plot").first
+    plot.tap(position={"x": 120, "y": 100})
+    assert page.locator(".readout").first.is_visible()
+    page.locator("#figure-fig1 h2").tap()
+    assert not page.locator(".readout").first.is_visible()
 
 
 def test_odd_numbers_are_drawn_or_named(show):

@@ -21,7 +21,7 @@ def test_no_page_is_wider_than_a_phone(show, report):
 def test_paper_shows_everything_and_no_controls(show, report):
     page = show(report, color_scheme="dark")
     page.emulate_media(media="print", color_scheme="dark")
-    assert page.locator("details:not([open])").count() == 0
+    page.locator("details:not([open])").first.wait_for(state="detached")
     assert page.locator("details dl").nth(1).is_visible()
     for control in (".bar", ".choosers", ".theme", ".skip", ".contents", ".all"):
         assert not page.locator(control).first.is_visible(), control

@@ -22,7 +22,7 @@ class Zoom {
     root.addEventListener("pointermove", (event) => this.move(event));
     root.addEventListener("pointerup", (event) => this.up(event));
     root.addEventListener("pointercancel", () => this.cancel());
-    root.addEventListener("pointerleave", () => this.drag || readout.hide());
+    root.addEventListener("pointerleave", (event) => this.drag || event.pointerType === "touch" || readout.hide());
     root.addEventListener("blur", () => readout.hide());
     root.addEventListener("dblclick", () => this.home());
     root.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
