@@ -9,7 +9,7 @@ The iteration is S2 written on z_j = W_j v − λ_j. One round:
     server   Anderson on z, from scalars (core/acceleration.py); Σ_j z_j follows from Σ_j T z_j
 
 In the metric W = H the reflected resolvent of a quadratic f vanishes, so α near 2 makes this Newton's method.
-Weights are renewed at iterations 2, 4, 8, 16, 32 if they changed by a tenth: finitely often, so S8 applies. What is
+Weights are renewed at iterations 2, 4, 8, …, 1024 if they changed by a tenth: finitely often, so S8 applies. What is
 proved is in docs/theory.md.
 
 Shapes: N blocks, m features, C columns, r directions per block; v and sums over blocks (m, C).
@@ -31,13 +31,14 @@ from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Blocks, Consensus, Residuals, Setup, State
 from auqadmm.core.vstep import LowRankMetric
 from auqadmm.core.weights import sum_blocks
-from auqadmm.curvature.posterior import Posterior, mean_diagonal
+from auqadmm.curvature.posterior import LATENCY, Posterior, mean_diagonal
 from auqadmm.methods.checks import at_least_one, relaxation, whole
 from auqadmm.methods.lowrank_parts import directions, first_parts, next_parts, unpacked
 from auqadmm.methods.lowrank_round import ACCELERATE, BACK, PLAIN, Directive, Round
 
-ALPHA = 1.6
+ALPHA = 1.8
 MOST = 64  # directions per block
+SPEND, PATIENCE, GROWTH = 0.25, 32, 1.25  # when more directions are bought, see `_affordable`
 ROOM = 2**30  # bytes that the directions of all blocks may take on the server
 MARGIN = 1e-3  # by which a basis must win, per coordinate
 
@@ -61,7 +62,7 @@ class Heard:
 @dataclass(frozen=True)
 class Server:
     """The replicated half of the state. `z` is Σ_j z_j; `before` are z and r of the round before; `plain` the step
-    that acceleration replaced; `U` the directions of all blocks, which travel once."""
+    that acceleration replaced; `U` the directions of all blocks, `bought` the iteration they were sent in."""
 
     anderson: Anderson
     directive: Directive
@@ -70,6 +71,7 @@ class Server:
     before: tuple[Tensor, Tensor] | None = None
     plain: Tensor | None = None
     U: Tensor | None = None
+    bought: int = 0
     v_residual: float = 0.0
 
 
@@ -81,9 +83,10 @@ class AUQLR:
     ----------
     rank
         Directions kept per block, at most a quarter of its rows; "auto": every block keeps as many as pay for
-        themselves in bytes (`curvature/posterior.py`), at most 64 and at most what the server has room for.
+        themselves in bytes (`curvature/posterior.py`), at most 64 and at most what the server has room for, and a
+        run that lasts buys more of them.
     relaxation
-        α of S2, 1 ≤ α < 2; None: 1.6 with local solves, 1 without.
+        α of S2, 1 ≤ α < 2; None: 1.8 with local solves, 1 without.
     memory
         Columns of Anderson acceleration; 0 switches it off.
     local
@@ -100,9 +103,9 @@ class AUQLR:
 
     rank: int | str = "auto"
     relaxation: float | None = None
-    memory: int = 8
+    memory: int = 16
     local: bool = True
-    refresh: tuple[int, ...] = (2, 4, 8, 16, 32)
+    refresh: tuple[int, ...] = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
     skip: float = 0.1
     name: ClassVar[str] = "auq-lr"
 
@@ -153,7 +156,7 @@ class AUQLR:
         failed = failed_blocks(state, reduce)
         server, k = self._next_z(old.memory), old.iteration + 1
         found = metric.solve(old.setup.regularizer, server.z, old.v, _tolerance(server))
-        server = replace(self._scheduled(server, k), v_residual=found.residual)
+        server = replace(self._scheduled(old.setup, server, k), v_residual=found.residual)
         shared = replace(
             old,
             iteration=k,
@@ -189,24 +192,43 @@ class AUQLR:
         before = (server.z, heard.r)
         return replace(server, anderson=anderson, directive=directive, z=z, before=before, plain=heard.Tz)
 
-    def _scheduled(self, server: Server, k: int) -> Server:
+    def _scheduled(self, setup: Setup, server: Server, k: int) -> Server:
         """Renew the weights in iteration k + 1? Whether they are stale was found out one round earlier."""
         heard, told = server.heard, server.directive
         assert heard is not None
         posterior = told.contest if heard.turn and told.contest is not None else told.posterior
-        renew = heard.turn or ((k + 1) in self.refresh and heard.stale)
+        due = (k + 1) in self.refresh
+        rank = self._affordable(setup, server, k) if due else 0
+        turn = rank > 0
+        renew = heard.turn or turn or (due and heard.stale)
+        if turn:
+            posterior = replace(posterior, rank=rank, choose=False)
         look_ahead = (k + 2) in self.refresh
-        directive = replace(told, posterior=posterior, refresh=renew, look_ahead=look_ahead, contest=None)
+        directive = replace(told, posterior=posterior, refresh=renew, turn=turn, look_ahead=look_ahead, contest=None)
         anderson = server.anderson.cleared() if renew else server.anderson
-        return replace(server, directive=directive, anderson=anderson)
+        return replace(server, directive=directive, anderson=anderson, bought=k if turn else server.bought)
+
+    def _affordable(self, setup: Setup, server: Server, k: int) -> int:
+        """New directions in iteration k + 1? As many as cost a quarter of the rounds since the last ones; 0: none.
+
+        A run that lasts long will last long: the more rounds it has taken, the more will be saved.
+        """
+        assert server.U is not None
+        if self.rank != "auto" or k + 1 < PATIENCE:
+            return 0
+        size, held = server.U.shape[1:]
+        rank = int(SPEND * (k - server.bought) * (setup.unknowns + LATENCY) / size)
+        rank = min(rank, ROOM // (8 * setup.blocks * size), size)
+        return rank if rank >= GROWTH * max(held, 1) else 0
 
     def _received(self, shared: Consensus, sums: Mapping[str, Tensor], blocks: Any, reduce: Reduce) -> Consensus:
         """Book the sums of a round; renewed weights bring a new metric K."""
         setup, server, metric = shared.setup, shared.memory, shared.metric
         N = setup.blocks
         if server.directive.refresh:
-            parts = reduce.concat(first_parts if server.U is None else next_parts, blocks)
-            U = directions(parts) if server.U is None else server.U
+            new = server.U is None or server.directive.turn
+            parts = reduce.concat(first_parts if new else next_parts, blocks)
+            U = directions(parts) if new else server.U
             # v and the multipliers stay: Σλ = Kv − Σz in the old metric and in the new
             lam_sum = sums["lam_sum"] if metric is None else metric.apply(shared.v) - server.z
             metric = LowRankMetric(unpacked(U, parts, setup.columns, server.directive.posterior.basis(shared.v)))
