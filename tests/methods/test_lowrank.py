@@ -238,7 +238,7 @@ def test_acceleration_that_misleads_is_taken_back(monkeypatch):
     honest = Anderson.coefficients
 
     def wrong(self, against):
-        return honest(self, -25.0 * against)
+        return honest(self, -3.0 * against)
 
     monkeypatch.setattr(Anderson, "coefficients", wrong)
     went_back = []
@@ -371,7 +371,7 @@ def test_auto_says_what_it_chose():
     assert run.method == "auq-lr"
     assert "auto chose auq-lr" in run.message
     method, why = aq.methods.choose(blocks=10_000, features=100_000)
-    assert method.most(10_000, 100_000) == 0
+    assert method.rank == "auto"
     assert "10000 blocks leave no room for directions" in why
 
 

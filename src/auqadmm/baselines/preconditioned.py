@@ -34,10 +34,9 @@ from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Blocks, Consensus, Setup, State
 from auqadmm.core.stopping import is_number
 from auqadmm.core.vstep import LowRankMetric
-from auqadmm.core.weights import sum_blocks
-from auqadmm.curvature.posterior import Posterior, mean_diagonal
+from auqadmm.curvature.posterior import Posterior, second_wins, typical_curvature
 from auqadmm.methods.checks import at_least_one
-from auqadmm.methods.lowrank import AUQLR, MARGIN
+from auqadmm.methods.lowrank import AUQLR, posterior_for
 from auqadmm.methods.lowrank_parts import directions, first_parts, next_parts, unpacked
 
 
@@ -68,8 +67,7 @@ class Visit:
         if self.look:
             sums["stale"] = self._stale(shard, v, U, W, first=blocks is None)
         if self.contest is not None:
-            other = self.contest.weights(shard, v, U, None, self.typical)
-            sums["contest"] = torch.stack([_unexplained(W), _unexplained(other)])
+            sums["contest"] = torch.stack([way.unexplained(shard, v, U) for way in (self.posterior, self.contest)])
         failed = torch.zeros(shard.blocks, dtype=torch.bool, device=shard.device)
         # at a solution the local gradients are the multipliers: a result to start ADMM from
         return Blocks(u, point.grad, W, failed, {"U": U}), sums
@@ -79,15 +77,6 @@ class Visit:
             return torch.tensor(float(not shard.loss.quadratic), dtype=torch.float64, device=shard.device)
         new = self.posterior.weights(shard, v, U, W, self.typical)
         return (new.change(W) >= self.skip).sum().double()
-
-
-def _unexplained(W: LowRank) -> Tensor:
-    """Σ_j log det(diag d_j + φ_j): the smaller, the less the directions and the basis leave unexplained."""
-    return sum_blocks((W.d + W.phi[:, None]).log().sum(1))
-
-
-def _typical(shard: Any, blocks: None, v: Tensor) -> tuple[None, Sums]:
-    return blocks, {"mean": sum_blocks(mean_diagonal(shard, v))}
 
 
 # ---------------------------------------------------------------------- replicated
@@ -142,12 +131,8 @@ class Weighing(Objective):
             blocks=blocks,
             parts=self.reduce.concat(pack, blocks) if visit.renew else None,
             stale="stale" in sums and float(sums["stale"]) > 0,
-            turn="contest" in sums and _clearly_less(sums["contest"], visit.posterior.blocks * v.shape[0]),
+            turn="contest" in sums and second_wins(sums["contest"], visit.posterior.blocks * v.shape[0]),
         )
-
-
-def _clearly_less(scores: Tensor, coordinates: int) -> bool:
-    return float(scores[1]) < float(scores[0]) - MARGIN * coordinates
 
 
 # ---------------------------------------------------------------------- the method
@@ -184,11 +169,10 @@ class PreconditionedLBFGS(LBFGS):
         v = first_point(setup)
         penalty = self.penalty(setup, v)
         l2 = float(penalty.l2.max())
-        most = AUQLR(rank=self.rank).most(setup.blocks, setup.features)
-        posterior = Posterior(most, l2, setup.blocks, setup.seed, self.rank == "auto", intercept=setup.intercept)
+        posterior = posterior_for(self.rank, l2, setup)
         typical = 0.0
         if l2 == 0:  # only then can a block without rows be left without weight
-            typical = float(reduce(_typical, None, v)[1]["mean"]) / setup.blocks
+            typical = float(reduce(typical_curvature, None, v)[1]["mean"]) / setup.blocks
         cosines = None if setup.image is None else replace(posterior, image=setup.image)
         look = 2 in self.refresh
         visit = Visit(posterior, typical, self.skip, setup.scoring, renew=True, look=look, contest=cosines)

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.basis import Kronecker
-from auqadmm.core.lowrank import LowRank
+from auqadmm.core.lowrank import LowRank, spectrum
 from auqadmm.core.weights import sum_blocks
 from auqadmm.curvature.base import draw
 from auqadmm.curvature.basis import cosine_basis
@@ -43,6 +43,7 @@ PROBES = 16
 # millisecond. The two numbers of the model were read off runs with 5, 20 and 100 directions.
 LATENCY = 4096
 LEAST_ROUNDS, SLOPE = 2.0, 2.5
+MARGIN = 1e-3  # by which a basis must win, per coordinate
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,8 @@ class Posterior:
         `total` is the trace of what Q is an eigenbasis of, `payload` the numbers of a round.
         """
         size, found = Q.shape[1:]
-        sigma, E = torch.linalg.eigh(0.5 * (Q.mT @ AQ + AQ.mT @ Q))
-        sigma, E = sigma.flip(-1).clamp(min=0).double(), E.flip(-1)
+        sigma, E = spectrum(0.5 * (Q.mT @ AQ + AQ.mT @ Q))
+        sigma, E = sigma.flip(-1).double(), E.flip(-1)
         left = (total.double()[:, None] - sigma.cumsum(1) + sigma).clamp(min=0)  # after 0, 1, … directions
         floor = (self.l2 / self.blocks + FLOOR * total.double() / size) * (payload / size)
         q = sigma / (left / size + floor[:, None]).clamp(min=torch.finfo(torch.float64).tiny)
@@ -217,6 +218,16 @@ def mean_diagonal(shard: Any, v: Tensor) -> Tensor:
         return model.energy / (m * C)
     Z = draw((1, m, C, PROBES), "rademacher", 0, shard.row_weight).expand(B, m, C, -1)
     return (point.hvp(Z) * Z).mean((1, 2, 3)).clamp(min=0)
+
+
+def typical_curvature(shard: Any, blocks: Any, v: Tensor) -> tuple[Any, dict[str, Tensor]]:
+    """Σ_j of the mean diagonals, a map over blocks."""
+    return blocks, {"mean": sum_blocks(mean_diagonal(shard, v))}
+
+
+def second_wins(unexplained: Tensor, coordinates: int) -> bool:
+    """Does the second of two ways to make weights leave clearly less unexplained, of N·m coordinates?"""
+    return float(unexplained[1]) < float(unexplained[0]) - MARGIN * coordinates
 
 
 def row_variance(shard: Any, W: LowRank) -> Tensor:

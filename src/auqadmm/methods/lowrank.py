@@ -28,10 +28,9 @@ from torch import Tensor
 from auqadmm.core.acceleration import EPSILON, Anderson, D
 from auqadmm.core.consensus import failed_blocks, start_blocks
 from auqadmm.core.reduce import Reduce
-from auqadmm.core.state import Blocks, Consensus, Residuals, Setup, State
+from auqadmm.core.state import Consensus, Residuals, Setup, State
 from auqadmm.core.vstep import LowRankMetric
-from auqadmm.core.weights import sum_blocks
-from auqadmm.curvature.posterior import LATENCY, Posterior, mean_diagonal
+from auqadmm.curvature.posterior import LATENCY, Posterior, second_wins, typical_curvature
 from auqadmm.methods.checks import at_least_one, relaxation, whole
 from auqadmm.methods.lowrank_parts import directions, first_parts, next_parts, unpacked
 from auqadmm.methods.lowrank_round import ACCELERATE, BACK, PLAIN, Directive, Round
@@ -40,7 +39,6 @@ ALPHA = 1.8
 MOST = 64  # directions per block
 SPEND, PATIENCE, GROWTH = 0.25, 32, 1.25  # when more directions are bought, see `_affordable`
 ROOM = 2**30  # bytes that the directions of all blocks may take on the server
-MARGIN = 1e-3  # by which a basis must win, per coordinate
 
 
 @dataclass(frozen=True)
@@ -128,26 +126,17 @@ class AUQLR:
         zero = torch.zeros(setup.features, setup.columns, dtype=torch.float64, device=setup.device)
         v = zero if warm is None else warm.v.to(zero)
         lam = None if warm is None or warm.lam is None else reduce.scatter(warm.lam)
-        posterior = self._posterior(setup)
+        posterior = posterior_for(self.rank, _curvature_of(setup.regularizer), setup)
         shared = Consensus(setup=setup, iteration=0, v=v)
         blocks = reduce.place(start_blocks, lam, shared)
         typical = 0.0
         if posterior.l2 == 0:  # only then can a block without rows be left without weight
-            typical = float(reduce(_typical, blocks, v)[1]["mean"]) / setup.blocks
+            typical = float(reduce(typical_curvature, blocks, v)[1]["mean"]) / setup.blocks
         cosines = None if setup.image is None else replace(posterior, image=setup.image)
         directive = Directive(posterior, typical, refresh=True, contest=cosines)
         shared = replace(shared, memory=Server(Anderson.empty(self.memory, v), directive, zero))
         blocks, sums = reduce(self._round, blocks, (directive, _told(shared)), down=(v,))
         return State(blocks, self._received(shared, sums, blocks, reduce))
-
-    def _posterior(self, setup: Setup) -> Posterior:
-        most, choose = self.most(setup.blocks, setup.features), self.rank == "auto"
-        l2 = _curvature_of(setup.regularizer)
-        return Posterior(most, l2, setup.blocks, setup.seed, choose, intercept=setup.intercept)
-
-    def most(self, blocks: int, features: int) -> int:
-        """Directions that a block may keep."""
-        return min(MOST, ROOM // (8 * blocks * features)) if self.rank == "auto" else int(self.rank)
 
     def step(self, state: State, reduce: Reduce) -> State:
         old = state.shared
@@ -244,7 +233,7 @@ class AUQLR:
             heft=sums.get("heft"),
             against=sums.get("against"),
             stale="stale" in sums and bool(sums["stale"] > 0),
-            turn="contest" in sums and _clearly_less(sums["contest"], MARGIN * N * setup.features),
+            turn="contest" in sums and second_wins(sums["contest"], N * setup.features),
         )
         residuals = Residuals(
             primal=math.sqrt(float(sums["primal"])),
@@ -271,6 +260,17 @@ class AUQLR:
         )
 
 
+def posterior_for(rank: int | str, l2: float, setup: Setup) -> Posterior:
+    """How the weights of a problem are made."""
+    most = most_directions(rank, setup.blocks, setup.features)
+    return Posterior(most, l2, setup.blocks, setup.seed, rank == "auto", intercept=setup.intercept)
+
+
+def most_directions(rank: int | str, blocks: int, features: int) -> int:
+    """Directions that a block may keep from the start."""
+    return min(MOST, ROOM // (8 * blocks * features)) if rank == "auto" else int(rank)
+
+
 def _told(shared: Consensus) -> Consensus:
     """What blocks need of the replicated state: v and the tolerances, not the server's own memory."""
     return replace(shared, memory=None, metric=None)
@@ -281,14 +281,6 @@ def _tolerance(server: Server) -> float:
     assert server.heard is not None
     scale = float(server.z.norm())
     return min(1e-9 * scale, max(1e-5 * server.heard.dual, 1e-13 * scale))
-
-
-def _clearly_less(scores: Tensor, margin: float) -> bool:
-    return float(scores[1]) < float(scores[0]) - margin
-
-
-def _typical(shard: Any, blocks: Blocks, v: Tensor) -> tuple[Blocks, dict[str, Tensor]]:
-    return blocks, {"mean": sum_blocks(mean_diagonal(shard, v))}
 
 
 def _curvature_of(regularizer: Any) -> float:
