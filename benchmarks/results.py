@@ -18,7 +18,8 @@ TUNED = "c-admm-tuned"
 
 @dataclass(frozen=True)
 class Line:
-    """One line of results.csv. Counters are empty where the target was not reached; `uplink` counts numbers."""
+    """One line of results.csv. Counters are empty where the target was not reached; `uplink` counts numbers,
+    `rounds_done` all rounds of the run."""
 
     workload: str
     method: str
@@ -32,6 +33,7 @@ class Line:
     hvps: int | None
     seconds: float | None
     final_gap: float
+    rounds_done: int
     status: str
     message: str
 
@@ -51,7 +53,7 @@ def write(out: Path, done: Sequence[Line], about: dict[str, Any] | None = None) 
 
 def read(paths: Sequence[Path]) -> list[Line]:
     """Lines of several results.csv; a later file replaces the same workload and method of an earlier one."""
-    whole = {"rounds", "iterations", "bytes_up", "bytes_down", "uplink", "hvps"}
+    whole = {"rounds", "iterations", "bytes_up", "bytes_down", "uplink", "hvps", "rounds_done"}
     real = {"target", "seconds", "final_gap"}
 
     def value(name: str, text: str) -> Any:
@@ -84,13 +86,14 @@ def markdown(done: Sequence[Line], skipped: dict[str, str]) -> str:
         if line.rounds is not None:
             return str(line.rounds) + (f" (ρ {line.variant.partition('=')[2]})" if line.variant else "")
         if line.status in ("max_rounds", "time_limit", "converged"):
-            return f"– ({line.final_gap:.0e}{', time' if line.status == 'time_limit' else ''})"
+            return f"– ({line.final_gap:.0e} after {line.rounds_done})"
         return line.status
 
     def uplink(line: Line) -> str:
         return "–" if line.uplink is None else f"{line.uplink / 1000:.1f}"
 
-    text = "Relative objective gap; a dash: not reached, in brackets the gap at the end. c-admm-tuned is an oracle.\n\n"
+    text = "Relative objective gap; a dash: not reached, in brackets the gap at the end and the rounds taken.\n"
+    text += "c-admm-tuned is an oracle.\n\n"
     if done:
         text += table("Rounds to a gap of 1e-6", rounds)
         text += table("Uplink of one worker until then, in thousands of numbers", uplink)
@@ -100,20 +103,7 @@ def markdown(done: Sequence[Line], skipped: dict[str, str]) -> str:
 
 
 # ---------------------------------------------------------------------- the picture
-STYLES = {
-    "c-admm": ("#000000", "-"),
-    "rb-admm": ("#E69F00", "-"),
-    "ac-admm": ("#009E73", "-"),
-    "uq-admm": ("#0072B2", "-"),
-    "auq-admm": ("#56B4E9", "-"),
-    "auq-lr": ("#D55E00", "-"),
-    "auto": ("#D55E00", ":"),
-    "lbfgs": ("#CC79A7", "-"),
-    "lbfgs-w": ("#CC79A7", "-."),
-    "owl-qn": ("#CC79A7", "--"),
-    "fista": ("#CC79A7", ":"),
-    TUNED: ("#777777", "--"),
-}
+DASHES = {"auto": ":", "lbfgs": "--", "lbfgs-w": "--", "owl-qn": "--", "fista": "--", TUNED: ":"}
 
 
 def profile(done: Sequence[Line], path: Path) -> None:
@@ -122,6 +112,8 @@ def profile(done: Sequence[Line], path: Path) -> None:
     Only workloads on which every method was run count; one to which a method does not apply counts as not solved.
     """
     from matplotlib.figure import Figure
+
+    from auqadmm.report.style import method_style
 
     ran = {(x.workload, x.method): x for x in done if x.target == TARGETS[-1] and x.status != "unavailable"}
     methods = list(dict.fromkeys(m for _, m in ran))
@@ -140,8 +132,10 @@ def profile(done: Sequence[Line], path: Path) -> None:
     for m in sorted(methods, key=lambda m: (-len(ratios[m]), ratios[m])):
         x = [1.0, *ratios[m], end]
         share = [k / len(workloads) for k in range(len(ratios[m]) + 1)]
-        color, dashes = STYLES.get(m, ("#AAAAAA", "-."))
-        label = f"{m}{' (oracle)' if m == TUNED else ''}: {len(ratios[m])} of {len(workloads)}"
+        style, dashes = method_style(m), DASHES.get(m, "-")
+        color = "#999999" if m == TUNED else style.color
+        name = "C-ADMM, best ρ (oracle)" if m == TUNED else style.label
+        label = f"{name}: {len(ratios[m])} of {len(workloads)}"
         axes.step(x, [*share, share[-1]], where="post", color=color, linestyle=dashes, linewidth=2, label=label)
     axes.set_xscale("log", base=2)
     axes.set_xlim(1, max(end, 2.0))

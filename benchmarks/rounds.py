@@ -58,6 +58,7 @@ class Outcome:
     variant: str = ""
     final_gap: float = math.nan
     iterations: int = 0
+    rounds: int = 0
     hits: dict[float, Row] = field(default_factory=dict)
 
     @property
@@ -74,11 +75,12 @@ class Watch:
     def __init__(self, optimum: float, max_rounds: int) -> None:
         self.optimum, self.max_rounds = optimum, max_rounds
         self.hits: dict[float, Row] = {}
-        self.gap, self.reason = math.nan, ""
+        self.gap, self.rounds, self.reason = math.nan, 0, ""
 
     def __call__(self, event: aq.Iteration) -> bool:
         row = event.row
         assert row.objective is not None
+        self.rounds = row.rounds
         self.gap = (row.objective - self.optimum) / abs(self.optimum)
         for target in TARGETS:
             if self.gap <= target and row.rounds <= self.max_rounds:
@@ -140,12 +142,12 @@ def run(problem: aq.Problem, method: Any, optimum: float, budget: Budget) -> Out
     except ValueError as error:  # how a method says that a problem is not of its kind
         return Outcome("not applicable", str(error))
     except Exception as error:
-        return Outcome("error", f"{type(error).__name__}: {error}", final_gap=watch.gap, hits=watch.hits)
+        return Outcome("error", f"{type(error).__name__}: {error}", "", watch.gap, rounds=watch.rounds, hits=watch.hits)
     status = watch.reason or str(result.status)
     if status == "interrupted":
         raise KeyboardInterrupt
     status = "max_rounds" if status == "max_iter" else status
-    return Outcome(status, result.message, "", watch.gap, result.n_iter, watch.hits)
+    return Outcome(status, result.message, "", watch.gap, result.n_iter, watch.rounds, watch.hits)
 
 
 def run_named(problem: aq.Problem, name: str, optimum: float, budget: Budget) -> Outcome:
@@ -187,6 +189,7 @@ def lines(workload: str, method: str, outcome: Outcome) -> list[Line]:
             target,
             *counters(outcome.hits.get(target)),
             outcome.final_gap,
+            outcome.rounds,
             outcome.status,
             message,
         )

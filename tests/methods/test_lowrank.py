@@ -223,6 +223,22 @@ def test_a_step_too_far_is_refused():
     assert fine.allowance == pytest.approx(D)
 
 
+def test_relaxation_changes_once_and_memory_starts_anew():
+    """α = 1.8 becomes 1.6 in iteration 32; the differences of the old map are forgotten on both sides."""
+    seen = []
+
+    def watch(event):
+        server, blocks = event.state.shared.memory, event.state.blocks.memory
+        seen.append((server.directive.relaxation, server.anderson.used, blocks.get("dR")))
+
+    problem = least_squares(reduction="sum")
+    aq.solve(problem, LR(rank=1), max_iter=40, certificate_tol=0, abs_tol=0, rel_tol=0, callbacks=[watch])
+    assert [alpha for alpha, _, _ in seen] == 30 * [1.8] + 10 * [1.6]  # the first row tells of iteration 2
+    assert seen[30][1] == 0
+    assert seen[30][2] is None
+    assert seen[33][1] == seen[33][2].shape[-1] - 1  # the newest column is on its way
+
+
 def test_memory_forgets_the_oldest_column():
     anderson = Anderson.empty(2, torch.zeros(2, 1, dtype=torch.float64)).measured(1.0)
     full = torch.tensor([[4.0, 1, 0], [1, 5, 2], [0, 2, 6]], dtype=torch.float64)
@@ -271,7 +287,7 @@ def test_started_at_its_own_solution(model):
 
 def test_gradient_rounds_reach_the_same_optimum_without_hessian_products():
     problem = multinomial()
-    run = aq.solve(problem, LR(local=False, relaxation=1.0), **TIGHT)
+    run = aq.solve(problem, LR(local=False), **TIGHT)
     assert run.status == "converged"
     assert run.history[-1].hvps == 0
     assert run.objective == pytest.approx(aq.solve(problem, "auq-lr", **TIGHT).objective, rel=1e-8)

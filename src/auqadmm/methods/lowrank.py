@@ -35,9 +35,10 @@ from auqadmm.methods.checks import at_least_one, relaxation, whole
 from auqadmm.methods.lowrank_parts import directions, first_parts, next_parts, unpacked
 from auqadmm.methods.lowrank_round import ACCELERATE, BACK, PLAIN, Directive, Round
 
-ALPHA = 1.8
+ALPHA, ALPHA_LATER = 1.8, 1.6  # before and after PATIENCE
 MOST = 64  # directions per block
-SPEND, PATIENCE, GROWTH = 0.25, 32, 1.25  # when more directions are bought, see `_affordable`
+PATIENCE = 32  # iterations from which a run counts as one that lasts
+SPEND, GROWTH = 0.25, 1.25  # how many directions are bought then, see `_affordable`
 ROOM = 2**30  # bytes that the directions of all blocks may take on the server
 
 
@@ -84,7 +85,7 @@ class AUQLR:
         themselves in bytes (`curvature/posterior.py`), at most 64 and at most what the server has room for, and a
         run that lasts buys more of them.
     relaxation
-        α of S2, 1 ≤ α < 2; None: 1.8 with local solves, 1 without.
+        α of S2, 1 ≤ α < 2; None: 1.8, from iteration 32 on 1.6; 1 without local solves.
     memory
         Columns of Anderson acceleration; 0 switches it off.
     local
@@ -118,8 +119,13 @@ class AUQLR:
 
     @property
     def _round(self) -> Round:
-        alpha = (ALPHA if self.local else 1.0) if self.relaxation is None else self.relaxation
-        return Round(alpha, self.memory, self.local, self.skip)
+        return Round(self.memory, self.local, self.skip)
+
+    def _alpha(self, k: int) -> float:
+        """α of iteration k."""
+        if self.relaxation is not None:
+            return self.relaxation
+        return 1.0 if not self.local else ALPHA if k < PATIENCE else ALPHA_LATER
 
     def init(self, setup: Setup, reduce: Reduce) -> State:
         warm = setup.warm
@@ -133,7 +139,7 @@ class AUQLR:
         if posterior.l2 == 0:  # only then can a block without rows be left without weight
             typical = float(reduce(typical_curvature, blocks, v)[1]["mean"]) / setup.blocks
         cosines = None if setup.image is None else replace(posterior, image=setup.image)
-        directive = Directive(posterior, typical, refresh=True, contest=cosines)
+        directive = Directive(posterior, typical, self._alpha(1), refresh=True, contest=cosines)
         shared = replace(shared, memory=Server(Anderson.empty(self.memory, v), directive, zero))
         blocks, sums = reduce(self._round, blocks, (directive, _told(shared)), down=(v,))
         return State(blocks, self._received(shared, sums, blocks, reduce))
@@ -192,9 +198,18 @@ class AUQLR:
         renew = heard.turn or turn or (due and heard.stale)
         if turn:
             posterior = replace(posterior, rank=rank, choose=False)
-        look_ahead = (k + 2) in self.refresh
-        directive = replace(told, posterior=posterior, refresh=renew, turn=turn, look_ahead=look_ahead, contest=None)
-        anderson = server.anderson.cleared() if renew else server.anderson
+        look_ahead, alpha = (k + 2) in self.refresh, self._alpha(k + 1)
+        directive = replace(
+            told,
+            posterior=posterior,
+            relaxation=alpha,
+            refresh=renew,
+            turn=turn,
+            look_ahead=look_ahead,
+            forget=renew or alpha != told.relaxation,  # another map: what was learned of the old one does not count
+            contest=None,
+        )
+        anderson = server.anderson.cleared() if directive.forget else server.anderson
         return replace(server, directive=directive, anderson=anderson, bought=k if turn else server.bought)
 
     def _affordable(self, setup: Setup, server: Server, k: int) -> int:

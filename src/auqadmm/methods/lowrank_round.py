@@ -36,23 +36,25 @@ ACCURACY = 10.0
 @dataclass(frozen=True)
 class Directive:
     """What the server tells the blocks along with v. `refresh`: renew the weights, with `turn` also the directions;
-    `contest` is another way to make weights: which is better?"""
+    `look_ahead`: would new weights differ? `forget` the differences of earlier rounds; `contest` is another way to
+    make weights: which is better?"""
 
     posterior: Posterior
     typical: float = 0.0
+    relaxation: float = 1.0
     action: int = KEEP
     gamma: Tensor | None = None
     refresh: bool = False
     turn: bool = False
     look_ahead: bool = False
+    forget: bool = False
     contest: Posterior | None = None
 
 
 @dataclass(frozen=True)
 class Round:
-    """One round of every block: `relaxation` α, `memory` columns, `local` solves or gradient steps."""
+    """One round of every block: `memory` columns, `local` solves or gradient steps."""
 
-    relaxation: float
     memory: int
     local: bool
     skip: float
@@ -60,6 +62,8 @@ class Round:
     def __call__(self, shard: Any, blocks: Blocks, told: tuple[Directive, Consensus]) -> tuple[Blocks, Sums]:
         directive, shared = told
         memory = _moved(blocks.memory, directive)
+        if directive.forget:
+            memory = {name: memory[name] for name in ("U", "z", "plain") if name in memory}
         v = shard.expand(shared.v)
         sums: Sums = {}
         W, lam = blocks.W, blocks.lam
@@ -75,7 +79,7 @@ class Round:
                     sums["contest"] = torch.stack([way.unexplained(shard, shared.v, memory["U"]) for way in ways])
         found, spent = self._solve(shard, W, v, lam, blocks, shared)
         u = found.u
-        Tz = W.apply(self.relaxation * u + (1 - self.relaxation) * v) - lam
+        Tz = W.apply(directive.relaxation * u + (1 - directive.relaxation) * v) - lam
         r = Tz - memory["z"]
         Wr = W.solve(r)
         memory, more = self._columns(W, memory, r, Wr)
