@@ -50,7 +50,7 @@ def solve(
         What to solve.
     method
         "auto" (recommended), "c-admm", "rb-admm", "ac-admm", "uq-admm", "auq-admm", "auq-lr", or an object such as
-        `methods.AUQ(interval=(0.1, 1.0), rank=5)`. For comparison, what people use instead: "lbfgs", "lbfgs-w", "owl-qn",
+        `methods.AUQ(interval=(0.1, 1.0), rank=5)`. What people use instead: "lbfgs", "lbfgs-w", "owl-qn",
         "fista".
     engine
         Where blocks live: "local", all in this process.
