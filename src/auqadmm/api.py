@@ -107,8 +107,8 @@ def solve(
         image=problem.image,
     )
     result = run(chosen, setup, reduce, stopping, callbacks, evaluate_every)
-    message = f"{result.message} {reason}" if reason else result.message
-    return replace(result, message=message, classes=census.classes, has_intercept=census.intercept)
+    chose = f" (auto chose {result.method}: {reason}{methods.found(result.weights)}.)" if reason else ""
+    return replace(result, message=result.message + chose, classes=census.classes, has_intercept=census.intercept)
 
 
 _local = local  # the parameter of the same name hides the module inside `solve`
@@ -117,8 +117,7 @@ _local = local  # the parameter of the same name hides the module inside `solve`
 def _method(method: Any, problem: Problem) -> tuple[Any, str]:
     """The method, and what to say of the choice where it was ours."""
     if isinstance(method, str) and method.lower() == "auto":
-        chosen, why = methods.choose(problem.census.blocks, problem.census.features)
-        return chosen, f"(auto chose {chosen.name}: {why}.)"
+        return methods.choose(problem.census.blocks, problem.census.features)
     return methods.resolve(method, {**methods.KNOWN, **baselines.KNOWN}), ""
 
 

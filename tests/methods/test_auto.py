@@ -60,4 +60,4 @@ def test_it_says_what_it_chose():
     X = [[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]
     run = aq.solve(aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X, [1.0, 2.0, 3.0])]))
     assert run.method == "auq-lr"
-    assert "(auto chose auq-lr: curvature weights need the fewest rounds.)" in run.message
+    assert "(auto chose auq-lr: curvature weights need the fewest rounds; 0 directions per block paid" in run.message

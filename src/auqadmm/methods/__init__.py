@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from auqadmm.methods.auto import choose
+from auqadmm.methods.auto import choose, found
 from auqadmm.methods.balanced import RB
 from auqadmm.methods.constant import C
 from auqadmm.methods.lowrank import AUQLR
 from auqadmm.methods.spectral import AC
 from auqadmm.methods.uncertainty import AUQ, UQ
 
-__all__ = ["AC", "AUQ", "AUQLR", "KNOWN", "RB", "UQ", "C", "choose", "resolve"]
+__all__ = ["AC", "AUQ", "AUQLR", "KNOWN", "RB", "UQ", "C", "choose", "found", "resolve"]
 
 KNOWN: dict[str, Any] = {method.name: method for method in (C, RB, AC, UQ, AUQ, AUQLR)}
 
