@@ -28,7 +28,7 @@ from torch import Tensor
 from auqadmm.core.certificate import Certifier
 from auqadmm.core.reduce import Reduce
 from auqadmm.engines import LocalEngine
-from auqadmm.problem import L2, ElasticNet, LeastSquares, Problem, SmoothedHinge
+from auqadmm.problem import L2, ElasticNet, InputError, LeastSquares, Problem, SmoothedHinge
 
 # the solvers aim lower than what is asked of them
 KKT = 1e-9
@@ -48,8 +48,13 @@ class Optimum:
 def compute(problem: Problem, device: str = "cpu") -> Optimum:
     """Solve and certify."""
     shard = problem.shard(torch.float64, torch.device(device))
-    elastic = isinstance(problem.loss, LeastSquares)
-    v, how = (_pivoting if elastic else _newton)(shard, problem.regularizer)
+    match problem.loss, problem.regularizer:
+        case LeastSquares(), ElasticNet() as g:
+            v, how = _pivoting(shard, g)
+        case _, L2() as g:
+            v, how = _newton(shard, g)
+        case loss, g:
+            raise InputError(f"No optimum is known how to find for {type(loss).__name__} with {type(g).__name__}.")
     certifier = Certifier(Reduce(LocalEngine(shard)), problem.g, torch.zeros_like(v), None)
     found = certifier.certify(None, v, gap=True)
     return Optimum(found.objective, found.kkt, found.gap, how)

