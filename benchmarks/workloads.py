@@ -100,7 +100,7 @@ class Workload:
                 iid(X, y, self._blocks, SEED) if self.split == "iid" else dirichlet(X, y, self._blocks, DIRICHLET, SEED)
             )
         loss, g = self._terms()
-        return aq.Problem(loss, g, [(X / SCALE[self.data], y) for X, y in blocks])
+        return aq.Problem(loss, g, [(X / SCALE[self.data], y) for X, y in blocks], image=images.shape)
 
     def _terms(self) -> tuple[aq.LeastSquares | aq.Multinomial | aq.SmoothedHinge, aq.ElasticNet | aq.L2]:
         match self.model:

@@ -103,6 +103,7 @@ def solve(
         start=start,
         precision=float(torch.finfo(shard.dtype).eps),
         warm=_warm(warm_start, problem),
+        image=problem.image,
     )
     result = run(chosen, setup, reduce, stopping, callbacks, evaluate_every)
     message = f"{result.message} {reason}" if reason else result.message

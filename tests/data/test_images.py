@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from auqadmm.data import DataError, cifar10, find_root, mnist, svhn
+from auqadmm.data import DataError, cifar10, digits, mnist, svhn
 
 N = 12
 
@@ -92,6 +92,14 @@ def test_svhn_has_the_row_order_of_cifar(tmp_path, colour, count):
 def test_svhn_labels_may_be_doubles(tmp_path, colour):
     write_svhn(tmp_path, *colour, y=np.where(colour[1] == 0, 10.0, colour[1])[:, None])
     np.testing.assert_array_equal(svhn(tmp_path).y, colour[1])
+
+
+def test_digits():
+    images = digits()
+    assert (images.X.shape, images.X.dtype, images.y.dtype) == ((1797, 64), np.uint8, np.int64)
+    assert (images.shape, images.X.max(), images.white) == ((8, 8), 16, 16)
+    with pytest.raises(DataError, match="no test images"):
+        digits(train=False)
 
 
 # ---------------------------------------------------------------------- what is wrong
@@ -254,19 +262,3 @@ class TestSvhnRefuses:
             path.write_bytes(data)
             with suppress(DataError):  # and no other kind of error
                 assert svhn(tmp_path).X.shape == (N, 3072)
-
-
-# ---------------------------------------------------------------------- where it is
-def test_find_root(tmp_path, monkeypatch):
-    (tmp_path / "mnist").mkdir()
-    monkeypatch.delenv("AUQADMM_DATA", raising=False)
-    assert find_root("mnist", tmp_path) == tmp_path / "mnist"
-    assert find_root("mnist", tmp_path / "mnist") == tmp_path / "mnist"
-    with pytest.raises(DataError, match="AUQADMM_DATA"):
-        find_root("mnist")
-    with pytest.raises(DataError, match="nowhere"):
-        find_root("mnist", tmp_path / "nowhere")
-    monkeypatch.setenv("AUQADMM_DATA", str(tmp_path))
-    assert find_root("mnist") == tmp_path / "mnist"
-    with pytest.raises(DataError, match=str(tmp_path / "svhn")):
-        find_root("svhn")

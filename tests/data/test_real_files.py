@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from auqadmm.data import DataError, by_class, cifar10, find_root, mnist, svhn
+from auqadmm.data import DataError, by_class, cifar10, find, load, locate, mnist, svhn
+from auqadmm.data.sources import DATA_SETS
 
 BESIDE = Path(__file__).parents[2].parent / "shared" / "data"
 
 
 def root(name: str) -> Path:
-    """`$AUQADMM_DATA/<name>` or the folder beside the repository; without either the test is skipped."""
-    explicit = None if os.environ.get("AUQADMM_DATA") else BESIDE
+    """The folder of a data set in `$AUQADMM_DATA` or beside the repository; without either the test is skipped."""
+    beside = None if os.environ.get("AUQADMM_DATA") or not BESIDE.is_dir() else BESIDE
     try:
-        found = find_root(name, explicit)
+        return locate(name, beside, download=False)
     except DataError as error:
         pytest.skip(str(error))
-    return found if any(found.rglob("*.*")) else pytest.skip(f"{found} holds no files")
+
+
+def test_published_checksums_are_those_of_the_files():
+    folder = root("mnist")
+    for source in DATA_SETS["mnist"].train + DATA_SETS["mnist"].test:
+        if not (folder / source.file).exists():
+            pytest.skip(f"{folder} holds no {source.file}")
+        content = (folder / source.file).read_bytes()
+        assert (len(content), hashlib.sha256(content).hexdigest()) == (source.size, source.sha256)
 
 
 def total(images) -> int:
@@ -58,3 +70,54 @@ def test_svhn():
     if len(train.y) == 17_000:
         assert total(train) == 6_045_654_453
         assert np.bincount(train.y).tolist() == [4500] * 2 + [1000] * 8
+
+
+# ---------------------------------------------------------------------- the same files, spoilt, and downloaded
+SPOILT = {
+    "truncated": lambda data: data[: len(data) // 3],
+    "nearly whole": lambda data: data[:-1],
+    "empty": lambda data: b"",
+    "too long": lambda data: data + b"more",
+    "a page": lambda data: b"<!DOCTYPE html><html>Not found</html>",
+    "ones": lambda data: b"\xff" * len(data),
+    "reversed": lambda data: data[::-1],
+}
+
+
+@pytest.mark.parametrize("how", SPOILT)
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("mnist", "t10k-images-idx3-ubyte.gz"),
+        ("mnist", "t10k-labels-idx1-ubyte.gz"),
+        ("cifar10", "cifar-10-batches-bin/test_batch.bin"),
+        ("svhn", "test_32x32.mat"),
+    ],
+)
+def test_a_spoilt_file_is_one_sentence(tmp_path, name, file, how):
+    folder = root(name)
+    shutil.copytree(folder, tmp_path / name, ignore=lambda _, names: [n for n in names if "train" in n or "data_" in n])
+    path = tmp_path / name / file
+    data = path.read_bytes()
+    path.chmod(0o644)
+    path.write_bytes(SPOILT[how](data))
+    with pytest.raises(DataError) as caught:
+        load(name, tmp_path, train=False)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_mnist_under_its_published_checksums(site, tmp_path, monkeypatch):
+    """The real files from a server of our own: what a download from the real address would give."""
+    folder, mnist_set = root("mnist"), DATA_SETS["mnist"]
+    monkeypatch.delenv("AUQADMM_DATA", raising=False)
+    monkeypatch.setattr(find, "user_cache", lambda: tmp_path)
+    for source in mnist_set.test:
+        if not (folder / source.file).exists():
+            pytest.skip(f"{folder} holds no {source.file}")
+        site.pages[f"/{source.file}"] = (folder / source.file).read_bytes()
+    moved = tuple(replace(source, url=f"{site.address}/{source.file}") for source in mnist_set.test)
+    monkeypatch.setitem(find.DATA_SETS, "mnist", replace(mnist_set, test=moved))
+    assert len(load("mnist", train=False).y) == 10_000
+    with pytest.raises(DataError, match="may not be downloaded"):
+        load("mnist", download=False)

@@ -144,6 +144,41 @@ def test_directions_are_at_most_a_quarter_of_the_rows():
     assert used.tolist() == [1, 3, 6]
 
 
+def test_the_number_of_directions_follows_from_the_data():
+    """A block whose rows lie in a plane keeps two directions; one with a flat spectrum and strong l2 needs none."""
+    rng = np.random.default_rng(0)
+    flat = rng.normal(size=(400, 30))
+    plane = rng.normal(size=(400, 2)) @ rng.normal(size=(2, 30)) * 10 + 1e-4 * flat
+    blocks = [(X, X[:, 0]) for X in (plane, flat, plane[:5])]
+    (w, *_) = recorded(aq.Problem(aq.LeastSquares(), aq.L2(1e4), blocks), LR(), steps=2)
+    assert (w.U.norm(dim=1) > 0.5).sum(1).tolist() == [2, 0, 2]
+    assert w.U.shape[2] == 2, "no room is taken for directions that nobody keeps"
+
+
+def test_more_columns_pay_for_more_directions():
+    """A direction costs as much whatever C is, a round costs C times more."""
+    X = np.random.default_rng(0).normal(size=(3000, 200)) / np.arange(1, 201)
+    found = []
+    for C in (2, 40):
+        y = np.arange(3000) % C
+        (w, *_) = recorded(aq.Problem(aq.Multinomial(), aq.L2(1e-2), [(X, y)]), LR(), steps=1)
+        found.append(w.U.shape[2])
+    assert found[0] < found[1]
+
+
+def test_blocks_may_keep_different_numbers_of_directions():
+    """What the server puts together from the parts is the sum of what the blocks hold."""
+    rng = np.random.default_rng(1)
+    X = [rng.normal(size=(n, 8)) / np.arange(1, 9) ** p for n, p in ((60, 0), (9, 1), (60, 3), (0, 0))]
+    problem = aq.Problem(aq.LeastSquares(), aq.L2(0.1), [(x, x.sum(1)) for x in X])
+    seen = []
+    aq.solve(problem, LR(), max_iter=2, certificate_tol=0, callbacks=[lambda e: seen.append(e.state) and False])
+    W, K = seen[-1].blocks.W, seen[-1].shared.metric
+    assert len(set((W.U.norm(dim=1) > 0.5).sum(1).tolist())) > 1
+    v = torch.from_numpy(rng.normal(size=(8, 1)))
+    torch.testing.assert_close(K.apply(v), W.apply(v.expand(4, 8, 1)).sum(0))
+
+
 def test_the_posterior_without_l2_gives_an_empty_block_some_weight():
     blocks = [*regression_blocks(), (np.zeros((0, 6)), np.zeros(0))]
     problem = least_squares(blocks, regularizer=aq.L1(0.05))
@@ -236,7 +271,7 @@ def test_bytes_are_counted_and_the_directions_travel_once():
     up = [b.bytes_up // 8 - a.bytes_up // 8 for a, b in itertools.pairwise(rows)]
     scalars = 8
     # the first message holds the directions and the weights besides Tz, Σλ and the scalars
-    assert rows[0].bytes_up // 8 == n + scalars + m * r + weights + n + 1
+    assert rows[0].bytes_up // 8 == n + scalars + m * r + 1 + weights + n + 1
     assert min(up) == n + scalars + (0 if up[0] == n + scalars else 3)
     assert max(up) <= n + scalars + weights + 1 + 3 * 9
     assert all(b.rounds - a.rounds == 1 for a, b in itertools.pairwise(rows))
@@ -244,18 +279,39 @@ def test_bytes_are_counted_and_the_directions_travel_once():
 
 @pytest.mark.parametrize("image", [(1, 5), (5, 1), (1, 5, 1)])
 def test_an_image_basis_keeps_the_answer(image):
-    problem = least_squares(class_to_real(), reduction="sum")
-    plain = aq.solve(problem, "auq-lr", **TIGHT)
-    run = aq.solve(problem, LR(image=image), **TIGHT)
-    assert run.status == "converged"
-    assert run.objective == pytest.approx(plain.objective, rel=1e-8)
+    blocks, g = class_to_real(), aq.ElasticNet(0.1, 1e-3)
+    for loss in (aq.LeastSquares(), aq.Huber(0.3)):
+        for intercept in (False, True):
+            plain = aq.solve(aq.Problem(loss, g, blocks, intercept), LR(rank=0), **TIGHT)
+            run = aq.solve(aq.Problem(loss, g, blocks, intercept, image), LR(rank=0), **TIGHT)
+            assert run.status == "converged"
+            assert run.weights.F is not None
+            assert plain.weights.F is None
+            assert run.objective == pytest.approx(plain.objective, rel=1e-8)
 
 
-def class_to_real():
+def test_an_image_basis_saves_rounds_where_pixels_are_alike():
+    blocks = [(X, X[:, 0]) for X, _ in class_to_real(12)]
+    rounds = [
+        aq.solve(aq.Problem(aq.LeastSquares(), aq.L2(1e-3), blocks, image=image), LR(rank=0), **TIGHT).n_iter
+        for image in (None, (3, 4))
+    ]
+    assert rounds[1] < rounds[0]
+
+
+def test_pixels_that_are_not_alike_keep_their_own_basis():
+    rng = np.random.default_rng(0)
+    scales = np.array([10.0, 0.1, 3.0, 0.01, 1.0, 0.3])
+    blocks = [(rng.normal(size=(50, 6)) * scales, rng.normal(size=50)) for _ in range(3)]
+    run = aq.solve(aq.Problem(aq.LeastSquares(), aq.L2(0.1), blocks, image=(2, 3)), "auq-lr")
+    assert run.weights.F is None
+
+
+def class_to_real(features=5):
     """Neighbouring features that are alike, as pixels are: the cosine basis has something to find."""
     rng = np.random.default_rng(0)
-    mix = np.exp(-0.5 * np.subtract.outer(np.arange(5), np.arange(5)) ** 2)
-    return [(X @ mix, X[:, 0]) for X in rng.normal(size=(3, 30, 5))]
+    mix = np.exp(-0.5 * np.subtract.outer(np.arange(features), np.arange(features)) ** 2)
+    return [(X @ mix, X[:, 0]) for X in rng.normal(size=(3, 30, features))]
 
 
 def test_what_cannot_work_is_refused():
@@ -267,8 +323,12 @@ def test_what_cannot_work_is_refused():
     ):
         with pytest.raises(ValueError, match=words):
             LR(**options)
-    with pytest.raises(ValueError, match=r"image=\(2, 2\) has 4 pixels but the problem has 6 features"):
-        aq.solve(least_squares(), LR(image=(2, 2)))
+    (X, y), *_ = regression_blocks()
+    with pytest.raises(ValueError, match=r"image=\(2, 2\) has 4 pixels but the blocks have 6 features"):
+        aq.Problem(aq.LeastSquares(), aq.Zero(), [(X, y)], image=(2, 2))
+    for image in (6, (6,), (2.5, 3), (0, 6), "ab", (1, 1, 2, 3)):
+        with pytest.raises(ValueError, match=r"image must be \(height, width\) or"):
+            aq.Problem(aq.LeastSquares(), aq.Zero(), [(X, y)], image=image)
 
 
 def test_against_scipy_on_weakly_regularised_sums():
@@ -297,8 +357,8 @@ def test_auto_says_what_it_chose():
     assert run.method == "auq-lr"
     assert "auto chose auq-lr" in run.message
     method, why = aq.methods.choose(blocks=10_000, features=100_000)
-    assert method.rank == 0
-    assert "0 directions per block" in why
+    assert method.most(10_000, 100_000) == 0
+    assert "10000 blocks leave no room for directions" in why
 
 
 def test_float32_blocks():

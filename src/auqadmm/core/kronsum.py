@@ -29,7 +29,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from auqadmm.core.lowrank import LowRank, half, spectrum
+from auqadmm.core.lowrank import Basis, LowRank, dense_basis, half, spectrum
 from auqadmm.core.weights import sum_blocks
 
 DENSE = 4096  # C = 1: up to this m, K may be formed
@@ -152,7 +152,7 @@ class KroneckerSum:
         """K restricted to the active coordinates, (a, a)."""
         row, column = active.nonzero().unbind(1)
         S, r = self.parts.S, self.parts.U.shape[-1]
-        F = self.parts.F
+        F = None if self.parts.F is None else dense_basis(self.parts.F)
         K = torch.diag(self.kappa.expand(len(row)))
         for j, S_j in enumerate(S):
             G = self.G[row, j * r : (j + 1) * r]
@@ -166,8 +166,8 @@ class KroneckerSum:
 
     def weighted(self, q: Tensor) -> Tensor:
         """Σ_j q_j A_j + κI, (m, m); q (N,)."""
-        F, r = self.parts.F, self.parts.U.shape[-1]
-        rest = q @ self.parts.d
+        F = None if self.parts.F is None else dense_basis(self.parts.F)
+        r, rest = self.parts.U.shape[-1], q @ self.parts.d
         K = (self.G * q.repeat_interleave(r)) @ self.G.mT
         K = K + (torch.diag(rest) if F is None else F.mT @ (rest[:, None] * F))
         return K + self.kappa * torch.eye(len(rest), dtype=K.dtype, device=K.device)
@@ -194,7 +194,7 @@ class Woodbury:
     """D⁻¹ − D⁻¹ G Rᵀ R Gᵀ D⁻¹ per column in the bases F and P. inverse = D⁻¹ (m, C), G (m, R'), root (C, R', R')."""
 
     P: Tensor
-    F: Tensor | None
+    F: Basis
     inverse: Tensor
     G: Tensor
     root: Tensor

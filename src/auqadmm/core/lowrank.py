@@ -17,7 +17,8 @@ A loss without this Kronecker structure sets `joint`: the unknown is flattened, 
 Reference: G. H. Golub, C. F. Van Loan, Matrix Computations, 4th ed., sections 2.1.4 and 12.3.
 
 Shapes: B blocks, m features, C columns, r directions; x is (B, m, C) or (B, m, C, k) with k right-hand sides;
-U (B, m, r), M (B, r, r), d (B, m), S (B, C, C), phi (B,), F (m, m) or None for the identity.
+U (B, m, r), M (B, r, r), d (B, m), S (B, C, C), phi (B,), F (m, m) or None for the
+identity.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+
+from auqadmm.core.basis import Kronecker
+
+Basis = Tensor | Kronecker | None
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class LowRank:
     d: Tensor
     S: Tensor
     phi: Tensor
-    F: Tensor | None = None
+    F: Basis = None
     joint: bool = False
     columns: int = 1
     curved: ClassVar[bool] = True  # a model of the curvature: it preconditions local solves
@@ -112,8 +117,8 @@ class LowRank:
     def double(self) -> LowRank:
         """The same weights in float64 (itself where they are)."""
         parts: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        wide = {name: x.double() for name, x in parts.items() if isinstance(x, Tensor)}
-        return self if all(wide[name] is parts[name] for name in wide) else replace(self, **(parts | wide))
+        wide = {name: x.double() for name, x in parts.items() if isinstance(x, Tensor | Kronecker)}
+        return self if self.d.dtype == torch.float64 else replace(self, **(parts | wide))
 
     def change(self, old: LowRank) -> Tensor:
         """‖W − W_old‖_F / ‖W_old‖_F of every block, (B,), without forming either.
@@ -158,7 +163,7 @@ class LowRank:
 class _Inverse:
     """W_j⁻¹ in float64. Q (B, C, C), sigma (B, C), D (B, m, C), G (B, m, r), chol (B, C, r, r)."""
 
-    F: Tensor | None
+    F: Basis
     Q: Tensor
     sigma: Tensor
     D: Tensor
@@ -234,7 +239,7 @@ def _inner(a: LowRank, b: LowRank) -> Tensor:
     return low + (_along(a.U, a.M, b.F) * b.d).sum(1) + (_along(b.U, b.M, a.F) * a.d).sum(1) + _diagonals(a, b)
 
 
-def _along(U: Tensor, M: Tensor, F: Tensor | None) -> Tensor:
+def _along(U: Tensor, M: Tensor, F: Basis) -> Tensor:
     """The diagonal of F U M Uᵀ Fᵀ, (B, m)."""
     FU = U if F is None else F @ U
     return ((FU @ M) * FU).sum(2)
@@ -247,11 +252,17 @@ def _diagonals(a: LowRank, b: LowRank) -> Tensor:
     if a.F is None or b.F is None:
         turn = b.F.mT if a.F is None else a.F  # type: ignore[union-attr]  # not both are None
     else:
-        turn = a.F @ b.F.mT
+        turn = dense_basis(a.F) @ dense_basis(b.F).mT
     return ((a.d @ turn.square()) * b.d).sum(1)
 
 
-def _same(a: Tensor | None, b: Tensor | None) -> bool:
-    if a is None or b is None:
+def dense_basis(F: Tensor | Kronecker) -> Tensor:
+    return F.dense() if isinstance(F, Kronecker) else F
+
+
+def _same(a: Basis, b: Basis) -> bool:
+    if a is b or a is None or b is None:
         return a is b
-    return a is b or (a.shape == b.shape and torch.equal(a, b))
+    if isinstance(a, Kronecker) or isinstance(b, Kronecker):
+        return isinstance(a, Kronecker) and a.equal(b)
+    return a.shape == b.shape and torch.equal(a, b)

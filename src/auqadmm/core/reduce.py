@@ -7,6 +7,7 @@ the engine or on how many blocks share a process.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -32,7 +33,8 @@ class Engine(Protocol):
         ...
 
     def map_concat(self, fn: Callable[[Any, Any], dict[str, Tensor]], blocks: Any) -> dict[str, Tensor]:
-        """`fn(shard, blocks)` gives arrays (B, …); returns (N, …) of each, in the order of the blocks."""
+        """`fn(shard, blocks)` gives arrays whose first axis goes along the blocks here, any number of entries each;
+        returns each of them for all blocks, in the order of the blocks. A process holds consecutive blocks."""
         ...
 
     def gather(self, fn: Callable[[Any, Any], Tensor], blocks: Any) -> Tensor:
@@ -75,9 +77,12 @@ class Reduce:
         return blocks, extremes
 
     def concat(self, fn: Callable[[Any, Any], dict[str, Tensor]], blocks: Any) -> dict[str, Tensor]:
-        """Parts of all blocks side by side. They leave with the message of the round before: bytes, no round."""
+        """Parts of all blocks side by side. They leave with the message of the round before: bytes, no round.
+
+        Blocks may send different amounts; what counts is the mean.
+        """
         parts = self.engine.map_concat(fn, blocks)
-        self.traffic.up += 8 * sum(x.numel() // max(1, x.shape[0]) for x in parts.values())
+        self.traffic.up += math.ceil(8 * sum(x.numel() for x in parts.values()) / len(self.engine.names))
         return parts
 
     def free(self, fn: MapFn, blocks: Any, shared: Any) -> dict[str, Tensor]:

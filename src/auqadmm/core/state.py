@@ -40,7 +40,8 @@ class WarmStart:
 
 @dataclass(frozen=True)
 class Setup:
-    """What stays fixed during a run, replicated: sizes, g, the u-step `solve`, how to start."""
+    """What stays fixed during a run, replicated: sizes, g, the u-step `solve`, how to start, and the shape of the image
+    that the features are the pixels of, if they are."""
 
     blocks: int
     features: int
@@ -54,6 +55,7 @@ class Setup:
     scoring: bool = False
     precision: float = 2.3e-16
     warm: WarmStart | None = None
+    image: tuple[int, ...] | None = None
 
     @property
     def unknowns(self) -> int:

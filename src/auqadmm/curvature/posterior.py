@@ -8,6 +8,12 @@ U_j is the leading right singular basis of block j's rows, found by subspace ite
 X_j are used; nothing of size m×m is formed. A loss without rows (CustomLoss) gets the same from Hessian-vector
 products on the flattened unknown: U_j from the Hessian itself, d_j by Hutchinson's estimate of what U_j left over.
 
+How many directions: given, or chosen by every block for itself (`affordable`), since each costs m numbers once and
+saves rounds of m·C numbers. With eigenvalues σ_1 ≥ σ_2 ≥ … of the rows, the direction that W_j misses most after r of
+them is σ_{r+1} against the level of what is left, and rounds go with the root of a condition number:
+
+    rounds(r) ≈ 5 + √q_r,    q_r = σ_{r+1} / (Σ_{k>r} σ_k/m + Cφ_j)        r minimises  m·r + rounds(r)·(m·C + latency)
+
 Reference: N. Halko, P. G. Martinsson, J. A. Tropp, Finding structure with randomness, 2011.
 
 Shapes: B blocks, N in all, R flat rows, m features, C columns, r directions; U (B, m, r), M (B, r, r), d (B, m).
@@ -15,34 +21,47 @@ Shapes: B blocks, N in all, R flat rows, m features, C columns, r directions; U 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from auqadmm.core.basis import Kronecker
 from auqadmm.core.lowrank import LowRank
 from auqadmm.curvature.base import draw
+from auqadmm.curvature.basis import cosine_basis
 
 # A block's directions are at most this share of its rows: fewer rows than directions would give the rows away.
 SHARE = 0.25
 PASSES = 4
 FLOOR = 1e-5
 PROBES = 16
+# What a round costs besides its payload, in numbers: 64 KiB, which a link of 1 Gbit/s carries in half a millisecond.
+LATENCY = 8192
+LEAST_ROUNDS = 5
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """How W_j is made: `rank` directions per block, `l2` the curvature of g, `blocks` N, `seed` of the start.
+    """How W_j is made: at most `rank` directions per block, `l2` the curvature of g, `blocks` N, `seed` of the start.
 
-    F (m, m) is the basis in which what the directions leave over is taken as diagonal; None: the features as they are.
+    `choose`: every block takes as many directions as pay for themselves. `image`: what the directions leave over is
+    taken as diagonal in the cosines of an image of this shape; None: in the features as they are.
     """
 
     rank: int
     l2: float
     blocks: int
     seed: int = 0
-    F: Tensor | None = None
+    choose: bool = False
+    image: tuple[int, ...] | None = None
+    intercept: bool = False
+
+    def basis(self, like: Tensor) -> Kronecker | None:
+        """F of S12."""
+        return None if self.image is None else cosine_basis(self.image, self.intercept).to(like)
 
     def directions(self, shard: Any, v: Tensor) -> Tensor:
         """U_j (B, m, r), or (B, m·C, r) for a loss without rows; kept for the whole run."""
@@ -51,24 +70,48 @@ class Posterior:
         if has_rows(point):
             design, c = shard.design, shard.row_weight
             size = shard.shape[1]
+            total = design.sum_rows(c * design.forward_squared(torch.ones_like(point.u[..., 0])))
 
             def apply(Q: Tensor) -> Tensor:
                 return design.adjoint(c[:, None] * design.forward(Q))
         else:
             B, m, C = shard.shape
             size = m * C
+            total = size * mean_diagonal(shard, v)
 
             def apply(Q: Tensor) -> Tensor:
                 return point.hvp(Q.reshape(B, m, C, -1)).reshape(B, size, -1)
 
-        rank = min(self.rank, size)
+        rank = min(self.rank + int(self.choose), size)  # to see what the last direction leaves, one more is needed
         # one start for all blocks: placement does not matter, and equal data get equal weights
         start = draw((size, rank), "gaussian", self.seed, shard.row_weight)
         Q = start.expand(shard.blocks, size, rank)
         for _ in range(PASSES if rank else 0):
             Q = torch.linalg.qr(apply(Q))[0]
-        allowed = torch.arange(rank, device=shard.device)[None] < (SHARE * rows)[:, None]
+        most = torch.ceil(SHARE * rows)
+        if self.choose and rank:
+            Q, best = self._affordable(Q, apply(Q), total, math.prod(shard.shape[1:]))
+            most = torch.minimum(most, best)
+            Q = Q[:, :, : int(most.max())]
+        allowed = torch.arange(Q.shape[2], device=shard.device)[None] < most[:, None]
         return Q * allowed[:, None, :]
+
+    def _affordable(self, Q: Tensor, AQ: Tensor, total: Tensor, payload: int) -> tuple[Tensor, Tensor]:
+        """The directions, strongest first, and how many of them each block should send, (B,).
+
+        `total` is the trace of what Q is an eigenbasis of, `payload` the numbers of a round.
+        """
+        size, found = Q.shape[1:]
+        sigma, E = torch.linalg.eigh(0.5 * (Q.mT @ AQ + AQ.mT @ Q))
+        sigma, E = sigma.flip(-1).clamp(min=0).double(), E.flip(-1)
+        left = (total.double()[:, None] - sigma.cumsum(1) + sigma).clamp(min=0)  # after 0, 1, … directions
+        floor = (self.l2 / self.blocks + FLOOR * total.double() / size) * (payload / size)
+        q = sigma / (left / size + floor[:, None]).clamp(min=torch.finfo(torch.float64).tiny)
+        if found == size:  # after all directions nothing is left
+            q = torch.cat([q, torch.zeros_like(q[:, :1])], 1)
+        r = torch.arange(q.shape[1], device=q.device)
+        cost = r * (size + (r + 1) / 2) + (LEAST_ROUNDS + q.clamp(min=1).sqrt()) * (payload + LATENCY)
+        return Q @ E, cost.argmin(1)
 
     def weights(self, shard: Any, v: Tensor, U: Tensor, old: LowRank | None, typical: float) -> LowRank:
         """W_j at v. `old` weights smooth the curvature by the uncertainty they express; `typical` is the mean
@@ -82,18 +125,19 @@ class Posterior:
         design = shard.design
         AU = design.adjoint(model.trace[:, None] * design.forward(U))
         M = U.mT @ AU
-        if self.F is None:
+        F = self.basis(U)
+        if F is None:
             d = design.adjoint_squared(model.trace) - ((U @ M) * U).sum(-1)
         else:
-            FU = self.F.to(U) @ U
-            d = design.adjoint_squared_in(self.F.to(U), model.trace) - ((FU @ M) * FU).sum(-1)
+            FU = F @ U
+            d = design.adjoint_squared_in(F, model.trace) - ((FU @ M) * FU).sum(-1)
         d = d.clamp(min=0)
         # a block whose rows have no curvature left (or no rows) couples no columns
         energy = model.energy[:, None, None]
         eye = torch.eye(C, dtype=d.dtype, device=d.device) / C
         S = torch.where(energy > 0, model.S / torch.where(energy > 0, energy, 1.0), eye)
         phi = self._floor(model.energy / (m * C), typical)
-        return sound(LowRank(U, 0.5 * (M + M.mT), d, S, phi, F=None if self.F is None else self.F.to(U)))
+        return sound(LowRank(U, 0.5 * (M + M.mT), d, S, phi, F=F))
 
     def _joint(self, shard: Any, point: Any, U: Tensor, typical: float) -> LowRank:
         B, m, C = shard.shape

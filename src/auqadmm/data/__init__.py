@@ -1,11 +1,37 @@
-"""Image data sets in their official file layouts, and ways to split rows over workers.
+"""Image data sets by name or from their official files, and ways to split rows over workers.
 
->>> from auqadmm.data import by_class, find_root, mnist
->>> images = mnist(find_root("mnist", "path/to/mnist"))
->>> blocks = by_class(images.X / 255.0, images.y, per_class=2000)
+>>> from auqadmm.data import by_class, load, partition_table
+>>> images = load("mnist", "path/to/data")  # without a folder: $AUQADMM_DATA, the user's cache, a download
+>>> blocks = by_class(images.X / images.white, images.y, per_class=2000)
+>>> partition_table(blocks).rows()[0]
+('0', '2000', '–', '–', '–', '–', '–', '–', '–', '–', '–', '2000')
 """
 
-from auqadmm.data.images import DataError, Images, cifar10, find_root, mnist, svhn
-from auqadmm.data.partitions import by_class, dirichlet, iid, sizes
+from auqadmm.data.fetch import Progress
+from auqadmm.data.find import NAMES, load, locate, user_cache
+from auqadmm.data.images import DataError, Images, cifar10, digits, mnist, svhn
+from auqadmm.data.partitions import by_class, by_column, classes_per_worker, dirichlet, iid, sites, sizes
+from auqadmm.data.table import PartitionTable, partition_table
 
-__all__ = ["DataError", "Images", "by_class", "cifar10", "dirichlet", "find_root", "iid", "mnist", "sizes", "svhn"]
+__all__ = [
+    "NAMES",
+    "DataError",
+    "Images",
+    "PartitionTable",
+    "Progress",
+    "by_class",
+    "by_column",
+    "cifar10",
+    "classes_per_worker",
+    "digits",
+    "dirichlet",
+    "iid",
+    "load",
+    "locate",
+    "mnist",
+    "partition_table",
+    "sites",
+    "sizes",
+    "svhn",
+    "user_cache",
+]

@@ -1,8 +1,9 @@
-"""Readers for MNIST, CIFAR-10 and SVHN, in the files their authors publish.
+"""Readers for MNIST, CIFAR-10 and SVHN, in the files their authors publish, and the digits of scikit-learn.
 
     mnist     IDX files, gzip-compressed or not
     cifar10   binary records: 1 label byte, then 3072 bytes of planar RGB
     svhn      MATLAB 5 files with X (32, 32, 3, n) and y in 1 … 10, where 10 stands for the digit 0
+    digits    comes with scikit-learn: 1797 images of 8×8 pixels in 0 … 16
 
 A file that cannot be used is a `DataError`, one sentence that names the file and what is wrong with it. Sizes that a
 header claims are compared with the size of the file before anything is allocated for them.
@@ -38,40 +39,19 @@ class DataError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Labelled images: X uint8 (n, pixels), y int64 (n,), shape (h, w) or (c, h, w)."""
+    """Labelled images: X uint8 (n, pixels), y int64 (n,), shape (h, w) or (c, h, w).
+
+    `white` is the value of the brightest pixel: X / white lies in [0, 1].
+    """
 
     X: np.ndarray
     y: np.ndarray
     shape: tuple[int, ...]
     name: str
+    white: int = 255
 
     def __repr__(self) -> str:
         return f"Images({self.name!r}, {len(self.y)} of shape {self.shape})"
-
-
-def find_root(name: str, explicit: str | os.PathLike[str] | None = None) -> Path:
-    """The folder of a data set.
-
-    Parameters
-    ----------
-    name
-        "mnist", "cifar10" or "svhn".
-    explicit
-        The folder itself, or the folder that holds a folder `name`. Without it: `$AUQADMM_DATA/<name>`.
-    """
-    if explicit is not None:
-        looked = [Path(explicit) / name, Path(explicit)]
-    elif os.environ.get("AUQADMM_DATA"):
-        looked = [Path(os.environ["AUQADMM_DATA"]) / name]
-    else:
-        raise DataError(
-            f"No folder is known for {name}: name one, or set AUQADMM_DATA to the folder that holds {name}/."
-        )
-    for folder in looked:
-        if folder.is_dir():
-            return folder
-    places = " and ".join(str(folder) for folder in looked)
-    raise DataError(f"No folder for {name}: looked for {places}; name another folder or set AUQADMM_DATA.")
 
 
 # ---------------------------------------------------------------------- MNIST
@@ -206,6 +186,17 @@ def _load_mat(path: Path) -> tuple[np.ndarray, np.ndarray]:
     except Exception as error:  # scipy answers a damaged file with whatever its parser runs into
         raise DataError(f"{path}: is damaged ({type(error).__name__}: {error}).") from None
     return np.asarray(held["X"]), np.asarray(held["y"])
+
+
+# ---------------------------------------------------------------------- digits
+def digits(train: bool = True) -> Images:
+    """The handwritten digits that come with scikit-learn; there are no test images."""
+    if not train:
+        raise DataError("digits has no test images; set some of its 1797 images aside.")
+    from sklearn.datasets import load_digits
+
+    X, y = load_digits(return_X_y=True)
+    return Images(X.astype(np.uint8), y.astype(np.int64), (8, 8), "digits", white=16)
 
 
 # ---------------------------------------------------------------------- shared

@@ -1,12 +1,14 @@
 """Ways to split rows over workers; every split is a list of blocks (X, y), ready for `Problem`.
 
-    by_class    one class per worker: the hardest split
-    iid         equal shares of shuffled rows: the easiest
-    dirichlet   the rows of each class, shared out in proportions drawn from Dirichlet(α): between the two
-    sizes       shuffled rows, a given number per worker
+    by_class            one class per worker: the hardest split
+    iid                 equal shares of shuffled rows: the easiest
+    dirichlet           the rows of each class, shared out in proportions drawn from Dirichlet(α): between the two
+    classes_per_worker  k classes per worker, the rows of a class shared evenly by those who hold it
+    sizes               shuffled rows, a given number per worker
+    by_column           where the rows come from: one block per value of a site column
 
-`iid`, `dirichlet` and `sizes` give every row to exactly one block and depend on nothing but their arguments; rows
-keep their order inside a block.
+All but `by_class` give every row to exactly one block; all depend on nothing but their arguments, and rows keep their
+order inside a block.
 
 Shapes: n rows; X (n, m), y (n,).
 """
@@ -71,6 +73,63 @@ def dirichlet(X: Any, y: Any, blocks: int, alpha: float, seed: int) -> Blocks:
     return _take(X, y, [np.concatenate(part) for part in parts])
 
 
+def classes_per_worker(X: Any, y: Any, blocks: int, k: int, seed: int) -> Blocks:
+    """Every worker holds rows of exactly k classes, every class is held by somebody.
+
+    Classes are held by as equal numbers of workers as possible, drawn at random, and their rows shared evenly among
+    those; a class with fewer rows than that is held by as many workers as it has rows.
+
+    Parameters
+    ----------
+    k
+        Classes per worker. blocks·k must reach the number of classes, or some would be left out.
+    """
+    X, y = _rows(X, y)
+    shares, each = _count(blocks, len(y)), _whole("k", k)
+    labels, counts = np.unique(y, return_counts=True)
+    if each > len(labels):
+        raise ValueError(f"There are {len(labels)} classes, a worker cannot hold {each}.")
+    if shares * each < len(labels):
+        raise ValueError(
+            f"{shares} workers with {each} classes each hold {shares * each} at most, there are {len(labels)} classes; "
+            f"k must be at least {-(-len(labels) // shares)}, or blocks at least {-(-len(labels) // each)}."
+        )
+    room = np.minimum(counts, shares)  # a holder has a row at least
+    if room.sum() < shares * each:
+        raise ValueError(
+            f"{shares} workers with {each} classes each need {shares * each} rows of the right classes, there are "
+            f"{room.sum()}; choose fewer blocks or a smaller k."
+        )
+    rng = np.random.default_rng(seed)
+    holders = np.ones(len(labels), dtype=int)
+    while (left := shares * each - holders.sum()) > 0:  # one more for those with the fewest, as far as they have room
+        free = np.flatnonzero(holders < room)
+        fewest = free[holders[free] == holders[free].min()]
+        holders[rng.permutation(fewest)[:left]] += 1
+    parts: list[list[np.ndarray]] = [[] for _ in range(shares)]
+    for label, members in zip(labels, _deal(holders, shares, each, rng), strict=True):
+        rows = rng.permutation(np.flatnonzero(y == label))
+        for j, piece in zip(rng.permutation(members), np.array_split(rows, len(members)), strict=True):
+            parts[j].append(piece)
+    return _take(X, y, [np.concatenate(part) for part in parts])
+
+
+def _deal(holders: np.ndarray, workers: int, each: int, rng: np.random.Generator) -> list[list[int]]:
+    """For each class its `holders` workers, `each` different classes per worker.
+
+    Every worker takes the classes with the most places left. That works out (Gale and Ryser): a class never has more
+    places left than there are workers still to come.
+    """
+    left = holders.copy()
+    members: list[list[int]] = [[] for _ in holders]
+    for j in rng.permutation(workers).tolist():
+        order = rng.permutation(len(left))  # ties at random
+        for c in order[np.argsort(-left[order], kind="stable")[:each]]:
+            members[c].append(j)
+            left[c] -= 1
+    return members
+
+
 def sizes(X: Any, y: Any, sizes: Sequence[int], seed: int) -> Blocks:
     """Shuffle, then cut into blocks of the given sizes, which must add up to the number of rows."""
     X, y = _rows(X, y)
@@ -78,6 +137,61 @@ def sizes(X: Any, y: Any, sizes: Sequence[int], seed: int) -> Blocks:
         raise ValueError(f"sizes must be whole numbers ≥ 0 that add up to the {len(y)} rows, got {list(sizes)}.")
     ends = np.cumsum(np.asarray(sizes, dtype=int))
     return _take(X, y, np.split(np.random.default_rng(seed).permutation(len(y)), ends[:-1]))
+
+
+def by_column(X: Any, y: Any, column_values: Any) -> Blocks:
+    """One block per distinct value of a column such as the hospital or the sensor, in the order of `sites`.
+
+    Parameters
+    ----------
+    column_values
+        One value per row, all numbers or all texts. A row without one (None, NaN, an empty text) is refused.
+    """
+    X, y = _rows(X, y)
+    names, place = _sites(column_values)
+    if len(place) != len(y):
+        raise ValueError(f"column_values has {len(place)} values, there are {len(y)} rows.")
+    return [(X[rows], y[rows]) for rows in (np.flatnonzero(place == j) for j in range(len(names)))]
+
+
+def sites(column_values: Any) -> list[Any]:
+    """The distinct values of a column, sorted: the names of the blocks of `by_column`."""
+    return _sites(column_values)[0]
+
+
+def _sites(values: Any) -> tuple[list[Any], np.ndarray]:
+    """The sorted distinct values, and which of them each row has."""
+    # without a type of its own a list such as ["a", nan] would become the texts "a", "nan"
+    values = np.asarray(values) if hasattr(values, "dtype") else np.asarray(values, dtype=object)
+    if values.ndim != 1:
+        raise ValueError(f"column_values must be one value per row, got shape {values.shape}.")
+    if values.dtype.kind == "O":
+        missing = np.array([_is_missing(value) for value in values], dtype=bool)
+    elif values.dtype.kind in "US":
+        missing = np.char.str_len(np.char.strip(values)) == 0
+    else:
+        missing = values != values  # NaN and NaT, the only values that differ from themselves
+    if missing.any():
+        rows = np.flatnonzero(missing)
+        more = f" (and {len(rows) - 1} more)" if len(rows) > 1 else ""
+        raise ValueError(f"column_values: row {rows[0]}{more} has no value; fill it in or leave the row out.")
+    try:
+        names, place = np.unique(values, return_inverse=True)
+    except TypeError:
+        kinds = sorted({type(value).__name__ for value in values})
+        raise ValueError(
+            f"column_values holds {' and '.join(kinds)}, which have no order; make them all numbers or all texts."
+        ) from None
+    return names.tolist(), place
+
+
+def _is_missing(value: Any) -> bool:
+    if value is None or (isinstance(value, str | bytes) and not value.strip()):
+        return True
+    try:
+        return bool(value != value)
+    except (TypeError, ValueError):  # pandas.NA is neither equal nor different
+        return True
 
 
 def _take(X: np.ndarray, y: np.ndarray, parts: Sequence[np.ndarray]) -> Blocks:

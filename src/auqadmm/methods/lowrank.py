@@ -27,20 +27,25 @@ from torch import Tensor
 
 from auqadmm.core.acceleration import EPSILON, Anderson, D
 from auqadmm.core.consensus import failed_blocks, start_blocks
-from auqadmm.core.lowrank import LowRank
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Blocks, Consensus, Residuals, Setup, State
 from auqadmm.core.vstep import LowRankMetric
 from auqadmm.core.weights import sum_blocks
-from auqadmm.curvature.basis import cosine_basis
 from auqadmm.curvature.posterior import Posterior, mean_diagonal
 from auqadmm.methods.checks import at_least_one, relaxation, whole
-from auqadmm.methods.lowrank_round import ACCELERATE, BACK, PLAIN, Contest, Directive, Round
+from auqadmm.methods.lowrank_parts import directions, first_parts, next_parts, unpacked
+from auqadmm.methods.lowrank_round import ACCELERATE, BACK, PLAIN, Directive, Round
+
+ALPHA = 1.6
+MOST = 64  # directions per block
+ROOM = 2**30  # bytes that the directions of all blocks may take on the server
+MARGIN = 1e-3  # by which a basis must win, per coordinate
 
 
 @dataclass(frozen=True)
 class Heard:
-    """The sums of the last round: Tz and r (m, C), ‖r‖ in W⁻¹, and the scalars for Anderson."""
+    """The sums of the last round: Tz and r (m, C), ‖r‖ in W⁻¹, the scalars for Anderson, whether weights are out of
+    date (`stale`) and whether they fit better in another basis (`turn`)."""
 
     Tz: Tensor
     r: Tensor
@@ -50,6 +55,7 @@ class Heard:
     heft: Tensor | None
     against: Tensor | None
     stale: bool
+    turn: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,9 +80,10 @@ class AUQLR:
     Parameters
     ----------
     rank
-        Directions kept per block; at most a quarter of its rows.
+        Directions kept per block, at most a quarter of its rows; "auto": every block keeps as many as pay for
+        themselves in bytes (`curvature/posterior.py`), at most 64 and at most what the server has room for.
     relaxation
-        α of S2, 1 ≤ α < 2.
+        α of S2, 1 ≤ α < 2; None: 1.6 with local solves, 1 without.
     memory
         Columns of Anderson acceleration; 0 switches it off.
     local
@@ -86,61 +93,58 @@ class AUQLR:
         Iterations whose local solves use renewed weights.
     skip
         Weights that changed by less than this, relatively, are kept.
-    image
-        (height, width) or (channels, height, width) if the features are the pixels of an image: what the directions
-        leave over is then taken as diagonal in the basis of cosines, where that fits the data better (one more round
-        to find out). Nothing is assumed of features otherwise.
+
+    Where the problem says that features are the pixels of an image (`Problem(image=...)`), what the directions leave
+    over is taken as diagonal in the basis of cosines from the second iteration on, if that fits the data better.
     """
 
-    rank: int = 20
-    relaxation: float = 1.6
+    rank: int | str = "auto"
+    relaxation: float | None = None
     memory: int = 8
     local: bool = True
     refresh: tuple[int, ...] = (2, 4, 8, 16, 32)
     skip: float = 0.1
-    image: tuple[int, ...] | None = None
     name: ClassVar[str] = "auq-lr"
 
     def __post_init__(self) -> None:
-        relaxation(self.relaxation)
-        whole("rank", self.rank)
+        if self.relaxation is not None:
+            relaxation(self.relaxation)
+        if self.rank != "auto":
+            whole("rank", self.rank)  # type: ignore[arg-type]
         whole("memory", self.memory)
         for k in self.refresh:
             at_least_one("refresh", k)
 
     @property
     def _round(self) -> Round:
-        return Round(self.relaxation, self.memory, self.local, self.skip)
+        alpha = (ALPHA if self.local else 1.0) if self.relaxation is None else self.relaxation
+        return Round(alpha, self.memory, self.local, self.skip)
 
     def init(self, setup: Setup, reduce: Reduce) -> State:
         warm = setup.warm
         zero = torch.zeros(setup.features, setup.columns, dtype=torch.float64, device=setup.device)
         v = zero if warm is None else warm.v.to(zero)
         lam = None if warm is None or warm.lam is None else reduce.scatter(warm.lam)
-        posterior = Posterior(self.rank, _curvature_of(setup.regularizer), setup.blocks, setup.seed)
+        posterior = self._posterior(setup)
         shared = Consensus(setup=setup, iteration=0, v=v)
         blocks = reduce.place(start_blocks, lam, shared)
         typical = 0.0
         if posterior.l2 == 0:  # only then can a block without rows be left without weight
             typical = float(reduce(_typical, blocks, v)[1]["mean"]) / setup.blocks
-        if self.image is not None:
-            posterior = self._in_better_basis(posterior, typical, blocks, shared, reduce)
-        directive = Directive(posterior, typical, refresh=True)
+        cosines = None if setup.image is None else replace(posterior, image=setup.image)
+        directive = Directive(posterior, typical, refresh=True, contest=cosines)
         shared = replace(shared, memory=Server(Anderson.empty(self.memory, v), directive, zero))
         blocks, sums = reduce(self._round, blocks, (directive, _told(shared)), down=(v,))
         return State(blocks, self._received(shared, sums, blocks, reduce))
 
-    def _in_better_basis(
-        self, posterior: Posterior, typical: float, blocks: Any, shared: Consensus, reduce: Reduce
-    ) -> Posterior:
-        """Cosines or the features themselves: the basis in which the remainder has the smaller determinant."""
-        setup = shared.setup
-        assert self.image is not None
-        F = cosine_basis(self.image, setup.features, setup.intercept).to(shared.v)
-        turned = replace(posterior, F=F)
-        scores = reduce(Contest((posterior, turned), typical), blocks, shared.v)[1]["log_determinants"]
-        margin = 1e-3 * setup.blocks * setup.features
-        return turned if float(scores[1]) < float(scores[0]) - margin else posterior
+    def _posterior(self, setup: Setup) -> Posterior:
+        most, choose = self.most(setup.blocks, setup.features), self.rank == "auto"
+        l2 = _curvature_of(setup.regularizer)
+        return Posterior(most, l2, setup.blocks, setup.seed, choose, intercept=setup.intercept)
+
+    def most(self, blocks: int, features: int) -> int:
+        """Directions that a block may keep."""
+        return min(MOST, ROOM // (8 * blocks * features)) if self.rank == "auto" else int(self.rank)
 
     def step(self, state: State, reduce: Reduce) -> State:
         old = state.shared
@@ -187,9 +191,12 @@ class AUQLR:
 
     def _scheduled(self, server: Server, k: int) -> Server:
         """Renew the weights in iteration k + 1? Whether they are stale was found out one round earlier."""
-        assert server.heard is not None
-        renew = (k + 1) in self.refresh and server.heard.stale
-        directive = replace(server.directive, refresh=renew, look_ahead=(k + 2) in self.refresh)
+        heard, told = server.heard, server.directive
+        assert heard is not None
+        posterior = told.contest if heard.turn and told.contest is not None else told.posterior
+        renew = heard.turn or ((k + 1) in self.refresh and heard.stale)
+        look_ahead = (k + 2) in self.refresh
+        directive = replace(told, posterior=posterior, refresh=renew, look_ahead=look_ahead, contest=None)
         anderson = server.anderson.cleared() if renew else server.anderson
         return replace(server, directive=directive, anderson=anderson)
 
@@ -198,12 +205,11 @@ class AUQLR:
         setup, server, metric = shared.setup, shared.memory, shared.metric
         N = setup.blocks
         if server.directive.refresh:
-            first = server.U is None
-            parts = reduce.concat(_first_parts if first else _parts, blocks)
-            U = parts["U"] if first else server.U
+            parts = reduce.concat(first_parts if server.U is None else next_parts, blocks)
+            U = directions(parts) if server.U is None else server.U
             # v and the multipliers stay: Σλ = Kv − Σz in the old metric and in the new
             lam_sum = sums["lam_sum"] if metric is None else metric.apply(shared.v) - server.z
-            metric = _metric(U, parts, setup.columns, server.directive.posterior.F)
+            metric = LowRankMetric(unpacked(U, parts, setup.columns, server.directive.posterior.basis(shared.v)))
             server = replace(server, U=U, z=metric.apply(shared.v) - lam_sum)
         norm = math.sqrt(max(float(sums["rr"]), 0.0))
         dual = math.sqrt(float(sums["dual"]))
@@ -216,6 +222,7 @@ class AUQLR:
             heft=sums.get("heft"),
             against=sums.get("against"),
             stale="stale" in sums and bool(sums["stale"] > 0),
+            turn="contest" in sums and _clearly_less(sums["contest"], MARGIN * N * setup.features),
         )
         residuals = Residuals(
             primal=math.sqrt(float(sums["primal"])),
@@ -254,39 +261,8 @@ def _tolerance(server: Server) -> float:
     return min(1e-9 * scale, max(1e-5 * server.heard.dual, 1e-13 * scale))
 
 
-def _first_parts(shard: Any, blocks: Blocks) -> dict[str, Tensor]:
-    """What the server needs of the weights; the directions travel once."""
-    return {"U": blocks.W.U.double(), **_parts(shard, blocks)}
-
-
-def _parts(shard: Any, blocks: Blocks) -> dict[str, Tensor]:
-    W: LowRank = blocks.W
-    parts = {"M": _triangle(W.M), "d": W.d, "S": _triangle(W.S), "phi": W.phi}
-    return {name: x.double() for name, x in parts.items()}
-
-
-def _metric(U: Tensor, parts: Mapping[str, Tensor], columns: int, F: Tensor | None) -> LowRankMetric:
-    S = _symmetric(parts["S"])
-    joint = S.shape[-1] != columns  # the flattened unknown has one column whatever C is
-    inside = columns if joint else 1
-    M, d, phi = _symmetric(parts["M"]), parts["d"], parts["phi"]
-    return LowRankMetric(LowRank(U, M, d, S, phi, F=None if joint else F, joint=joint, columns=inside))
-
-
-def _triangle(M: Tensor) -> Tensor:
-    """The upper triangle of symmetric matrices: (B, r, r) -> (B, r(r+1)/2)."""
-    i, j = torch.triu_indices(M.shape[1], M.shape[1], device=M.device)
-    return M[:, i, j]
-
-
-def _symmetric(flat: Tensor) -> Tensor:
-    """The inverse of `_triangle`."""
-    r = (math.isqrt(1 + 8 * flat.shape[1]) - 1) // 2
-    i, j = torch.triu_indices(r, r, device=flat.device)
-    M = flat.new_zeros(flat.shape[0], r, r)
-    M[:, i, j] = flat
-    M[:, j, i] = flat
-    return M
+def _clearly_less(scores: Tensor, margin: float) -> bool:
+    return float(scores[1]) < float(scores[0]) - margin
 
 
 def _typical(shard: Any, blocks: Blocks, v: Tensor) -> tuple[Blocks, dict[str, Tensor]]:

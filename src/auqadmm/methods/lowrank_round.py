@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.certificate import score
+from auqadmm.core.lowrank import LowRank
 from auqadmm.core.state import Blocks, Consensus
 from auqadmm.core.weights import sum_blocks
 from auqadmm.curvature.posterior import Posterior
@@ -35,7 +36,7 @@ ACCURACY = 10.0
 
 @dataclass(frozen=True)
 class Directive:
-    """What the server tells the blocks along with v."""
+    """What the server tells the blocks along with v. `contest` is another way to make weights: which is better?"""
 
     posterior: Posterior
     typical: float = 0.0
@@ -43,6 +44,7 @@ class Directive:
     gamma: Tensor | None = None
     refresh: bool = False
     look_ahead: bool = False
+    contest: Posterior | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,9 @@ class Round:
             if blocks.W is None:
                 sums["lam_sum"] = sum_blocks(lam)
                 sums["stale"] = torch.tensor(0.0 if shard.loss.quadratic else 1.0, dtype=torch.float64)
+                if directive.contest is not None:
+                    other = directive.contest.weights(shard, shared.v, memory["U"], None, directive.typical)
+                    sums["contest"] = torch.stack([_unexplained(W), _unexplained(other)])
         found, spent = self._solve(shard, W, v, lam, blocks, shared)
         u = found.u
         Tz = W.apply(self.relaxation * u + (1 - self.relaxation) * v) - lam
@@ -133,22 +138,6 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Contest:
-    """Σ_j log det(diag d_j + φ_j) under each of several posteriors: the smaller, the less is left unexplained."""
-
-    posteriors: tuple[Posterior, ...]
-    typical: float
-
-    def __call__(self, shard: Any, blocks: Blocks, v: Tensor) -> tuple[Blocks, Sums]:
-        U = self.posteriors[0].directions(shard, v)
-        scores = []
-        for posterior in self.posteriors:
-            W = posterior.weights(shard, v, U, None, self.typical)
-            scores.append(sum_blocks((W.d + W.phi[:, None]).log().sum(1)))
-        return blocks, {"log_determinants": torch.stack(scores)}
-
-
-@dataclass(frozen=True)
 class _Stepped:
     """A gradient step, in the form of a local solution."""
 
@@ -171,6 +160,11 @@ def _moved(memory: Mapping[str, Tensor], directive: Directive) -> dict[str, Tens
         z = z - (kept["dR"] + kept["dZ"]) @ directive.gamma.to(z)
     last = {"plain": kept["Tz"], "z_old": kept["z"], "r_old": kept["r"], "Wr_old": kept["Wr"]}
     return {**kept, "z": z, **last}
+
+
+def _unexplained(W: LowRank) -> Tensor:
+    """Σ_j log det(diag d_j + φ_j): the smaller, the less the directions and the basis leave unexplained."""
+    return sum_blocks((W.d + W.phi[:, None]).log().sum(1))
 
 
 def _append(columns: Tensor | None, new: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ class Piece(Protocol):
     def adjoint(self, z: Tensor) -> Tensor: ...
     def adjoint_squared(self, z: Tensor) -> Tensor: ...
     def forward_squared(self, u: Tensor) -> Tensor: ...
-    def adjoint_squared_in(self, F: Tensor, z: Tensor) -> Tensor: ...
+    def adjoint_squared_in(self, F: Any, z: Tensor) -> Tensor: ...
     def sum_rows(self, x: Tensor) -> Tensor: ...
     def inner(self, P: Tensor, Q: Tensor) -> Tensor: ...
     def block_of_row(self) -> Tensor: ...
@@ -66,9 +66,9 @@ class DensePiece:
     def forward_squared(self, u: Tensor) -> Tensor:
         return (self.X.square() @ u).reshape(self.rows, u.shape[-1])
 
-    def adjoint_squared_in(self, F: Tensor, z: Tensor) -> Tensor:
+    def adjoint_squared_in(self, F: Any, z: Tensor) -> Tensor:
         # one block at a time: the turned rows are as large as the data
-        return torch.stack([(X @ F.mT).square().mT @ w for X, w in zip(self.X, self._stack(z), strict=True)])
+        return torch.stack([(F @ X.mT).square() @ w for X, w in zip(self.X, self._stack(z), strict=True)])
 
     def sum_rows(self, x: Tensor) -> Tensor:  # (b·n, k) -> (b, k)
         return self._stack(x).sum(1)
@@ -113,14 +113,14 @@ class SparsePiece:
         )
         return squared @ u.reshape(-1, u.shape[-1])
 
-    def adjoint_squared_in(self, F: Tensor, z: Tensor) -> Tensor:
+    def adjoint_squared_in(self, F: Any, z: Tensor) -> Tensor:
         out = []
         m = self.features
         for j, (first, w) in enumerate(
             zip(self.heights.cumsum(0) - self.heights, z.split(self.heights.tolist()), strict=True)
         ):
             rows = self.A[int(first) : int(first) + len(w)].to_dense()[:, j * m : (j + 1) * m]
-            out.append((rows @ F.mT).square().mT @ w)
+            out.append((F @ rows.mT).square() @ w)
         return torch.stack(out)
 
     def sum_rows(self, x: Tensor) -> Tensor:
@@ -170,7 +170,7 @@ class Design:
         """Σ_i x_i² z_i per block, the square taken entry by entry: (R, …) -> (B, m, …)."""
         return self._collect(z, lambda p, part: p.adjoint_squared(part), (self.features,))
 
-    def adjoint_squared_in(self, F: Tensor, z: Tensor) -> Tensor:
+    def adjoint_squared_in(self, F: Any, z: Tensor) -> Tensor:
         """Σ_i (F x_i)² z_i per block, F (m, m) a basis: (R,) -> (B, m). For renewing weights, not for every round."""
         return self._collect(z, lambda p, part: p.adjoint_squared_in(F, part), (self.features,))
 

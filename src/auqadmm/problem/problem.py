@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
+from auqadmm.core.stopping import whole_number
 from auqadmm.problem.ingest import (
     InputError,
     RawBlock,
@@ -38,12 +40,16 @@ class Problem:
         frame; blocks may have any number of rows, none included. Labels of a classification may be of any kind.
     intercept
         Add one unpenalised row to the unknown: the constant term.
+    image
+        (height, width) or (channels, height, width) if the features are the pixels of an image, in this order.
+        Nothing is assumed of features otherwise; the answer is the same either way, "auq-lr" may need fewer rounds.
     """
 
     loss: Loss
     regularizer: Regularizer
     blocks: Any = field(repr=False)
     intercept: bool = False
+    image: tuple[int, ...] | None = None
     census: Census = field(init=False, repr=False)
     _targets: tuple[np.ndarray, ...] = field(init=False, repr=False)
 
@@ -60,12 +66,15 @@ class Problem:
         if not isinstance(self.intercept, bool | np.bool_):
             raise InputError(f"intercept must be True or False, got {self.intercept!r}.")
         blocks = read_blocks(self.blocks)
-        self.regularizer.check(blocks[0].X.shape[1])
+        features = int(blocks[0].X.shape[1])
+        self.regularizer.check(features)
+        if self.image is not None:
+            object.__setattr__(self, "image", _image(self.image, features))
         classes = self._classes(blocks)
         targets = tuple(self._target(b, classes) for b in blocks)
         census = Census(
             blocks=len(blocks),
-            features=int(blocks[0].X.shape[1]) + int(self.intercept),
+            features=features + int(self.intercept),
             columns=self.loss.columns_for(0 if classes is None else len(classes)),
             intercept=bool(self.intercept),
             rows=tuple(b.rows for b in blocks),
@@ -115,3 +124,18 @@ class Problem:
             return y
         codes = encode(block, classes)
         return 2.0 * codes - 1.0 if self.loss.target_kind == "binary" else codes
+
+
+def _image(shape: Any, features: int) -> tuple[int, ...]:
+    try:
+        found = tuple(whole_number("image", length, least=1) for length in shape)
+    except (TypeError, ValueError):
+        found = ()
+    if len(found) not in (2, 3):
+        raise InputError(f"image must be (height, width) or (channels, height, width), got {shape!r}.")
+    if math.prod(found) != features:
+        raise InputError(
+            f"image={found} has {math.prod(found)} pixels but the blocks have {features} features; "
+            "give (height, width) or (channels, height, width)."
+        )
+    return found

@@ -40,7 +40,8 @@ class Curve:
 @dataclass(frozen=True)
 class Panel:
     """Curves on common axes. `x_axes` and `y_axes` map a key of `Curve.x`, `Curve.y` to its words, with units; the
-    first of each is shown first. `log_x`, `log_y` name the axes that are logarithmic."""
+    first of each is shown first. `log_x`, `log_y` name the axes that are logarithmic; `floors` maps a logarithmic y
+    axis to the value below which there is only rounding: points below are drawn there."""
 
     title: str
     curves: tuple[Curve, ...]
@@ -48,6 +49,7 @@ class Panel:
     y_axes: Mapping[str, str]
     log_x: tuple[str, ...] = ()
     log_y: tuple[str, ...] = ()
+    floors: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
