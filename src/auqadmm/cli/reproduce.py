@@ -24,7 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from auqadmm.cli.errors import CommandError, writable_folder
-from auqadmm.data import DataError
+from auqadmm.data import DataError, load
 from auqadmm.experiments import bundle, problems
 from auqadmm.experiments.paper import FIGURES, essential, select
 from auqadmm.experiments.run import Done, jobs_of, perform_all
@@ -34,6 +34,7 @@ from auqadmm.experiments.store import Store
 from auqadmm.report.chapters import drawings, report
 from auqadmm.report.content import Verdict
 from auqadmm.report.figures import save
+from auqadmm.report.page import write_page
 from auqadmm.report.verdicts import verdicts
 
 FORMATS = ("png", "svg", "pdf")
@@ -80,10 +81,11 @@ def reproduce(
         held, chosen = _read(source, figure), select(figure)
     else:
         chosen = chosen_figures(figure, quick, full, protocol, seed)
-        check_data(chosen, data)
+        console = None if quiet else Console(stderr=True)
+        check_data(chosen, data, console)
         store = Store(folder / "cache")
         runner = Runner(store, data, device, force)
-        failed = compute(runner, chosen, jobs or min(os.cpu_count() or 1, 4), None if quiet else Console(stderr=True))
+        failed = compute(runner, chosen, jobs or min(os.cpu_count() or 1, 4), console)
         held, _ = bundle.gather(chosen, store)
         bundle.write(folder, held, {"command": _command(), "date": time.strftime("%Y-%m-%d")})
     written = draw(folder, [spec.id for spec in chosen], held)
@@ -106,8 +108,8 @@ def chosen_figures(name: str, quick: bool, full: bool, protocol: str | None, see
     return [essential(figure) for figure in select(name, False, protocol or "defined", seed)]
 
 
-def check_data(figures: Sequence[Figure], data: Path | None) -> None:
-    """Find out before computing, not after, that images are missing."""
+def check_data(figures: Sequence[Figure], data: Path | None, console: Console | None = None) -> None:
+    """Find out before computing, not after, that images are missing; download them where that is possible."""
     needed = [run.problem.data for figure in figures for run in figure.runs]
     for picture in (p for figure in figures for p in figure.pictures):
         if isinstance(picture, Samples):
@@ -117,8 +119,8 @@ def check_data(figures: Sequence[Figure], data: Path | None) -> None:
     for name in dict.fromkeys(needed):
         try:
             problems.images(name, data)
-        except DataError as error:
-            raise CommandError(f"{error} (--quick needs no data.)") from None
+        except DataError:
+            _fetch(name, data, console)
 
 
 def compute(runner: Runner, figures: Sequence[Figure], jobs: int, console: Console | None) -> list[Done]:
@@ -147,13 +149,21 @@ def draw(folder: Path, ids: Sequence[str], held: bundle.Bundle) -> list[Path]:
             written += [save(drawing, pictures / f"{name}.{suffix}") for suffix in FORMATS]
     if not written:
         raise CommandError("There are no results to draw.")
-    try:
-        from auqadmm.report.page import write_page
-    except ImportError:
-        return written
     page = folder / "report.html"
-    write_page(report(held, ids, {"command": _command(), **held.about}), page)
+    write_page(report(held, ids, about(held)), page)
     return [page, *written]
+
+
+def about(held: bundle.Bundle) -> dict[str, str]:
+    """What made the numbers, for the foot of the page."""
+    found = {"drawn by": _command()}
+    for k, entry in enumerate(held.about.get("runs", [held.about]), start=1):
+        if command := entry.get("command"):
+            found[f"numbers {k}"] = command
+        for system in entry.get("systems", []):
+            words = ", ".join(f"{name} {value}" for name, value in system.items() if name != "wall_seconds")
+            found[f"system {len(found)}"] = words
+    return found
 
 
 def verdict_table(judged: Sequence[Verdict]) -> Table:
@@ -166,6 +176,20 @@ def verdict_table(judged: Sequence[Verdict]) -> Table:
 
 
 # ---------------------------------------------------------------------- helpers
+def _fetch(name: str, data: Path | None, console: Console | None) -> None:
+    shown: set[str] = set()
+
+    def told(file: str, done: int, total: int | None) -> None:
+        if console is not None and file not in shown:
+            shown.add(file)
+            console.print(f"downloading {file}", highlight=False, markup=False, soft_wrap=True)
+
+    try:
+        load(name, data, progress=told)
+    except DataError as error:
+        raise CommandError(f"{str(error).rstrip('.')}; --quick needs no data.") from None
+
+
 def _read(source: Path, figure: str) -> bundle.Bundle:
     try:
         return bundle.read(source, tuple(FIGURES) if figure == "all" else (figure,))

@@ -30,7 +30,8 @@ def read_pack(path: Path, name: str) -> Images:
     except Exception as error:  # zipfile and numpy have many ways to say it
         raise DataError(f"{path}: is no pack of images ({type(error).__name__}: {error}); write it again.") from None
     X = _sums(coded)
-    return Images(X.reshape(len(X), -1), y.astype(np.int64), X.shape[1:], name)
+    white = 16 if name == "digits" else 255
+    return Images(X.reshape(len(X), -1), y.astype(np.int64), X.shape[1:], name, white)
 
 
 def _differences(X: np.ndarray) -> np.ndarray:

@@ -46,8 +46,7 @@ def samples(spec: Samples, data: Path | None = None) -> Arrays:
     pictures = found.X[rows].reshape(*rows.shape, *found.shape)
     if len(found.shape) == 3:
         pictures = np.moveaxis(pictures, 2, -1)
-    brightest = problems.BRIGHTEST[spec.data]
-    return {"images": (pictures * (255.0 / brightest)).astype(np.uint8), "classes": classes}
+    return {"images": (pictures * (255.0 / found.white)).astype(np.uint8), "classes": classes}
 
 
 # ---------------------------------------------------------------------- weights
@@ -83,7 +82,7 @@ def weights(spec: WeightImages, data: Path | None = None, device: str = "cpu") -
     )
     assert snapshot.weights is not None
     found = problems.images(spec.problem.data, data)
-    raw = problems.unit(problems.split(found, spec.problem), spec.problem.data)
+    raw = problems.unit(problems.split(found, spec.problem), found.white)
     return {
         "weights": snapshot.weights.cpu().numpy().astype(np.float16),
         "averages": np.stack([X.mean(0) for X, _ in raw]).astype(np.float16),

@@ -13,13 +13,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from auqadmm.data import DataError, Images, by_class, cifar10, find_root, mnist, svhn
+from auqadmm.data import DataError, Images, by_class, load
 from auqadmm.experiments.packs import read_pack
 from auqadmm.experiments.spec import ProblemSpec
 from auqadmm.problem import L2, ElasticNet, LeastSquares, Multinomial, Problem, SmoothedHinge
-
-READERS = {"mnist": mnist, "svhn": svhn, "cifar10": cifar10}
-BRIGHTEST = {"mnist": 255.0, "svhn": 255.0, "cifar10": 255.0, "digits": 16.0}
 
 # images with fewer pixels that are not black are kept as sparse matrices on a CPU: five times as fast for MNIST
 SPARSE = 0.3
@@ -29,19 +26,17 @@ Blocks = list[tuple[np.ndarray, np.ndarray]]
 
 @lru_cache(maxsize=4)
 def images(name: str, data: Path | None = None) -> Images:
-    """Training images of a data set.
+    """Training images of a data set; a pack `<name>.npz` comes first, then what `auqadmm.data.load` finds.
 
-    Parameters
-    ----------
-    name
-        "mnist", "svhn", "cifar10", or "digits", which come with scikit-learn.
-    data
-        A folder with packs (`<name>.npz`) or with the official files in `<name>/`; `$AUQADMM_DATA` without it.
+    Nothing is downloaded here: several processes may ask at once.
     """
-    root = data if data is not None else os.environ.get("AUQADMM_DATA")
-    if root is not None and (pack := Path(root) / f"{name}.npz").is_file():
-        return read_pack(pack, name)
-    return _digits() if name == "digits" else READERS[name](find_root(name, data))
+    for root in (data, os.environ.get("AUQADMM_DATA")):
+        if root is not None and (pack := Path(root) / f"{name}.npz").is_file():
+            return read_pack(pack, name)
+    try:
+        return load(name, data, download=False)
+    except ImportError:
+        raise DataError("No data for digits: they come with scikit-learn, or as a pack digits.npz.") from None
 
 
 def make(spec: ProblemSpec, data: Path | None = None, sparse: bool = False) -> Problem:
@@ -52,7 +47,7 @@ def make(spec: ProblemSpec, data: Path | None = None, sparse: bool = False) -> P
     found = images(spec.data, data)
     blocks = split(found, spec)
     scaled: list[tuple[Any, np.ndarray]] = (
-        zscored(blocks, found.shape) if spec.pixels == "zscored" else unit(blocks, spec.data)
+        zscored(blocks, found.shape) if spec.pixels == "zscored" else unit(blocks, found.white)
     )
     if sparse and spec.model != "elastic" and np.mean([np.mean(X != 0) for X, _ in scaled]) < SPARSE:
         scaled = [(scipy.sparse.csr_matrix(X), y) for X, y in scaled]
@@ -78,9 +73,9 @@ def split(found: Images, spec: ProblemSpec) -> Blocks:
     return [(np.concatenate([X for X, _ in group]), np.concatenate([y for _, y in group])) for group in groups]
 
 
-def unit(blocks: Blocks, name: str) -> Blocks:
+def unit(blocks: Blocks, white: int) -> Blocks:
     """Pixels in [0, 1]."""
-    return [(X / BRIGHTEST[name], y) for X, y in blocks]
+    return [(X / float(white), y) for X, y in blocks]
 
 
 def zscored(blocks: Blocks, shape: tuple[int, ...]) -> Blocks:
@@ -93,12 +88,3 @@ def zscored(blocks: Blocks, shape: tuple[int, ...]) -> Blocks:
     deviation[deviation == 0] = 1.0  # one colour everywhere: nothing to scale
     centre, scale = (np.repeat(x, pixels.shape[2]) for x in (mean, deviation))
     return [((X - centre) / scale, y) for X, y in blocks]
-
-
-def _digits() -> Images:
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError:
-        raise DataError("No data for digits: they come with scikit-learn, or as a pack digits.npz.") from None
-    X, y = load_digits(return_X_y=True)
-    return Images(X.astype(np.uint8), y.astype(np.int64), (8, 8), "digits")

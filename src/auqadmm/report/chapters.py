@@ -92,7 +92,7 @@ def _panel(name: str, reading: tuple[str, str], runs: Mapping[str, Sequence[Line
         title=f"{curves.panel_title(name)}, {said(reading)}",
         curves=tuple(
             Curve(
-                method=method,
+                method=method_style(method).base or method,
                 label=method_style(method).label,
                 x={axis: tuple(getattr(line, axis) for line in run) for axis in curves.X_AXES},
                 y={axis: tuple(getattr(line, axis) for line in run) for axis in curves.Y_AXES},
@@ -104,6 +104,7 @@ def _panel(name: str, reading: tuple[str, str], runs: Mapping[str, Sequence[Line
         y_axes=curves.Y_AXES,
         log_x=tuple(curves.X_AXES),
         log_y=tuple(curves.Y_AXES),
+        floors={"gap": curves.SMALLEST},
     )
 
 

@@ -18,6 +18,7 @@ class MethodStyle:
     marker: str
     short: str = ""
     dash: Any = "-"
+    base: str = ""  # the method that this one varies
 
 
 METHODS: dict[str, MethodStyle] = {
@@ -31,14 +32,14 @@ METHODS: dict[str, MethodStyle] = {
 
 # Variants keep the colour of the method they vary; controls (S11) are broken lines with open markers.
 VARIANTS: dict[str, MethodStyle] = {
-    "rb-admm-paper": MethodStyle("RB-ADMM, dual residual as printed", "#B07A00", "p", "RB′"),
-    "c-admm-a": MethodStyle("control: C-ADMM, ρ = a", "#666666", "o", "C(a)", (0, (5, 2))),
-    "auq-permuted": MethodStyle("control: AUQ, weights permuted", "#D55E00", "<", "perm", (0, (5, 2))),
-    "auq-mean": MethodStyle("control: AUQ, weights averaged", "#D55E00", ">", "mean", (0, (1, 1.5))),
-    "auq-rank-1": MethodStyle("AUQ-ADMM, rank 1", "#56B4E9", "o", "1"),
-    "auq-rank-5": MethodStyle("AUQ-ADMM, rank 5", "#D55E00", "v", "5"),
-    "auq-rank-10": MethodStyle("AUQ-ADMM, rank 10", "#009E73", "s", "10"),
-    "auq-rank-100": MethodStyle("AUQ-ADMM, rank 100", "#000000", "D", "100"),
+    "rb-admm-paper": MethodStyle("RB-ADMM, dual residual as printed", "#B07A00", "p", "RB′", base="rb-admm"),
+    "c-admm-a": MethodStyle("control: C-ADMM, ρ = a", "#666666", "o", "C(a)", (0, (5, 2)), "c-admm"),
+    "auq-permuted": MethodStyle("control: AUQ, weights permuted", "#D55E00", "<", "perm", (0, (5, 2)), "auq-admm"),
+    "auq-mean": MethodStyle("control: AUQ, weights averaged", "#D55E00", ">", "mean", (0, (1, 1.5)), "auq-admm"),
+    "auq-rank-1": MethodStyle("AUQ-ADMM, rank 1", "#56B4E9", "o", "1", base="auq-admm"),
+    "auq-rank-5": MethodStyle("AUQ-ADMM, rank 5", "#D55E00", "v", "5", base="auq-admm"),
+    "auq-rank-10": MethodStyle("AUQ-ADMM, rank 10", "#009E73", "s", "10", base="auq-admm"),
+    "auq-rank-100": MethodStyle("AUQ-ADMM, rank 100", "#000000", "D", "100", base="auq-admm"),
 }
 
 
