@@ -80,6 +80,6 @@ def test_a_bundle_from_store_to_folder_and_back(tmp_path):
 def test_no_results_is_told_in_one_sentence(tmp_path):
     with pytest.raises(ValueError, match="No results in"):
         bundle.read(tmp_path)
-    (tmp_path / "x.npz").write_bytes(b"no")
+    (tmp_path / "samples-x.npz").write_bytes(b"no")
     with pytest.raises(ValueError, match="is no file of pictures"):
         bundle.read(tmp_path)

@@ -27,7 +27,7 @@ from auqadmm.cli.errors import CommandError, writable_folder
 from auqadmm.data import DataError, load
 from auqadmm.experiments import bundle, problems
 from auqadmm.experiments.paper import FIGURES, essential, select
-from auqadmm.experiments.run import Done, jobs_of, perform_all
+from auqadmm.experiments.run import Done, jobs_of, needed_optima, perform_all
 from auqadmm.experiments.runner import Runner
 from auqadmm.experiments.spec import PROTOCOLS, Figure, Samples, WeightImages
 from auqadmm.experiments.store import Store
@@ -126,14 +126,13 @@ def check_data(figures: Sequence[Figure], data: Path | None, console: Console | 
 def compute(runner: Runner, figures: Sequence[Figure], jobs: int, console: Console | None) -> list[Done]:
     """Everything the store does not hold; what failed comes back."""
     optima, todo = jobs_of(figures, ())
-    needed = [p for p in optima if any(not runner.has(r) for f in figures for r in f.runs if r.problem.pooled == p)]
+    stages = [needed_optima(runner, optima, todo), todo]
     failed: list[Done] = []
-    with _threads(jobs), _board(console, len(needed) + len(todo)) as told:
+    with _threads(jobs), _board(console, sum(map(len, stages))) as told:
         try:
-            for work in (needed, todo):
-                for done in perform_all(runner, work, jobs, None):
-                    told(done)
-                    failed += [done] if done.error else []
+            for done in perform_all(runner, stages, jobs):
+                told(done)
+                failed += [done] if done.error else []
         except KeyboardInterrupt:
             raise CommandError("Interrupted; what was complete is kept, and the next call continues there.") from None
     return failed

@@ -21,6 +21,8 @@ from auqadmm.experiments.spec import Figure
 from auqadmm.experiments.store import Store
 
 OPTIMA, ABOUT = "optima.json", "run.json"
+# which figure a picture belongs to, by the first word of its name
+SHOWN_IN = {"samples": "fig-datasets", "denoising": "fig-illustration", "weights": "fig-weights"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,14 +88,14 @@ def write(folder: Path, bundle: Bundle, about: Mapping[str, Any] | None = None) 
 
 
 def read(folder: Path, wanted: Sequence[str] = tuple(FIGURES)) -> Bundle:
-    """What `write` wrote; `ValueError` in one sentence where there is nothing to read."""
+    """What `write` wrote of some figures; `ValueError` in one sentence where there is nothing to read."""
     places = [folder, folder / "paper"]
     root = next((p for p in places if any(p.glob("fig-*.csv")) or any(p.glob("*.npz"))), None)
     if root is None:
         raise ValueError(f"No results in {folder}: there are neither fig-*.csv nor *.npz in it or in its folder paper.")
     curves = [line for id in wanted if (path := root / f"{id}.csv").is_file() for line in read_lines(path)]
     arrays = {}
-    for path in sorted(root.glob("*.npz")):
+    for path in sorted(p for p in root.glob("*.npz") if SHOWN_IN.get(p.stem.split("-")[0]) in wanted):
         try:
             with np.load(path, allow_pickle=False) as held:
                 arrays[path.stem] = {name: held[name] for name in held.files}

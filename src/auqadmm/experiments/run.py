@@ -24,7 +24,6 @@ from typing import Any
 
 import torch
 
-from auqadmm.data import DataError
 from auqadmm.experiments import bundle
 from auqadmm.experiments.paper import FIGURES, select
 from auqadmm.experiments.results import read_optima
@@ -84,29 +83,42 @@ def _do(runner: Runner, job: Job) -> str:
     return ", ".join(runner.picture(job))
 
 
-def perform_all(runner: Runner, todo: Sequence[Job], workers: int, deadline: float | None) -> Iterator[Done]:
-    """All jobs, in this process or in several; none is begun after the deadline (of `time.monotonic`)."""
-    late = list(todo)
+def perform_all(
+    runner: Runner, stages: Sequence[Sequence[Job]], workers: int, deadline: float | None = None
+) -> Iterator[Done]:
+    """All jobs, stage after stage, in this process or in several; none is begun after the deadline (`monotonic`)."""
     if workers == 1:
-        for job in todo:
-            if deadline is not None and time.monotonic() >= deadline:
-                break
-            late.remove(job)
-            yield perform(runner, job)
-    else:
-        context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
-        threads = max(1, torch.get_num_threads() // workers)
-        with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        for job in (job for stage in stages for job in stage):
+            yield _late(job) if _passed(deadline) else perform(runner, job)
+        return
+    context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+    threads = max(1, torch.get_num_threads() // workers)
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        for stage in stages:
+            left = list(stage)
             under_way: set[Future[Done]] = set()
-            while late or under_way:
-                open_for_more = deadline is None or time.monotonic() < deadline
-                while late and open_for_more and len(under_way) < workers:
-                    under_way.add(pool.submit(perform, runner, late.pop(0), threads))
-                if not under_way:
-                    break
+            while left or under_way:
+                if _passed(deadline):
+                    yield from map(_late, left)
+                    left = []
+                while left and len(under_way) < workers:
+                    under_way.add(pool.submit(perform, runner, left.pop(0), threads))
                 ended, under_way = wait(under_way, return_when=FIRST_COMPLETED)
                 yield from (future.result() for future in ended)
-    yield from (Done(job.name, 0.0, "", "not begun before the deadline") for job in late)
+
+
+def _passed(deadline: float | None) -> bool:
+    return deadline is not None and time.monotonic() >= deadline
+
+
+def _late(job: Job) -> Done:
+    return Done(job.name, 0.0, "", "not begun before the deadline")
+
+
+def needed_optima(runner: Runner, problems: Sequence[ProblemSpec], todo: Sequence[Job]) -> list[ProblemSpec]:
+    """The problems that have runs left to do: their optima come first, once, and not in every process."""
+    left = {job.problem.pooled for job in todo if isinstance(job, RunSpec) and not runner.has(job)}
+    return [problem for problem in problems if problem in left]
 
 
 # ---------------------------------------------------------------------- the command
@@ -124,28 +136,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         limit = None if given.deadline is None else time.monotonic() + given.deadline
         known = read_optima(given.optima)
         runner = Runner(store, given.data, given.device, given.force, known, given.max_seconds)
-        # optima are kept even when runs are forced: they do not depend on any method
-        needed = [p for p in problems if any(_unknown(runner, run) for run in todo if _of(run, p))]
-        for phase, work in ((replace(runner, force=False), needed), (runner, todo)):
-            for place, done in enumerate(perform_all(phase, work, given.jobs, limit), start=1):
-                failures += bool(done.error)
-                _say(f"[{place}/{len(work)}] {done.seconds:7.1f} s  {done.name}: {done.error or done.text}")
+        stages = [needed_optima(runner, problems, todo), todo]
+        for place, done in enumerate(perform_all(runner, stages, given.jobs, limit), start=1):
+            failures += bool(done.error)
+            _say(f"[{place}/{sum(map(len, stages))}] {done.seconds:7.1f} s  {done.name}: {done.error or done.text}")
     found, missing = bundle.gather(figures, replace(store, any_code=given.collect))
     command = " ".join(["python -m auqadmm.experiments.run", *(sys.argv[1:] if arguments is None else arguments)])
     about = {"command": command, "date": time.strftime("%Y-%m-%d"), "seconds": round(time.perf_counter() - began, 1)}
     for path in bundle.write(given.out, found, about):
         _say(f"wrote {path}")
     if missing:
-        _say(f"not there yet: {len(missing)} of {len(todo)}, e.g. {missing[0]}")
+        _say(f"not there yet: {len(missing)} runs of these figures, e.g. {missing[0]}")
     return 1 if failures else 0
-
-
-def _of(job: Job, problem: ProblemSpec) -> bool:
-    return isinstance(job, RunSpec) and job.problem.pooled == problem
-
-
-def _unknown(runner: Runner, run: RunSpec) -> bool:
-    return not runner.has(run)
 
 
 def _say(text: str) -> None:
@@ -172,8 +174,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--collect", action="store_true", help="run nothing; entries of other versions count too")
     return parser
 
-
-__all__ = ["DataError", "jobs_of", "main", "perform", "perform_all"]
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -100,7 +100,7 @@ def _grid(lines: Sequence[Line], title: str, pairs: list[tuple[str, str]], log_x
 
 
 def _canvas(tall: int, wide: int, entries: int) -> tuple[Figure, Any]:
-    top = 0.75 + 0.21 * -(-entries // LEGEND_COLUMNS.get(wide, 4))
+    top = 0.62 + 0.21 * -(-entries // LEGEND_COLUMNS.get(wide, 4))
     width = LEFT + wide * CELL[0] + (wide - 1) * GAP_X + RIGHT
     height = BOTTOM + tall * CELL[1] + (tall - 1) * GAP_Y + top
     figure = Figure(figsize=(width, height))

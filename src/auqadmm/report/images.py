@@ -10,6 +10,9 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib import colormaps
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from auqadmm.report.curves import DATASETS
@@ -50,30 +53,31 @@ def weight_figure(arrays: Arrays, title: str) -> Figure:
     """One column of the model: the average image of each worker's class above its weights. Several: all weights, one
     row per worker, the class averages in front."""
     weights = np.asarray(arrays["weights"], dtype=float)
+    averages = np.asarray(arrays["averages"], dtype=float)
     shape = tuple(int(k) for k in arrays["shape"])
     N, _, C = weights.shape
-    averages = np.stack([_picture(flat, shape) for flat in np.asarray(arrays["averages"], dtype=float)])
-    pictures = np.stack([_picture(weights[j, :, c], shape) for j in range(N) for c in range(C)])
+    scale = Normalize(float(weights.min()), float(weights.max()))
+    grey = [colormaps["gray"](_picture(flat / (averages.max() or 1.0), shape))[..., :3] for flat in averages]
+    tinted = [[colormaps["viridis"](scale(_picture(w, shape)))[..., :3] for w in block.T] for block in weights]
     workers = [f"worker {j}" for j in range(N)]
+    if C == 1:
+        tiles, across, down = [*grey, *(row[0] for row in tinted)], workers, ["class average", "weights"]
+        size = (max(1.05 * N + 1.6, 6.4), 3.1 if N > 4 else 4.4)
+    else:
+        tiles = [tile for j in range(N) for tile in (grey[j], *tinted[j])]
+        across, down = ["average", *(f"column {c}" for c in range(C))], workers
+        size = (0.8 * (C + 1) + 1.8, 0.8 * N + 0.9)
     with matplotlib.rc_context(BARE):
-        if C == 1:
-            figure = Figure(figsize=(max(1.05 * N + 1.2, 4.6), 3.0), layout="constrained")
-            first, second = figure.subplots(2, 1)
-            names = (workers, ["class average"]), ([""] * N, ["weights"])
-        else:
-            figure = Figure(figsize=(0.8 * (C + 1) + 1.8, 0.8 * N + 0.9), layout="constrained")
-            first, second = figure.subplots(1, 2, width_ratios=[1, C])
-            names = (["average"], workers), ([f"column {c}" for c in range(C)], [""] * N)
-        whole, at = mosaic(averages, N if C == 1 else 1, fill=np.nan)
-        first.imshow(whole, cmap="gray", interpolation="nearest")
-        _ticks(first, at[1], names[0][0], at[0], names[0][1])
-        whole, at = mosaic(pictures, N if C == 1 else C, fill=np.nan)
-        drawn = second.imshow(whole, interpolation="nearest")
-        _ticks(second, at[1], names[1][0], at[0], names[1][1])
-        for axis in (first, second):
-            axis.tick_params(labeltop=True, labelbottom=False)
+        figure = Figure(figsize=size, layout="constrained")
+        axis = figure.subplots()
+        whole, at = mosaic(np.stack(tiles), len(across), fill=1.0)
+        axis.imshow(whole, interpolation="nearest")
+        _ticks(axis, at[1], across, at[0], down)
+        axis.tick_params(labeltop=True, labelbottom=False)
         figure.suptitle(title, fontsize=11)
-        bar = figure.colorbar(drawn, ax=[first, second], shrink=0.9, aspect=30, pad=0.02, label="weight")
+        bar = figure.colorbar(
+            ScalarMappable(scale, "viridis"), ax=axis, shrink=0.9, aspect=30, pad=0.02, label="weight"
+        )
         bar.outline.set_visible(False)
     return figure
 
