@@ -70,7 +70,8 @@ def drawings(id: str, bundle: Bundle, curves_too: bool = True) -> dict[str, Draw
         for name, arrays in held.items():
             if name.startswith("weights-"):
                 _, dataset, model, protocol = name.split("-")
-                words = f"Weights in iteration 2: {curves.DATASETS[dataset]}, {model}, {said((protocol, 'mean'))}"
+                told = {"elastic": "elastic net", "svm": "SVM"}.get(model, model)
+                words = f"Weights in iteration 2: {curves.DATASETS[dataset]}, {told}, {said((protocol, 'mean'))}"
                 found[f"{id}-{dataset}-{model}-{protocol}"] = images.weight_figure(arrays, words)
     return found
 
