@@ -94,6 +94,16 @@ def test_an_interruption_keeps_what_was_complete_and_the_next_call_continues(run
     assert len(counted) == 3  # the complete run was not computed again
 
 
+def test_a_run_that_was_cut_off_is_done_again_with_more_time(runner, counted):
+    short = Runner(runner.store, time_limit=1e-9)
+    assert short.run(run_spec()).about["status"] == "time_limit"
+    assert short.has(run_spec())
+    assert not runner.has(run_spec())
+    assert runner.run(run_spec()).about["status"] == "max_iter"
+    assert short.has(run_spec())
+    assert len(counted) == 2
+
+
 def test_a_damaged_entry_is_computed_again(runner, counted):
     runner.run(run_spec())
     for path in runner.store.folder.glob("*.parquet"):

@@ -35,7 +35,7 @@ from auqadmm.report.chapters import drawings, report
 from auqadmm.report.content import Verdict
 from auqadmm.report.figures import save
 from auqadmm.report.page import write_page
-from auqadmm.report.verdicts import verdicts
+from auqadmm.report.verdicts import markdown, verdicts
 
 FORMATS = ("png", "svg", "pdf")
 MARKS = {"yes": "green", "no": "red", "partly": "yellow", "open": "dim"}
@@ -94,7 +94,7 @@ def reproduce(
         screen.print(verdict_table(judged))
     screen.print(f"\n{len(written)} files in {folder} after {time.perf_counter() - began:.0f} s:", soft_wrap=True)
     for path in written:
-        if path.suffix in (".png", ".html"):
+        if path.suffix in (".png", ".html", ".md"):
             screen.print(f"  {path}", soft_wrap=True, markup=False)
     if failed:
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
@@ -148,9 +148,11 @@ def draw(folder: Path, ids: Sequence[str], held: bundle.Bundle) -> list[Path]:
             written += [save(drawing, pictures / f"{name}.{suffix}") for suffix in FORMATS]
     if not written:
         raise CommandError("There are no results to draw.")
+    judged = folder / "verdicts.md"
+    judged.write_text(markdown(verdicts(held)), encoding="utf-8")
     page = folder / "report.html"
     write_page(report(held, ids, about(held)), page)
-    return [page, *written]
+    return [page, judged, *written]
 
 
 def about(held: bundle.Bundle) -> dict[str, str]:

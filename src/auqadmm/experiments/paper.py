@@ -40,7 +40,7 @@ RANKS = (1, 5, 10, 100)
 WORKERS = (2, 4, 8)
 COMPARED = (*METHODS, *OURS, *CONTROLS)
 # quick runs: iterations of each protocol, and who takes part where there are many panels
-QUICK = {"defined": 30, "released": 4}
+QUICK = {"defined": 30, "released": 3}
 FEWER = ("c-admm", "auq-admm", *OURS, *CONTROLS)
 SPLIT = "One class per worker."
 CONTROLLED = (
@@ -114,7 +114,7 @@ def fig_workers(quick: bool = False, protocols: Sequence[str] = tuple(PROTOCOLS)
     data = "digits" if quick else "mnist"
     panels = []
     for protocol, problem in _readings(data, "multinomial", quick, protocols, means_only=quick):
-        for workers in WORKERS:
+        for workers in (2, 8) if quick else WORKERS:
             split = replace(problem, classes=ALL[:8], workers=workers)
             panels.append(_panel(split, protocol, FEWER if quick else COMPARED, f"{data}, {workers} workers"))
     return Figure(

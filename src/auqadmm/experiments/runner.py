@@ -85,15 +85,22 @@ class Runner:
 
     def run(self, spec: RunSpec) -> Record:
         """The record of a run, from the store where it is there."""
-        held = None if self.force else self.store.get(spec)
-        if held is not None:
+        if (held := self._held(spec)) is not None:
             return held
         record = self._solve(spec, self.problem(spec.problem), self.optimum(spec.problem))
         self.store.put(spec, record)
         return record
 
     def has(self, spec: RunSpec) -> bool:
-        return not self.force and self.store.get(spec) is not None
+        return self._held(spec) is not None
+
+    def _held(self, spec: RunSpec) -> Record | None:
+        """A record to use again; not one that a shorter time limit has cut off."""
+        held = None if self.force else self.store.get(spec)
+        if held is None or held.about["status"] != "time_limit":
+            return held
+        limit = held.about["time_limit"]
+        return held if self.time_limit is not None and self.time_limit <= limit else None
 
     def picture(self, spec: PictureSpec) -> dict[str, np.ndarray]:
         """The arrays of a picture, from the store where they are there."""
@@ -164,6 +171,7 @@ class Runner:
             "status": "reached" if reached else str(result.status),
             "message": result.message,
             "started": started,
+            "time_limit": self.time_limit,
             "wall_seconds": time.perf_counter() - began,
             "system": system(self.device),
         }

@@ -46,6 +46,12 @@ def verdicts(bundle: Bundle) -> tuple[Verdict, ...]:
     return (*found, *average(bundle))
 
 
+def markdown(found: Iterable[Verdict]) -> str:
+    """The verdicts as a table that documents can take over."""
+    rows = [f"| {v.claim} | {v.protocol} | **{v.holds}** | {v.number} | {v.figure} |" for v in found]
+    return "\n".join(["| claim | protocol | holds | measured | figure |", "|---|---|---|---|---|", *rows]) + "\n"
+
+
 def by_reading(lines: Iterable[Line]) -> dict[Reading, list[Line]]:
     """(protocol, reduction) → lines."""
     found: dict[Reading, list[Line]] = {}
