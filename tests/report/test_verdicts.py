@@ -39,7 +39,7 @@ def test_rank(last, holds):
     assert "rank 100" in found.number
 
 
-@pytest.mark.parametrize(("many", "holds"), [(0.5, "yes"), (0.6, "partly"), (0.95, "no")])
+@pytest.mark.parametrize(("many", "holds"), [(0.5, "yes"), (0.7, "partly"), (0.95, "no")])
 def test_workers(many, holds):
     lines = []
     for panel, auq, plain in (("mnist, 2 workers", 0.5, 0.5), ("mnist, 8 workers", many, 0.8)):
