@@ -38,7 +38,7 @@ from auqadmm.core.state import Residuals
 
 # from the middle outwards: a ρ that needs more rounds than the best so far is given up
 GRID = (1.0, 0.1, 10.0, 0.01, 100.0, 0.001, 1000.0)
-BASELINES = ("lbfgs", "owl-qn", "fista")
+BASELINES = ("lbfgs", "lbfgs-w", "owl-qn", "fista")
 METHODS = ("c-admm", "rb-admm", "ac-admm", "uq-admm", "auq-admm", "auq-lr", "auto", *BASELINES, TUNED)
 
 

@@ -27,7 +27,7 @@ def ls(blocks, g=None, **options):
 
 
 # ------------------------------------------------------------------ statuses that must not lie
-@pytest.mark.parametrize("method", ["lbfgs", "owl-qn", "fista"])
+@pytest.mark.parametrize("method", ["lbfgs", "lbfgs-w", "owl-qn", "fista"])
 def test_a_method_without_residuals_stops_by_its_certificate(method):
     run = aq.solve(ls(two(X, Y), intercept=True), method, stop="residuals", max_iter=500)
     assert run.status == "converged"

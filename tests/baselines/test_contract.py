@@ -8,24 +8,33 @@ import torch
 
 import auqadmm as aq
 from auqadmm import baselines
-from auqadmm.baselines import FISTA, KNOWN, LBFGS, OWLQN
+from auqadmm.baselines import FISTA, KNOWN, LBFGS, OWLQN, PreconditionedLBFGS
 from tests.baselines.driving import CPU, Watched, objective, reduction, states, tensors
 from tests.problems import least_squares, multinomial, regression_blocks, svm
 
-METHODS = [LBFGS(), OWLQN(), FISTA()]
+METHODS = [LBFGS(), PreconditionedLBFGS(), OWLQN(), FISTA()]
 every = pytest.mark.parametrize("method", METHODS, ids=[m.name for m in METHODS])
 
 
 # ------------------------------------------------------------------ names and parameters
 def test_names():
-    assert KNOWN == {"lbfgs": LBFGS, "owl-qn": OWLQN, "fista": FISTA}
+    expected = {"lbfgs": LBFGS, "lbfgs-w": PreconditionedLBFGS, "owl-qn": OWLQN, "fista": FISTA}
+    assert expected == KNOWN
     assert baselines.resolve("OWL-QN") == OWLQN()
-    with pytest.raises(ValueError, match="'adam'; known baselines are 'lbfgs', 'owl-qn', 'fista'"):
+    with pytest.raises(ValueError, match="'adam'; known baselines are 'lbfgs', 'lbfgs-w', 'owl-qn', 'fista'"):
         baselines.resolve("adam")
 
 
 def test_parameters_that_cannot_work():
-    for make in (lambda: LBFGS(history=0), lambda: OWLQN(history=1.5), lambda: FISTA(lipschitz=0.0)):
+    for make in (
+        lambda: LBFGS(history=0),
+        lambda: OWLQN(history=1.5),
+        lambda: FISTA(lipschitz=0.0),
+        lambda: PreconditionedLBFGS(history=0),
+        lambda: PreconditionedLBFGS(rank=-1),
+        lambda: PreconditionedLBFGS(refresh=(0,)),
+        lambda: PreconditionedLBFGS(skip=-0.1),
+    ):
         with pytest.raises(ValueError, match="must be"):
             make()
 
@@ -36,6 +45,7 @@ def test_parameters_that_cannot_work():
     [
         (LBFGS(), aq.L1(0.1), "'lbfgs' needs a smooth regularizer.*got L1.*'owl-qn' or 'fista'"),
         (LBFGS(), aq.ElasticNet(0.1, 1.0), "got ElasticNet.*'owl-qn' or 'fista'"),
+        (PreconditionedLBFGS(), aq.L1(0.1), "'lbfgs-w' needs a smooth regularizer.*got L1.*'owl-qn' or 'fista'"),
         (LBFGS(), aq.NonNegative(), "got NonNegative. Use 'fista'"),
         (OWLQN(), aq.GroupLasso(0.1), "'owl-qn' needs Zero, L1, L2 or ElasticNet; got GroupLasso. Use 'fista'"),
     ],
@@ -47,8 +57,9 @@ def test_regularizers_that_a_method_cannot_handle(method, regularizer, words, in
 
 
 @pytest.mark.parametrize("regularizer", [aq.Zero(), aq.L2(0.3), aq.ElasticNet(0.0, 0.3), aq.L1(0.0)])
-def test_regularizers_without_an_l1_term_are_smooth(regularizer):
-    result = aq.solve(least_squares(regularizer=regularizer), LBFGS(), certificate_tol=1e-9)
+@pytest.mark.parametrize("method", [LBFGS(), PreconditionedLBFGS()], ids=["lbfgs", "lbfgs-w"])
+def test_regularizers_without_an_l1_term_are_smooth(regularizer, method):
+    result = aq.solve(least_squares(regularizer=regularizer), method, certificate_tol=1e-9)
     assert result.status == "converged"
 
 

@@ -10,14 +10,15 @@ import scipy.optimize
 import torch
 
 import auqadmm as aq
-from auqadmm.baselines import FISTA, LBFGS, OWLQN
+from auqadmm.baselines import FISTA, LBFGS, OWLQN, PreconditionedLBFGS
 from auqadmm.baselines.objective import Objective, elastic
 from auqadmm.experiments.digits import digits_blocks
-from tests.baselines.driving import objective, reduction, states
+from tests.baselines.driving import certifier, objective, reduction, states
 from tests.problems import multinomial
 
 METHODS = [LBFGS(), OWLQN(), FISTA()]
 NAMES = [m.name for m in METHODS]
+ALL = [*METHODS, PreconditionedLBFGS()]
 
 
 @pytest.mark.parametrize("method", METHODS, ids=NAMES)
@@ -36,7 +37,7 @@ def test_rounds_are_reductions_and_bytes_are_what_they_carry(method):
         assert reduce.traffic.down == 8 * n * rounds
 
 
-@pytest.mark.parametrize("method", METHODS, ids=NAMES)
+@pytest.mark.parametrize("method", ALL, ids=[m.name for m in ALL])
 def test_an_iterate_costs_what_had_travelled_when_it_was_formed(method):
     problem = multinomial()
     reduce = reduction(problem)
@@ -49,10 +50,30 @@ def test_an_iterate_costs_what_had_travelled_when_it_was_formed(method):
 
 
 def test_the_history_counts_them_and_the_certificates():
-    result = aq.solve(multinomial(), LBFGS(), stop="certificate", certificate_tol=1e-8)
+    result = aq.solve(multinomial(), LBFGS(), stop="both", certificate_tol=1e-8)
     rounds = result.history.column("rounds")
     assert rounds[0] == 1  # the gradient at the start
     assert all(b >= a + 2 for a, b in itertools.pairwise(rounds))  # a trial and a certificate
+
+
+@pytest.mark.parametrize("method", ALL, ids=[m.name for m in ALL])
+def test_a_certificate_at_every_iterate_takes_no_round_of_its_own(method):
+    problem, steps = multinomial(), 12
+    reduce = reduction(problem)
+    plain = [state.shared for state in states(method, problem, steps, reduce)]
+    watched = aq.solve(problem, method, stop="certificate", certificate_tol=0, max_iter=steps)
+    assert watched.history.column("rounds") == [shared.cost.rounds for shared in plain[1:]]
+    # ‖∇f_j‖ goes up with the gradient; FISTA's gradient belongs to another point, and all of it goes up
+    n = problem.census.unknowns
+    for row, shared in zip(watched.history, plain[1:], strict=True):
+        more = shared.cost.rounds
+        if method.name == "fista":  # the start, the probe, and then one point after the other
+            more = 1 + (shared.cost.rounds - 2) * (n + 1)
+        assert row.bytes_up == shared.cost.up + 8 * more
+        assert row.bytes_down == shared.cost.down
+    free = certifier(problem)
+    for row, shared in zip(watched.history, plain[1:], strict=True):
+        assert row.kkt == pytest.approx(free.certify(None, shared.v, gap=False).kkt, rel=1e-12)
 
 
 def test_a_steady_fista_takes_one_round_per_iteration():

@@ -90,7 +90,7 @@ def test_a_first_guess_far_off_costs_little(make, lipschitz):
     guessed = aq.solve(problem, FISTA(lipschitz=lipschitz), **tight)
     assert guessed.status == "converged"
     assert guessed.n_iter <= 2 * measured.n_iter + 40
-    assert guessed.history[-1].rounds <= 3 * guessed.n_iter + 40  # the certificate takes two a time
+    assert guessed.history[-1].rounds <= 2 * guessed.n_iter + 40  # the dual point of l1 is scaled: one a time
 
 
 def test_restarts_help_where_the_objective_is_strongly_convex():

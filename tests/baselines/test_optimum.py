@@ -9,7 +9,7 @@ from scipy.special import logsumexp
 from sklearn.linear_model import LogisticRegression
 
 import auqadmm as aq
-from auqadmm.baselines import FISTA, LBFGS, OWLQN
+from auqadmm.baselines import FISTA, LBFGS, OWLQN, PreconditionedLBFGS
 from tests.methods.test_optimum import elastic_net_optimum, multinomial_optimum, svm_optimum
 from tests.problems import class_blocks, least_squares, multinomial, pooled, regression_blocks, svm
 
@@ -82,9 +82,9 @@ def box():
 
 CASES = [
     (elastic_net, (OWLQN, FISTA)),
-    (softmax, (LBFGS, OWLQN, FISTA)),
-    (softmax_intercept, (LBFGS, OWLQN, FISTA)),
-    (smooth_svm, (LBFGS, OWLQN, FISTA)),
+    (softmax, (LBFGS, PreconditionedLBFGS, OWLQN, FISTA)),
+    (softmax_intercept, (LBFGS, PreconditionedLBFGS, OWLQN, FISTA)),
+    (smooth_svm, (LBFGS, PreconditionedLBFGS, OWLQN, FISTA)),
     (logistic_l1, (OWLQN, FISTA)),
     (logistic_l1_intercept, (OWLQN, FISTA)),
     (non_negative, (FISTA,)),
@@ -114,7 +114,7 @@ def test_where_rows_live_does_not_matter(method):
         np.testing.assert_allclose(other, found[0], rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("method", [LBFGS, OWLQN, FISTA])
+@pytest.mark.parametrize("method", [LBFGS, PreconditionedLBFGS, OWLQN, FISTA])
 def test_single_precision_gets_as_far_as_it_can(method):
     problem = multinomial(regularizer=aq.L2(0.1))
     result = aq.solve(problem, method(), stop="certificate", certificate_tol=1e-6, dtype="float32", max_iter=200)

@@ -3,12 +3,12 @@
 from matplotlib.colors import to_rgb
 from matplotlib.markers import MarkerStyle
 
-from auqadmm.methods import KNOWN
+from auqadmm import baselines, methods
 from auqadmm.report.style import METHODS, method_style
 
 
 def test_every_method_has_a_style():
-    assert set(KNOWN) <= set(METHODS)
+    assert {*methods.KNOWN, *baselines.KNOWN} <= set(METHODS)
 
 
 def test_labels_colours_and_markers_are_distinct():

@@ -1,6 +1,7 @@
 """What people use instead of ADMM: gradient methods on the sum over all workers, in the same loop.
 
 lbfgs       smooth g
+lbfgs-w     smooth g; preconditioned with the weights of auq-lr
 owl-qn      g = l1‖v‖₁ + l2/2‖v‖²
 fista       any g with a proximal map
 
@@ -15,10 +16,11 @@ from typing import Any
 from auqadmm.baselines.fista import FISTA
 from auqadmm.baselines.lbfgs import LBFGS
 from auqadmm.baselines.owlqn import OWLQN
+from auqadmm.baselines.preconditioned import PreconditionedLBFGS
 
-__all__ = ["FISTA", "KNOWN", "LBFGS", "OWLQN", "resolve"]
+__all__ = ["FISTA", "KNOWN", "LBFGS", "OWLQN", "PreconditionedLBFGS", "resolve"]
 
-KNOWN: dict[str, Any] = {method.name: method for method in (LBFGS, OWLQN, FISTA)}
+KNOWN: dict[str, Any] = {method.name: method for method in (LBFGS, PreconditionedLBFGS, OWLQN, FISTA)}
 
 
 def resolve(name: str) -> Any:

@@ -6,9 +6,10 @@
     y⁺   x⁺ + (t − 1)/t⁺ · (x⁺ − x)
     test f(x⁺) ≤ f(y) + ⟨∇f(y), x⁺ − y⟩ + L/2‖x⁺ − y‖²,   else x⁺ again from the same y with a larger L
 
-Neither y⁺ nor ∇f(y⁺) needs the outcome of the test, so f(x⁺) travels with f(y⁺) and ∇f(y⁺): n + 2 numbers up. The
-test is FISTA's own, not a substitute, and an x⁺ that fails it never becomes an iterate. With it, and with θ where L
-was lowered (a larger L than planned is no harm), F(x_k) − F* ≤ L_k/(2t_k²)·‖x₀ − x*‖² until the first restart.
+Neither y⁺ nor ∇f(y⁺) needs the outcome of the test, so f(x⁺) travels with f(y⁺) and ∇f(y⁺): n + 2 numbers up; with
+them all that a certificate at x⁺ needs where every iterate is certified, n + 1 numbers more. The test is FISTA's own,
+not a substitute, and an x⁺ that fails it never becomes an iterate. With it, and with θ where L was lowered (a larger L
+than planned is no harm), F(x_k) − F* ≤ L_k/(2t_k²)·‖x₀ − x*‖² until the first restart.
 
 L falls by half per iteration until the test refuses it in some iteration k, and is then left alone until 2k + 10;
 at every restart it falls by half once: there t = 1, and nothing proved before is needed. Where both sides of the
@@ -26,13 +27,25 @@ Shapes: m features, C columns, n = m·C; x, y, ∇f (m, C).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from auqadmm.baselines.objective import ULPS, advance, dot, first_point, rounding, spoiled, value_and_gradient
+from auqadmm.baselines.objective import (
+    ULPS,
+    advance,
+    dot,
+    first_point,
+    rounding,
+    scored,
+    spoiled,
+    stay,
+    value_and_gradient,
+)
+from auqadmm.core.certificate import score
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Cost, Setup, State
 from auqadmm.core.weights import sum_blocks
@@ -85,23 +98,23 @@ class FISTA:
 
     def init(self, setup: Setup, reduce: Reduce) -> State:
         y, ulp, cost = first_point(setup), rounding(reduce), reduce.cost(hvps=0)
-        _, sums = reduce(value_and_gradient, None, y, down=(y,))
+        _, sums = reduce(score if setup.scoring else value_and_gradient, None, y, down=(y,))
         G = sums["G"]
         L = _slope_change(reduce, y, G, ulp) if self.lipschitz is None else self.lipschitz
         memory = Memory(y, float(sums["f"]), G, L, t=1.0, frozen=0, ulp=ulp)
-        return State(None, Consensus(setup=setup, iteration=0, v=y, cost=cost, memory=memory))
+        return State(None, Consensus(setup=setup, iteration=0, v=y, cost=cost, memory=memory, scored=scored(sums)))
 
     def step(self, state: State, reduce: Reduce) -> State:
         old, now = state.shared, state.shared.memory
         if not (math.isfinite(now.f) and bool(now.G.isfinite().all())):
-            return spoiled(old, reduce.cost(hvps=0))
+            return spoiled(state, reduce.cost(hvps=0))
         L, frozen, momentum = now.L, now.frozen, True
         patience = 2 * old.iteration + PATIENCE
         for _ in range(TRIALS):
             x = old.setup.regularizer.prox(L * now.y - now.G, L)
             plan = self._plan(now, old.v, x, old.iteration < frozen, momentum)
             y = x + plan.beta * (x - old.v) if plan.beta > 0 else x
-            found = _evaluate(reduce, x, y, plan.beta)
+            found = _evaluate(reduce, x, y, plan.beta, old.setup.scoring)
             if not found.finite:  # an overflow: shorter, and without momentum in case it is to blame
                 L, frozen, momentum = UP[1] * L, patience, False
                 continue
@@ -113,14 +126,14 @@ class FISTA:
                 seen = model > noise
                 L_next = plan.theta * L if seen else max(L, _curvature(found.G - now.G, y - now.y))
                 memory = Memory(y, found.f, found.G, L_next, plan.t, frozen, now.ulp, (L, now.t))
-                return advance(old, x, found.cost, memory)
+                return advance(state, x, found.cost, memory, found.scored)
             # the change shows how much is missing; beyond ten times it may be the far end of a steep f that says so
             # model = 0: d² underflowed
             missing = change / model if model > 0 else UP[0]
             L, frozen = L * min(max(missing, UP[0]), UP[1]), patience
         # every trial overflowed: x stays, and the next step starts with a far shorter one
         restarted = Memory(now.y, now.f, now.G, L, 1.0, patience, now.ulp)
-        return advance(old, old.v, reduce.cost(hvps=0), restarted)
+        return stay(state, reduce.cost(hvps=0), restarted)
 
     def _plan(self, now: Memory, x_old: Tensor, x: Tensor, frozen: bool, momentum: bool) -> _Plan:
         """How to go on from x, before anything about x is known."""
@@ -144,24 +157,32 @@ class _Found:
     f: float
     G: Tensor
     cost: Cost
+    scored: Mapping[str, Tensor] | None
 
     @property
     def finite(self) -> bool:
         return math.isfinite(self.f_x) and math.isfinite(self.f) and bool(self.G.isfinite().all())
 
 
-def _evaluate(reduce: Reduce, x: Tensor, y: Tensor, beta: float) -> _Found:
+def _evaluate(reduce: Reduce, x: Tensor, y: Tensor, beta: float, scoring: bool) -> _Found:
     """One round. A worker that knows the x before forms y itself from x and β: n + 1 numbers down."""
     cost = reduce.cost(hvps=0)
-    _, sums = reduce(value_and_next_gradient, None, (x, y), down=(x, torch.tensor(beta)))
-    return _Found(float(sums["f_x"]), float(sums["f"]), sums["G"], cost)
+    work = _scores_and_next_gradient if scoring else value_and_next_gradient
+    _, sums = reduce(work, None, (x, y), down=(x, torch.tensor(beta)))
+    return _Found(float(sums["f"]), float(sums["f_y"]), sums["G_y"], cost, scored(sums))
 
 
 def value_and_next_gradient(shard: Any, blocks: Any, points: tuple[Tensor, Tensor]) -> tuple[Any, dict[str, Tensor]]:
     """Σ f_j(x), Σ f_j(y) and Σ ∇f_j(y), a map over blocks."""
     x, y = points
     _, sums = value_and_gradient(shard, blocks, y)
-    return blocks, sums | {"f_x": sum_blocks(shard.linearize(shard.expand(x)).value)}
+    f = sum_blocks(shard.linearize(shard.expand(x)).value)
+    return blocks, {"f": f, "f_y": sums["f"], "G_y": sums["G"]}
+
+
+def _scores_and_next_gradient(shard: Any, blocks: Any, points: tuple[Tensor, Tensor]) -> tuple[Any, dict[str, Tensor]]:
+    """The same with all that a certificate at x needs, n + 1 numbers more."""
+    return blocks, value_and_next_gradient(shard, blocks, points)[1] | score(shard, blocks, points[0])[1]
 
 
 def _slope_change(reduce: Reduce, y: Tensor, G: Tensor, ulp: float) -> float:

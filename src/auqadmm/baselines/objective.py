@@ -2,6 +2,9 @@
 
     up      Σ_j f_j(v) and Σ_j ∇f_j(v), n + 1 numbers         down     v, n numbers
 
+Where the loop stops by certificates (`Setup.scoring`), Σ_j ‖∇f_j(v)‖ goes up too: then the certificate at v is known
+without a round of its own.
+
 g is known everywhere and costs nothing. Where g = l1‖v‖₁ + l2/2‖v‖² its smooth part joins the gradient:
 `grad` = Σ_j ∇f_j(v) + l2·v, and l1 is left to the method.
 
@@ -11,14 +14,16 @@ Shapes: B blocks, m features, C columns, n = m·C; v, gradients (m, C); l1, l2 o
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from auqadmm.core.certificate import score, scores
 from auqadmm.core.reduce import Reduce
-from auqadmm.core.state import Consensus, Cost, Setup, State
+from auqadmm.core.state import Cost, Setup, State
 from auqadmm.core.weights import sum_blocks
 from auqadmm.problem.regularizers import L1, L2, ElasticNet, Zero
 from auqadmm.problem.wrappers import FreeIntercept
@@ -27,10 +32,22 @@ from auqadmm.problem.wrappers import FreeIntercept
 ULPS = 16.0
 
 
-def value_and_gradient(shard: Any, blocks: Any, v: Tensor) -> tuple[Any, dict[str, Tensor]]:
+Sums = dict[str, Tensor]
+
+
+def value_and_gradient(shard: Any, blocks: Any, v: Tensor) -> tuple[Any, Sums]:
     """Σ f_j(v) and Σ ∇f_j(v), a map over blocks."""
-    point = shard.linearize(shard.expand(v))
-    return blocks, {"f": sum_blocks(point.value), "G": sum_blocks(point.grad)}
+    return blocks, summands(shard.linearize(shard.expand(v)), scoring=False)
+
+
+def summands(point: Any, scoring: bool) -> Sums:
+    """What goes up; `scoring`: all that a certificate needs."""
+    return scores(point) if scoring else {"f": sum_blocks(point.value), "G": sum_blocks(point.grad)}
+
+
+def scored(sums: Mapping[str, Tensor]) -> Sums | None:
+    """The sums of a certificate, if they are there."""
+    return {name: sums[name] for name in ("f", "G", "norms")} if "norms" in sums else None
 
 
 def first_point(setup: Setup) -> Tensor:
@@ -88,12 +105,13 @@ def elastic(g: Any, v: Tensor) -> Elastic | None:
 # ---------------------------------------------------------------------- F
 @dataclass(frozen=True)
 class Point:
-    """F(v), the gradient of its smooth part, and what had travelled when v was formed."""
+    """F(v), the gradient of its smooth part, what had travelled when v was formed, and the sums of a certificate."""
 
     v: Tensor
     value: float
     grad: Tensor
     cost: Cost
+    scored: Mapping[str, Tensor] | None = None
 
     @property
     def finite(self) -> bool:
@@ -107,20 +125,34 @@ class Objective:
     reduce: Reduce
     g: Any
     penalty: Elastic
+    scoring: bool = False
 
     def at(self, v: Tensor) -> Point:
         """One round."""
         cost = self.reduce.cost(hvps=0)
-        _, sums = self.reduce(value_and_gradient, None, v, down=(v,))
-        return Point(v, float(sums["f"]) + float(self.g.value(v)), sums["G"] + self.penalty.l2 * v, cost)
+        _, sums = self.reduce(score if self.scoring else value_and_gradient, None, v, down=(v,))
+        return self.point(v, sums, cost)
+
+    def point(self, v: Tensor, sums: Mapping[str, Tensor], cost: Cost) -> Point:
+        """F at v from the sums over blocks."""
+        value = float(sums["f"]) + float(self.g.value(v))
+        return Point(v, value, sums["G"] + self.penalty.l2 * v, cost, scored(sums))
 
 
 # ---------------------------------------------------------------------- states that several methods return
-def advance(old: Consensus, v: Tensor, cost: Cost, memory: Any) -> State:
+def advance(state: State, v: Tensor, cost: Cost, memory: Any, scored: Mapping[str, Tensor] | None) -> State:
     """The state after one more iteration."""
-    return State(None, replace(old, iteration=old.iteration + 1, v=v, v_prev=old.v, cost=cost, memory=memory))
+    old = state.shared
+    new = replace(old, iteration=old.iteration + 1, v=v, v_prev=old.v, cost=cost, memory=memory, scored=scored)
+    return State(state.blocks, new)
 
 
-def spoiled(old: Consensus, cost: Cost) -> State:
+def stay(state: State, cost: Cost, memory: Any) -> State:
+    """One more iteration that leaves v where it is."""
+    return advance(state, state.shared.v, cost, memory, state.shared.scored)
+
+
+def spoiled(state: State, cost: Cost) -> State:
     """F is not finite at the start: there is nothing to descend, and the loop ends the run as diverged."""
-    return advance(old, torch.full_like(old.v, math.nan), cost, old.memory)
+    old = state.shared
+    return advance(state, torch.full_like(old.v, math.nan), cost, old.memory, None)

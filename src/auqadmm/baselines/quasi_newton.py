@@ -13,8 +13,9 @@ Shapes: m features, C columns, h pairs; v, gradients (m, C); pairs carry a leadi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -30,6 +31,7 @@ from auqadmm.baselines.objective import (
     first_point,
     rounding,
     spoiled,
+    stay,
 )
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Setup, State
@@ -39,7 +41,10 @@ from auqadmm.methods.checks import at_least_one
 
 @dataclass(frozen=True)
 class Memory:
-    """Replicated: F at v, the pairs, the penalty row by row, an ulp of the blocks' arithmetic."""
+    """Replicated: F at v, the pairs, the penalty row by row, an ulp of the blocks' arithmetic.
+
+    `initial` applies what H is built upon; without it that is γI.
+    """
 
     here: Point
     pairs: Pairs
@@ -47,6 +52,7 @@ class Memory:
     ulp: float
     fresh: bool = True
     stalled: bool = False
+    initial: Callable[[Tensor], Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -76,39 +82,54 @@ class QuasiNewton(ABC):
     def init(self, setup: Setup, reduce: Reduce) -> State:
         v = first_point(setup)
         penalty = self.penalty(setup, v)
-        here = Objective(reduce, setup.regularizer, penalty).at(v)
-        memory = Memory(here, self._no_pairs(v), penalty, rounding(reduce))
-        return State(None, Consensus(setup=setup, iteration=0, v=v, cost=here.cost, memory=memory))
+        here = Objective(reduce, setup.regularizer, penalty, setup.scoring).at(v)
+        memory = Memory(here, self.no_pairs(v), penalty, rounding(reduce))
+        return State(None, started(setup, here, memory))
 
     def step(self, state: State, reduce: Reduce) -> State:
-        old, memory = state.shared, state.shared.memory
+        memory = state.shared.memory
         here = memory.here
         if not here.finite:
-            return spoiled(old, reduce.cost(hvps=0))
+            return spoiled(state, reduce.cost(hvps=0))
         if memory.stalled:
-            return advance(old, old.v, reduce.cost(hvps=0), memory)
-        F = Objective(reduce, old.setup.regularizer, memory.penalty)
+            return stay(state, reduce.cost(hvps=0), memory)
+        F = self.objective(state.shared, state.blocks, reduce)
         there = self.search(F, here, memory)
         if there is None and not memory.fresh:
-            memory = replace(memory, pairs=self._no_pairs(here.v), fresh=True)
+            memory = replace(memory, pairs=self.no_pairs(here.v), fresh=True)
             there = self.search(F, here, memory)
         if there is None:
-            return advance(old, old.v, reduce.cost(hvps=0), replace(memory, stalled=True))
-        return advance(old, there.v, there.cost, _learned(memory, there))
+            return stay(state, reduce.cost(hvps=0), replace(memory, stalled=True))
+        return self.arrived(state, there, _learned(memory, there))
 
-    def _no_pairs(self, v: Tensor) -> Pairs:
+    def objective(self, shared: Consensus, blocks: Any, reduce: Reduce) -> Objective:
+        """F as this iteration evaluates it."""
+        setup = shared.setup
+        return Objective(reduce, setup.regularizer, shared.memory.penalty, setup.scoring)
+
+    def arrived(self, state: State, there: Any, memory: Any) -> State:
+        """The state at the new point."""
+        return advance(state, there.v, there.cost, memory, there.scored)
+
+    def no_pairs(self, v: Tensor) -> Pairs:
         return Pairs.none(self.history, v.new_ones(1), v[None])
 
 
+def started(setup: Setup, here: Point, memory: Memory) -> Consensus:
+    """The replicated state before the first iteration."""
+    return Consensus(setup=setup, iteration=0, v=here.v, cost=here.cost, memory=memory, scored=here.scored)
+
+
 def direction(memory: Memory, grad: Tensor) -> Tensor:
-    """−H∇F; without pairs the steepest descent."""
-    return -memory.pairs.apply(grad[None])[0]
+    """−H∇F; without pairs and an `initial` matrix the steepest descent."""
+    return -memory.pairs.apply(grad[None], memory.initial)[0]
 
 
 def first_step(memory: Memory, P: Tensor) -> float:
-    """1; at most a step of length 1 as long as no pair tells the scale."""
+    """1; at most a step of length 1 as long as nothing tells the scale."""
     length = float(P.norm())
-    return min(1.0, 1.0 / length) if memory.fresh and length > 0 else 1.0
+    unknown = memory.fresh and memory.initial is None
+    return min(1.0, 1.0 / length) if unknown and length > 0 else 1.0
 
 
 def noise(here: Point, ulp: float) -> float:

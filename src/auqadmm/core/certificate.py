@@ -55,9 +55,13 @@ class Certificate:
 
 def score(shard: Any, blocks: Any, v: Tensor) -> tuple[Any, dict[str, Tensor]]:
     """Σ f_j(v), Σ ∇f_j(v) and Σ ‖∇f_j(v)‖, a map over blocks."""
-    point = shard.linearize(shard.expand(v))
+    return blocks, scores(shard.linearize(shard.expand(v)))
+
+
+def scores(point: Any) -> dict[str, Tensor]:
+    """The summands of `score` from a point where they are known."""
     grad = point.grad
-    return blocks, {
+    return {
         "f": sum_blocks(point.value),
         "G": sum_blocks(grad),
         "norms": sum_blocks(grad.flatten(1).double().norm(dim=1)),

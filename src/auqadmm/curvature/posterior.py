@@ -12,7 +12,7 @@ How many directions: given, or chosen by every block for itself (`affordable`), 
 saves rounds of m·C numbers. With eigenvalues σ_1 ≥ σ_2 ≥ … of the rows, the direction that W_j misses most after r of
 them is σ_{r+1} against the level of what is left, and rounds go with the root of a condition number:
 
-    rounds(r) ≈ 5 + √q_r,    q_r = σ_{r+1} / (Σ_{k>r} σ_k/m + Cφ_j)        r minimises  m·r + rounds(r)·(m·C + latency)
+    rounds(r) ≈ 2 + 2.5√q_r,    q_r = σ_{r+1} / (Σ_{k>r} σ_k/m + Cφ_j)      r minimises  m·r + rounds(r)·(m·C + latency)
 
 Reference: N. Halko, P. G. Martinsson, J. A. Tropp, Finding structure with randomness, 2011.
 
@@ -29,7 +29,8 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.basis import Kronecker
-from auqadmm.core.lowrank import LowRank
+from auqadmm.core.lowrank import LowRank, spectrum
+from auqadmm.core.weights import sum_blocks
 from auqadmm.curvature.base import draw
 from auqadmm.curvature.basis import cosine_basis
 
@@ -38,9 +39,11 @@ SHARE = 0.25
 PASSES = 4
 FLOOR = 1e-5
 PROBES = 16
-# What a round costs besides its payload, in numbers: 64 KiB, which a link of 1 Gbit/s carries in half a millisecond.
-LATENCY = 8192
-LEAST_ROUNDS = 5
+# What a round costs besides its payload, in numbers: 32 KiB, which a link of 1 Gbit/s carries in a quarter of a
+# millisecond. The two numbers of the model were read off runs with 5, 20 and 100 directions.
+LATENCY = 4096
+LEAST_ROUNDS, SLOPE = 2.0, 2.5
+MARGIN = 1e-3  # by which a basis must win, per coordinate
 
 
 @dataclass(frozen=True)
@@ -63,14 +66,19 @@ class Posterior:
         """F of S12."""
         return None if self.image is None else cosine_basis(self.image, self.intercept).to(like)
 
-    def directions(self, shard: Any, v: Tensor) -> Tensor:
-        """U_j (B, m, r), or (B, m·C, r) for a loss without rows; kept for the whole run."""
+    def directions(self, shard: Any, v: Tensor, old: LowRank | None = None) -> Tensor:
+        """U_j (B, m, r), or (B, m·C, r) for a loss without rows.
+
+        At first of the rows as they are: at v = 0 their curvature is the same for all, or, for a hinge, not yet
+        there. With `old` weights of the rows weighted by their curvature at v.
+        """
         point = shard.linearize(shard.expand(v))
         rows = torch.tensor([shard.census.rows[j] for j in shard.index], device=shard.device)
         if has_rows(point):
-            design, c = shard.design, shard.row_weight
+            design = shard.design
+            c = shard.row_weight if old is None else self._rows(shard, point, old).trace
             size = shard.shape[1]
-            total = design.sum_rows(c * design.forward_squared(torch.ones_like(point.u[..., 0])))
+            total = self._total(shard, c)
 
             def apply(Q: Tensor) -> Tensor:
                 return design.adjoint(c[:, None] * design.forward(Q))
@@ -102,42 +110,64 @@ class Posterior:
         `total` is the trace of what Q is an eigenbasis of, `payload` the numbers of a round.
         """
         size, found = Q.shape[1:]
-        sigma, E = torch.linalg.eigh(0.5 * (Q.mT @ AQ + AQ.mT @ Q))
-        sigma, E = sigma.flip(-1).clamp(min=0).double(), E.flip(-1)
+        sigma, E = spectrum(0.5 * (Q.mT @ AQ + AQ.mT @ Q))
+        sigma, E = sigma.flip(-1).double(), E.flip(-1)
         left = (total.double()[:, None] - sigma.cumsum(1) + sigma).clamp(min=0)  # after 0, 1, … directions
         floor = (self.l2 / self.blocks + FLOOR * total.double() / size) * (payload / size)
         q = sigma / (left / size + floor[:, None]).clamp(min=torch.finfo(torch.float64).tiny)
         if found == size:  # after all directions nothing is left
             q = torch.cat([q, torch.zeros_like(q[:, :1])], 1)
         r = torch.arange(q.shape[1], device=q.device)
-        cost = r * (size + (r + 1) / 2) + (LEAST_ROUNDS + q.clamp(min=1).sqrt()) * (payload + LATENCY)
+        cost = r * (size + (r + 1) / 2) + (LEAST_ROUNDS + SLOPE * q.clamp(min=1).sqrt()) * (payload + LATENCY)
         return Q @ E, cost.argmin(1)
 
     def weights(self, shard: Any, v: Tensor, U: Tensor, old: LowRank | None, typical: float) -> LowRank:
         """W_j at v. `old` weights smooth the curvature by the uncertainty they express; `typical` is the mean
         diagonal over all blocks, the floor of a block that has no rows of its own."""
         point = shard.linearize(shard.expand(v))
-        variance = None if old is None or old.joint else row_variance(shard, old) / self.blocks
-        model = point.row_model(variance)
+        model = self._rows(shard, point, old)
         if model is None:
             return self._joint(shard, point, U, typical)
         _, m, C = shard.shape
-        design = shard.design
-        AU = design.adjoint(model.trace[:, None] * design.forward(U))
-        M = U.mT @ AU
-        F = self.basis(U)
-        if F is None:
-            d = design.adjoint_squared(model.trace) - ((U @ M) * U).sum(-1)
-        else:
-            FU = F @ U
-            d = design.adjoint_squared_in(F, model.trace) - ((FU @ M) * FU).sum(-1)
-        d = d.clamp(min=0)
+        M, d, F = self._parts(shard, U, model.trace)
         # a block whose rows have no curvature left (or no rows) couples no columns
         energy = model.energy[:, None, None]
         eye = torch.eye(C, dtype=d.dtype, device=d.device) / C
         S = torch.where(energy > 0, model.S / torch.where(energy > 0, energy, 1.0), eye)
         phi = self._floor(model.energy / (m * C), typical)
-        return sound(LowRank(U, 0.5 * (M + M.mT), d, S, phi, F=F))
+        return sound(LowRank(U, M, d, S, phi, F=F))
+
+    def unexplained(self, shard: Any, v: Tensor, U: Tensor) -> Tensor:
+        """Σ_j log det(diag d_j + φ_j) of the rows as they are: the smaller, the less U and F leave unexplained."""
+        c, (_, m, C) = shard.row_weight, shard.shape
+        if U.shape[1] != m:  # a loss without rows: no basis to choose
+            return c.new_zeros(())
+        _, d, _ = self._parts(shard, U, c)
+        total = self._total(shard, c)
+        phi = C * self._floor(total / (m * C), 0.0)
+        return sum_blocks((d + phi[:, None]).log().sum(1))
+
+    def _rows(self, shard: Any, point: Any, old: LowRank | None) -> Any:
+        """The curvature row by row, smoothed by the uncertainty that old weights express; None: it is not known."""
+        variance = None
+        if old is None and self.l2 > 0:  # the prior's: |x_i|²/l2
+            variance = shard.design.forward_squared(torch.ones_like(shard.zeros()[..., 0])) / self.l2
+        elif old is not None and not old.joint:
+            variance = row_variance(shard, old) / self.blocks
+        return point.row_model(variance)
+
+    def _parts(self, shard: Any, U: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Kronecker | None]:
+        """M_j and d_j of A_j = Σ w_i x_ix_iᵀ, w (R,), and the basis of d_j."""
+        design, F = shard.design, self.basis(U)
+        M = U.mT @ design.adjoint(w[:, None] * design.forward(U))
+        turned = U if F is None else F @ U
+        total = design.adjoint_squared(w) if F is None else design.adjoint_squared_in(F, w)
+        d = (total - ((turned @ M) * turned).sum(-1)).clamp(min=0)
+        return 0.5 * (M + M.mT), d, F
+
+    def _total(self, shard: Any, w: Tensor) -> Tensor:
+        """tr A_j, (B,)."""
+        return shard.design.sum_rows(w * shard.design.forward_squared(torch.ones_like(shard.zeros()[..., 0])))
 
     def _joint(self, shard: Any, point: Any, U: Tensor, typical: float) -> LowRank:
         B, m, C = shard.shape
@@ -188,6 +218,16 @@ def mean_diagonal(shard: Any, v: Tensor) -> Tensor:
         return model.energy / (m * C)
     Z = draw((1, m, C, PROBES), "rademacher", 0, shard.row_weight).expand(B, m, C, -1)
     return (point.hvp(Z) * Z).mean((1, 2, 3)).clamp(min=0)
+
+
+def typical_curvature(shard: Any, blocks: Any, v: Tensor) -> tuple[Any, dict[str, Tensor]]:
+    """Σ_j of the mean diagonals, a map over blocks."""
+    return blocks, {"mean": sum_blocks(mean_diagonal(shard, v))}
+
+
+def second_wins(unexplained: Tensor, coordinates: int) -> bool:
+    """Does the second of two ways to make weights leave clearly less unexplained, of N·m coordinates?"""
+    return float(unexplained[1]) < float(unexplained[0]) - MARGIN * coordinates
 
 
 def row_variance(shard: Any, W: LowRank) -> Tensor:

@@ -12,6 +12,7 @@ Shapes: B blocks, m features, C columns, h pairs; u, gradients, P (B, m, C), sta
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,14 +61,14 @@ class Pairs:
             torch.where(keep, sy / dot(y, y), self.gamma),
         )
 
-    def apply(self, g: Tensor) -> Tensor:
-        """Hg by the two-loop recursion."""
+    def apply(self, g: Tensor, initial: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """Hg by the two-loop recursion; `initial` applies what H is built upon, γI without it."""
         q, alphas = g, []
         for i in reversed(range(self.rho.shape[1])):
             alpha = over(self.rho[:, i] * dot(self.S[:, i], q), g)
             q = q - alpha * self.Y[:, i]
             alphas.append(alpha)
-        q = over(self.gamma, q) * q
+        q = over(self.gamma, q) * q if initial is None else initial(q)
         for i, alpha in enumerate(reversed(alphas)):
             beta = over(self.rho[:, i] * dot(self.Y[:, i], q), g)
             q = q + (alpha - beta) * self.S[:, i]

@@ -9,7 +9,7 @@ The iteration is S2 written on z_j = W_j v − λ_j. One round:
     server   Anderson on z, from scalars (core/acceleration.py); Σ_j z_j follows from Σ_j T z_j
 
 In the metric W = H the reflected resolvent of a quadratic f vanishes, so α near 2 makes this Newton's method.
-Weights are renewed at iterations 2, 4, 8, 16, 32 if they changed by a tenth: finitely often, so S8 applies. What is
+Weights are renewed at iterations 2, 4, 8, …, 1024 if they changed by a tenth: finitely often, so S8 applies. What is
 proved is in docs/theory.md.
 
 Shapes: N blocks, m features, C columns, r directions per block; v and sums over blocks (m, C).
@@ -28,18 +28,17 @@ from torch import Tensor
 from auqadmm.core.acceleration import EPSILON, Anderson, D
 from auqadmm.core.consensus import failed_blocks, start_blocks
 from auqadmm.core.reduce import Reduce
-from auqadmm.core.state import Blocks, Consensus, Residuals, Setup, State
+from auqadmm.core.state import Consensus, Residuals, Setup, State
 from auqadmm.core.vstep import LowRankMetric
-from auqadmm.core.weights import sum_blocks
-from auqadmm.curvature.posterior import Posterior, mean_diagonal
+from auqadmm.curvature.posterior import LATENCY, Posterior, second_wins, typical_curvature
 from auqadmm.methods.checks import at_least_one, relaxation, whole
 from auqadmm.methods.lowrank_parts import directions, first_parts, next_parts, unpacked
 from auqadmm.methods.lowrank_round import ACCELERATE, BACK, PLAIN, Directive, Round
 
-ALPHA = 1.6
+ALPHA = 1.8
 MOST = 64  # directions per block
+SPEND, PATIENCE, GROWTH = 0.25, 32, 1.25  # when more directions are bought, see `_affordable`
 ROOM = 2**30  # bytes that the directions of all blocks may take on the server
-MARGIN = 1e-3  # by which a basis must win, per coordinate
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Heard:
 @dataclass(frozen=True)
 class Server:
     """The replicated half of the state. `z` is Σ_j z_j; `before` are z and r of the round before; `plain` the step
-    that acceleration replaced; `U` the directions of all blocks, which travel once."""
+    that acceleration replaced; `U` the directions of all blocks, `bought` the iteration they were sent in."""
 
     anderson: Anderson
     directive: Directive
@@ -70,6 +69,7 @@ class Server:
     before: tuple[Tensor, Tensor] | None = None
     plain: Tensor | None = None
     U: Tensor | None = None
+    bought: int = 0
     v_residual: float = 0.0
 
 
@@ -81,9 +81,10 @@ class AUQLR:
     ----------
     rank
         Directions kept per block, at most a quarter of its rows; "auto": every block keeps as many as pay for
-        themselves in bytes (`curvature/posterior.py`), at most 64 and at most what the server has room for.
+        themselves in bytes (`curvature/posterior.py`), at most 64 and at most what the server has room for, and a
+        run that lasts buys more of them.
     relaxation
-        α of S2, 1 ≤ α < 2; None: 1.6 with local solves, 1 without.
+        α of S2, 1 ≤ α < 2; None: 1.8 with local solves, 1 without.
     memory
         Columns of Anderson acceleration; 0 switches it off.
     local
@@ -100,9 +101,9 @@ class AUQLR:
 
     rank: int | str = "auto"
     relaxation: float | None = None
-    memory: int = 8
+    memory: int = 16
     local: bool = True
-    refresh: tuple[int, ...] = (2, 4, 8, 16, 32)
+    refresh: tuple[int, ...] = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
     skip: float = 0.1
     name: ClassVar[str] = "auq-lr"
 
@@ -125,26 +126,17 @@ class AUQLR:
         zero = torch.zeros(setup.features, setup.columns, dtype=torch.float64, device=setup.device)
         v = zero if warm is None else warm.v.to(zero)
         lam = None if warm is None or warm.lam is None else reduce.scatter(warm.lam)
-        posterior = self._posterior(setup)
+        posterior = posterior_for(self.rank, _curvature_of(setup.regularizer), setup)
         shared = Consensus(setup=setup, iteration=0, v=v)
         blocks = reduce.place(start_blocks, lam, shared)
         typical = 0.0
         if posterior.l2 == 0:  # only then can a block without rows be left without weight
-            typical = float(reduce(_typical, blocks, v)[1]["mean"]) / setup.blocks
+            typical = float(reduce(typical_curvature, blocks, v)[1]["mean"]) / setup.blocks
         cosines = None if setup.image is None else replace(posterior, image=setup.image)
         directive = Directive(posterior, typical, refresh=True, contest=cosines)
         shared = replace(shared, memory=Server(Anderson.empty(self.memory, v), directive, zero))
         blocks, sums = reduce(self._round, blocks, (directive, _told(shared)), down=(v,))
         return State(blocks, self._received(shared, sums, blocks, reduce))
-
-    def _posterior(self, setup: Setup) -> Posterior:
-        most, choose = self.most(setup.blocks, setup.features), self.rank == "auto"
-        l2 = _curvature_of(setup.regularizer)
-        return Posterior(most, l2, setup.blocks, setup.seed, choose, intercept=setup.intercept)
-
-    def most(self, blocks: int, features: int) -> int:
-        """Directions that a block may keep."""
-        return min(MOST, ROOM // (8 * blocks * features)) if self.rank == "auto" else int(self.rank)
 
     def step(self, state: State, reduce: Reduce) -> State:
         old = state.shared
@@ -153,7 +145,7 @@ class AUQLR:
         failed = failed_blocks(state, reduce)
         server, k = self._next_z(old.memory), old.iteration + 1
         found = metric.solve(old.setup.regularizer, server.z, old.v, _tolerance(server))
-        server = replace(self._scheduled(server, k), v_residual=found.residual)
+        server = replace(self._scheduled(old.setup, server, k), v_residual=found.residual)
         shared = replace(
             old,
             iteration=k,
@@ -189,24 +181,43 @@ class AUQLR:
         before = (server.z, heard.r)
         return replace(server, anderson=anderson, directive=directive, z=z, before=before, plain=heard.Tz)
 
-    def _scheduled(self, server: Server, k: int) -> Server:
+    def _scheduled(self, setup: Setup, server: Server, k: int) -> Server:
         """Renew the weights in iteration k + 1? Whether they are stale was found out one round earlier."""
         heard, told = server.heard, server.directive
         assert heard is not None
         posterior = told.contest if heard.turn and told.contest is not None else told.posterior
-        renew = heard.turn or ((k + 1) in self.refresh and heard.stale)
+        due = (k + 1) in self.refresh
+        rank = self._affordable(setup, server, k) if due else 0
+        turn = rank > 0
+        renew = heard.turn or turn or (due and heard.stale)
+        if turn:
+            posterior = replace(posterior, rank=rank, choose=False)
         look_ahead = (k + 2) in self.refresh
-        directive = replace(told, posterior=posterior, refresh=renew, look_ahead=look_ahead, contest=None)
+        directive = replace(told, posterior=posterior, refresh=renew, turn=turn, look_ahead=look_ahead, contest=None)
         anderson = server.anderson.cleared() if renew else server.anderson
-        return replace(server, directive=directive, anderson=anderson)
+        return replace(server, directive=directive, anderson=anderson, bought=k if turn else server.bought)
+
+    def _affordable(self, setup: Setup, server: Server, k: int) -> int:
+        """New directions in iteration k + 1? As many as cost a quarter of the rounds since the last ones; 0: none.
+
+        A run that lasts long will last long: the more rounds it has taken, the more will be saved.
+        """
+        assert server.U is not None
+        if self.rank != "auto" or k + 1 < PATIENCE:
+            return 0
+        size, held = server.U.shape[1:]
+        rank = int(SPEND * (k - server.bought) * (setup.unknowns + LATENCY) / size)
+        rank = min(rank, ROOM // (8 * setup.blocks * size), size)
+        return rank if rank >= GROWTH * max(held, 1) else 0
 
     def _received(self, shared: Consensus, sums: Mapping[str, Tensor], blocks: Any, reduce: Reduce) -> Consensus:
         """Book the sums of a round; renewed weights bring a new metric K."""
         setup, server, metric = shared.setup, shared.memory, shared.metric
         N = setup.blocks
         if server.directive.refresh:
-            parts = reduce.concat(first_parts if server.U is None else next_parts, blocks)
-            U = directions(parts) if server.U is None else server.U
+            new = server.U is None or server.directive.turn
+            parts = reduce.concat(first_parts if new else next_parts, blocks)
+            U = directions(parts) if new else server.U
             # v and the multipliers stay: Σλ = Kv − Σz in the old metric and in the new
             lam_sum = sums["lam_sum"] if metric is None else metric.apply(shared.v) - server.z
             metric = LowRankMetric(unpacked(U, parts, setup.columns, server.directive.posterior.basis(shared.v)))
@@ -222,7 +233,7 @@ class AUQLR:
             heft=sums.get("heft"),
             against=sums.get("against"),
             stale="stale" in sums and bool(sums["stale"] > 0),
-            turn="contest" in sums and _clearly_less(sums["contest"], MARGIN * N * setup.features),
+            turn="contest" in sums and second_wins(sums["contest"], N * setup.features),
         )
         residuals = Residuals(
             primal=math.sqrt(float(sums["primal"])),
@@ -249,6 +260,17 @@ class AUQLR:
         )
 
 
+def posterior_for(rank: int | str, l2: float, setup: Setup) -> Posterior:
+    """How the weights of a problem are made."""
+    most = most_directions(rank, setup.blocks, setup.features)
+    return Posterior(most, l2, setup.blocks, setup.seed, rank == "auto", intercept=setup.intercept)
+
+
+def most_directions(rank: int | str, blocks: int, features: int) -> int:
+    """Directions that a block may keep from the start."""
+    return min(MOST, ROOM // (8 * blocks * features)) if rank == "auto" else int(rank)
+
+
 def _told(shared: Consensus) -> Consensus:
     """What blocks need of the replicated state: v and the tolerances, not the server's own memory."""
     return replace(shared, memory=None, metric=None)
@@ -259,14 +281,6 @@ def _tolerance(server: Server) -> float:
     assert server.heard is not None
     scale = float(server.z.norm())
     return min(1e-9 * scale, max(1e-5 * server.heard.dual, 1e-13 * scale))
-
-
-def _clearly_less(scores: Tensor, margin: float) -> bool:
-    return float(scores[1]) < float(scores[0]) - margin
-
-
-def _typical(shard: Any, blocks: Blocks, v: Tensor) -> tuple[Blocks, dict[str, Tensor]]:
-    return blocks, {"mean": sum_blocks(mean_diagonal(shard, v))}
 
 
 def _curvature_of(regularizer: Any) -> float:

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.certificate import score
-from auqadmm.core.lowrank import LowRank
 from auqadmm.core.state import Blocks, Consensus
 from auqadmm.core.weights import sum_blocks
 from auqadmm.curvature.posterior import Posterior
@@ -36,13 +35,15 @@ ACCURACY = 10.0
 
 @dataclass(frozen=True)
 class Directive:
-    """What the server tells the blocks along with v. `contest` is another way to make weights: which is better?"""
+    """What the server tells the blocks along with v. `refresh`: renew the weights, with `turn` also the directions;
+    `contest` is another way to make weights: which is better?"""
 
     posterior: Posterior
     typical: float = 0.0
     action: int = KEEP
     gamma: Tensor | None = None
     refresh: bool = False
+    turn: bool = False
     look_ahead: bool = False
     contest: Posterior | None = None
 
@@ -70,8 +71,8 @@ class Round:
                 sums["lam_sum"] = sum_blocks(lam)
                 sums["stale"] = torch.tensor(0.0 if shard.loss.quadratic else 1.0, dtype=torch.float64)
                 if directive.contest is not None:
-                    other = directive.contest.weights(shard, shared.v, memory["U"], None, directive.typical)
-                    sums["contest"] = torch.stack([_unexplained(W), _unexplained(other)])
+                    ways = (directive.posterior, directive.contest)
+                    sums["contest"] = torch.stack([way.unexplained(shard, shared.v, memory["U"]) for way in ways])
         found, spent = self._solve(shard, W, v, lam, blocks, shared)
         u = found.u
         Tz = W.apply(self.relaxation * u + (1 - self.relaxation) * v) - lam
@@ -110,7 +111,8 @@ class Round:
     ) -> tuple[Any, dict[str, Tensor]]:
         """New weights at v; v and λ_j stay, so z_j moves with W_j, and differences of before mean nothing."""
         posterior = directive.posterior
-        U = memory["U"] if "U" in memory else posterior.directions(shard, shared.v)
+        kept = "U" in memory and not directive.turn
+        U = memory["U"] if kept else posterior.directions(shard, shared.v, W)
         W = posterior.weights(shard, shared.v, U, W, directive.typical)
         return W, {"U": U, "z": W.apply(v) - lam}
 
@@ -160,11 +162,6 @@ def _moved(memory: Mapping[str, Tensor], directive: Directive) -> dict[str, Tens
         z = z - (kept["dR"] + kept["dZ"]) @ directive.gamma.to(z)
     last = {"plain": kept["Tz"], "z_old": kept["z"], "r_old": kept["r"], "Wr_old": kept["Wr"]}
     return {**kept, "z": z, **last}
-
-
-def _unexplained(W: LowRank) -> Tensor:
-    """Σ_j log det(diag d_j + φ_j): the smaller, the less the directions and the basis leave unexplained."""
-    return sum_blocks((W.d + W.phi[:, None]).log().sum(1))
 
 
 def _append(columns: Tensor | None, new: Tensor) -> Tensor:

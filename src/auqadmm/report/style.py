@@ -1,6 +1,7 @@
 """How things look: one colour and marker per method in every figure, and the settings all figures share.
 
-Colours are those of Okabe and Ito, which stay apart for colour-blind readers; markers stay apart in grey print.
+Colours are those of Okabe and Ito, joined by three for the baselines; they stay apart for colour-blind readers, markers
+stay apart in grey print.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ METHODS: dict[str, MethodStyle] = {
     "uq-admm": MethodStyle("UQ-ADMM", "#0072B2", "D", "UQ"),
     "auq-admm": MethodStyle("AUQ-ADMM", "#D55E00", "v", "AUQ"),
     "auq-lr": MethodStyle("AUQ-LR", "#CC79A7", "P", "LR"),
+    "lbfgs": MethodStyle("L-BFGS", "#56B4E9", "<"),
+    "lbfgs-w": MethodStyle("L-BFGS+W", "#994F00", ">"),
+    "owl-qn": MethodStyle("OWL-QN", "#DDCC77", "h"),
+    "fista": MethodStyle("FISTA", "#4B0092", "p"),
 }
 
 # Variants keep the colour of the method they vary; controls (S11) are broken lines with open markers.

@@ -22,7 +22,7 @@ OTHERS = (
     ("#0e7f8c", "<"),
     ("#a8325a", ">"),
 )
-MARKERS = tuple(style.marker for style in METHODS.values()) + tuple(marker for _, marker in OTHERS)
+MARKERS = tuple(dict.fromkeys([style.marker for style in METHODS.values()] + [marker for _, marker in OTHERS]))
 
 
 def luminance(color: str) -> float:
