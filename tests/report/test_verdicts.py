@@ -6,6 +6,7 @@ import pytest
 from auqadmm.experiments import pictures
 from auqadmm.experiments.bundle import Bundle
 from auqadmm.experiments.spec import Denoising
+from auqadmm.report import gaps
 from auqadmm.report.verdicts import average, control, correlations, fastest, rank, verdicts, weights, workers
 from tests.report.paper_lines import comparison, run
 
@@ -70,3 +71,12 @@ def test_all_together_and_nothing_from_nothing():
     found = verdicts(Bundle(tuple(lines)))
     assert [v.figure for v in found] == ["fig-elastic", "fig-svm"] * 2
     assert verdicts(Bundle()) == ()
+
+
+def test_short_runs_decide_nothing():
+    lines = [line for line in comparison() if line.iteration < 10]
+    assert fastest("fig-elastic", "elastic net", READING, lines).holds == "open"
+
+
+def test_numbers_as_people_write_them():
+    assert [gaps.number(x) for x in (0.5612, 9.4e-9, 116.0, 6.44, 1e-10)] == ["0.56", "9.4e-9", "116", "6.4", "1e-10"]

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Drawing
 
 from auqadmm.experiments.bundle import Bundle
 from auqadmm.experiments.compare import GAPS
-from auqadmm.experiments.paper import FIGURES
+from auqadmm.experiments.paper import FIGURES, RANKS
 from auqadmm.experiments.results import Line
 from auqadmm.experiments.spec import INTERVAL, PROTOCOLS
 from auqadmm.report import curves, images
@@ -20,17 +20,29 @@ from auqadmm.report.style import RC, method_style
 from auqadmm.report.tables import MISSING, power
 from auqadmm.report.verdicts import by_reading, said, verdicts
 
+# short enough to stand beside a curve of the page, which marks controls by itself
+LABELS = {
+    "rb-admm-paper": "RB as printed",
+    "c-admm-a": "C at ρ = a",
+    "auq-permuted": "AUQ permuted",
+    "auq-mean": "AUQ averaged",
+} | {f"auq-rank-{rank}": f"AUQ rank {rank}" for rank in RANKS}
 TITLE = "Adaptive Uncertainty-Weighted ADMM, reproduced"
 LEAD = (
     "Every figure of the paper in two protocols, as the text defines the experiments and as the released code runs "
     "them, at equal objective gap, with three controls in every comparison."
+)
+QUICK = (
+    " This is the quick run, on small digits with few iterations: it shows that everything works, not what the paper's "
+    "experiments say."
 )
 
 
 def report(bundle: Bundle, figures: Sequence[str], about: Mapping[str, Any]) -> Report:
     """The whole page."""
     chapters = [chapter for id in figures if (chapter := make_chapter(id, bundle)) is not None]
-    return Report(TITLE, LEAD, verdicts(bundle), tuple(chapters), about)
+    small = bool(bundle.lines) and all(line.dataset == "digits" for line in bundle.lines)
+    return Report(TITLE, LEAD + QUICK if small else LEAD, verdicts(bundle), tuple(chapters), about)
 
 
 def make_chapter(id: str, bundle: Bundle) -> Chapter | None:
@@ -94,7 +106,7 @@ def _panel(name: str, reading: tuple[str, str], runs: Mapping[str, Sequence[Line
         curves=tuple(
             Curve(
                 method=method_style(method).base or method,
-                label=method_style(method).label,
+                label=LABELS.get(method) or method_style(method).label,
                 x={axis: tuple(getattr(line, axis) for line in run) for axis in curves.X_AXES},
                 y={axis: tuple(getattr(line, axis) for line in run) for axis in curves.Y_AXES},
                 control=bool(run[0].control),

@@ -48,3 +48,8 @@ def shared_iterations(runs: dict[str, list[Line]]) -> list[int]:
 def spread(gaps: Iterable[float]) -> float:
     values = list(gaps)
     return max(values) / min(values)
+
+
+def number(gap: float) -> str:
+    """Two digits, without an exponent where none is needed: 0.56, 9.4e-9, 116."""
+    return f"{gap:.0f}" if 100 <= gap < 1e6 else f"{gap:.2g}".replace("e-0", "e-")

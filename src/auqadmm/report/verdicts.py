@@ -79,12 +79,12 @@ def fastest(figure: str, model: str, reading: Reading, lines: Sequence[Line]) ->
             own = when(runs["auq-admm"])
             best = min(rivals, key=lambda m: when(runs[m]))
             wins.append(own <= EQUAL * when(runs[best]))
-            rival = f"{_short(best)} {when(runs[best]):.1e}"
-            parts.append(f"{panel_title(panel)} {gaps.when(runs, when)}: AUQ {own:.1e}, {rival}")
+            rival = f"{_short(best)} {gaps.number(when(runs[best]))}"
+            parts.append(f"{panel_title(panel)} {gaps.when(runs, when)}: AUQ {gaps.number(own)}, {rival}")
     return Verdict(
         claim=f"AUQ-ADMM decreases the objective fastest: {model}",
         protocol=said(reading),
-        holds=_share(wins),
+        holds=_share(wins, lines),
         number="gap, against the best other. " + "; ".join(parts) if parts else "",
         why=_why_fastest(reading, wins),
         figure=figure,
@@ -115,12 +115,12 @@ def control(figure: str, model: str, reading: Reading, lines: Sequence[Line]) ->
             own = when(runs["auq-admm"])
             best = min(rivals, key=lambda m: when(runs[m]))
             wins.append(EQUAL * own <= when(runs[best]))
-            rival = f"{_short(best)} {when(runs[best]):.1e}"
-            parts.append(f"{panel_title(panel)} {gaps.when(runs, when)}: AUQ {own:.1e}, {rival}")
+            rival = f"{_short(best)} {gaps.number(when(runs[best]))}"
+            parts.append(f"{panel_title(panel)} {gaps.when(runs, when)}: AUQ {gaps.number(own)}, {rival}")
     return Verdict(
         claim=f"It is the uncertainty that helps, not the penalty's size: {model}",
         protocol=said(reading),
-        holds=_share(wins),
+        holds=_share(wins, lines),
         number="gap, against the best control. " + "; ".join(parts) if parts else "",
         why="C(a): C-ADMM at ρ = a; perm: the same weights shuffled; mean: the same weights averaged. Where a control "
         "does as well (within ten per cent), the weights' places carry nothing.",
@@ -141,9 +141,9 @@ def rank(reading: Reading, lines: Sequence[Line]) -> Verdict:
     return Verdict(
         claim="The rank of the Hessian's approximation does not matter",
         protocol=said(reading),
-        holds="yes" if factor <= EQUAL else "partly" if factor <= 2 else "no" if factor > 2 else "open",
+        holds=_graded(lines, factor <= EQUAL, factor <= 2),
         number=f"largest ratio of gaps between ranks: {factor:.2f}, in iteration {worst}; at the end "
-        + ", ".join(f"rank {name} {gap:.1e}" for name, gap in ends.items()),
+        + ", ".join(f"rank {name} {gaps.number(gap)}" for name, gap in ends.items()),
         why="Weights of rank 1 depend on the random start vector alone, not on the data: where rank 1 does as well as "
         "rank 100, the weights' content matters as little as their rank.",
         figure="fig-rank",
@@ -163,17 +163,19 @@ def workers(reading: Reading, lines: Sequence[Line]) -> Verdict:
     targets = [g for g in TARGETS if all(gaps.reached(run, g) for pair in pairs.values() for run in pair)]
     if targets:
         measured = {name: [float(gaps.reached(run, targets[0]) or 0) for run in pair] for name, pair in pairs.items()}
-        what, form = f"iterations to a gap of {targets[0]:.0e}", ".0f"
+        what = f"iterations to a gap of {gaps.number(targets[0])}"
     else:
         measured = {name: [gaps.last(run) for run in pair] for name, pair in pairs.items()}
-        what, form = "gap at the end", ".1e"
+        what = "gap at the end"
     few, *_, many = measured.values()
     own, plain = (late / early for early, late in zip(few, many, strict=True))
-    parts = "; ".join(f"{panel_title(name)}: AUQ {x:{form}}, C {y:{form}}" for name, (x, y) in measured.items())
+    parts = "; ".join(
+        f"{panel_title(name)}: AUQ {gaps.number(x)}, C {gaps.number(y)}" for name, (x, y) in measured.items()
+    )
     return Verdict(
         claim=claim,
         protocol=said(reading),
-        holds="yes" if own <= ROBUST else "partly" if own < plain else "no",
+        holds=_graded(lines, own <= ROBUST, own < plain),
         number=f"{what}, {parts}: from few to many workers times {own:.2g} (AUQ), times {plain:.2g} (C)",
         why="Robust: at most a quarter more from the fewest to the most workers; partly: more, but by a smaller factor "
         "than C-ADMM. With means, other workers are another objective; gaps are relative to its own optimum.",
@@ -250,10 +252,15 @@ def average(bundle: Bundle) -> list[Verdict]:
 
 
 # ---------------------------------------------------------------------- words
-def _share(wins: Sequence[bool]) -> str:
-    if not wins:
+def _graded(lines: Sequence[Line], yes: bool, partly: bool) -> str:
+    """A verdict; runs shorter than ten iterations decide nothing."""
+    if not lines or max(line.iteration for line in lines) < gaps.EARLY:
         return "open"
-    return "yes" if all(wins) else "partly" if any(wins) else "no"
+    return "yes" if yes else "partly" if partly else "no"
+
+
+def _share(wins: Sequence[bool], lines: Sequence[Line]) -> str:
+    return _graded(lines if wins else (), all(wins), any(wins))
 
 
 def _short(method: str) -> str:
