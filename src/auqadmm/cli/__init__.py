@@ -12,6 +12,7 @@ import typer
 from auqadmm import __version__
 from auqadmm.cli.demo import demo as demo_command  # a name of its own: `cli.demo` stays the module
 from auqadmm.cli.errors import CommandError
+from auqadmm.cli.reproduce import reproduce as reproduce_command
 
 ABOUT = """
 Fit one convex model on data that lives in many places.
@@ -49,6 +50,7 @@ def common(
 
 
 app.command("demo", epilog=EXIT_CODES)(demo_command)
+app.command("reproduce", epilog=EXIT_CODES)(reproduce_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

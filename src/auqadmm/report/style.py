@@ -17,25 +17,40 @@ class MethodStyle:
     label: str
     color: str
     marker: str
+    short: str = ""
+    dash: Any = "-"
+    base: str = ""  # the method that this one varies
 
 
 METHODS: dict[str, MethodStyle] = {
-    "c-admm": MethodStyle("C-ADMM", "#000000", "o"),
-    "rb-admm": MethodStyle("RB-ADMM", "#E69F00", "s"),
-    "ac-admm": MethodStyle("AC-ADMM", "#009E73", "^"),
-    "uq-admm": MethodStyle("UQ-ADMM", "#0072B2", "D"),
-    "auq-admm": MethodStyle("AUQ-ADMM", "#D55E00", "v"),
-    "auq-lr": MethodStyle("AUQ-LR", "#CC79A7", "P"),
+    "c-admm": MethodStyle("C-ADMM", "#000000", "o", "C"),
+    "rb-admm": MethodStyle("RB-ADMM", "#E69F00", "s", "RB"),
+    "ac-admm": MethodStyle("AC-ADMM", "#009E73", "^", "AC"),
+    "uq-admm": MethodStyle("UQ-ADMM", "#0072B2", "D", "UQ"),
+    "auq-admm": MethodStyle("AUQ-ADMM", "#D55E00", "v", "AUQ"),
+    "auq-lr": MethodStyle("AUQ-LR", "#CC79A7", "P", "LR"),
     "lbfgs": MethodStyle("L-BFGS", "#56B4E9", "<"),
     "lbfgs-w": MethodStyle("L-BFGS+W", "#994F00", ">"),
     "owl-qn": MethodStyle("OWL-QN", "#DDCC77", "h"),
     "fista": MethodStyle("FISTA", "#4B0092", "p"),
 }
 
+# Variants keep the colour of the method they vary; controls (S11) are broken lines with open markers.
+VARIANTS: dict[str, MethodStyle] = {
+    "rb-admm-paper": MethodStyle("RB-ADMM, dual residual as printed", "#B07A00", "p", "RB′", base="rb-admm"),
+    "c-admm-a": MethodStyle("control: C-ADMM, ρ = a", "#666666", "o", "C(a)", (0, (5, 2)), "c-admm"),
+    "auq-permuted": MethodStyle("control: AUQ, weights permuted", "#D55E00", "<", "perm", (0, (5, 2)), "auq-admm"),
+    "auq-mean": MethodStyle("control: AUQ, weights averaged", "#D55E00", ">", "mean", (0, (1, 1.5)), "auq-admm"),
+    "auq-rank-1": MethodStyle("AUQ-ADMM, rank 1", "#56B4E9", "o", "1", base="auq-admm"),
+    "auq-rank-5": MethodStyle("AUQ-ADMM, rank 5", "#D55E00", "v", "5", base="auq-admm"),
+    "auq-rank-10": MethodStyle("AUQ-ADMM, rank 10", "#009E73", "s", "10", base="auq-admm"),
+    "auq-rank-100": MethodStyle("AUQ-ADMM, rank 100", "#000000", "D", "100", base="auq-admm"),
+}
+
 
 def method_style(method: str) -> MethodStyle:
     """The style of a method by name; one that is not known, such as a user's own, is grey with a cross."""
-    return METHODS.get(method, MethodStyle(method, "#777777", "X"))
+    return METHODS.get(method) or VARIANTS.get(method) or MethodStyle(method, "#777777", "X", method)
 
 
 # Any: matplotlib types the keys one by one from 3.11 on, and not at all before.

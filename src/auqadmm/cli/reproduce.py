@@ -1,0 +1,235 @@
+"""`auqadmm reproduce`: the figures of the paper, computed or redrawn, with verdicts on its claims.
+
+--quick     scikit-learn's digits: everything in a few minutes, nothing to download
+(neither)   MNIST, as defined, means over rows: minutes per figure on two cores
+--full      all data sets, both protocols, sums and means: hours on a CPU
+--from DIR  draw what an earlier run has left; nothing is computed
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from auqadmm.cli.errors import CommandError, writable_folder
+from auqadmm.data import DataError, load
+from auqadmm.experiments import bundle, problems
+from auqadmm.experiments.paper import FIGURES, essential, select
+from auqadmm.experiments.run import Done, jobs_of, needed_optima, perform_all
+from auqadmm.experiments.runner import Runner
+from auqadmm.experiments.spec import PROTOCOLS, Figure, Samples, WeightImages
+from auqadmm.experiments.store import Store
+from auqadmm.report.chapters import drawings, report
+from auqadmm.report.content import Verdict
+from auqadmm.report.figures import save
+from auqadmm.report.page import write_page
+from auqadmm.report.verdicts import markdown, verdicts
+
+FORMATS = ("png", "svg", "pdf")
+MARKS = {"yes": "green", "no": "red", "partly": "yellow", "open": "dim"}
+
+
+def reproduce(
+    figure: Annotated[str, typer.Argument(help=f"all, or one of {', '.join(FIGURES)}.", metavar="FIGURE")],
+    data: Annotated[
+        Path | None, typer.Option(help="Folder with mnist/, svhn/, cifar10/, or packs of them; else $AUQADMM_DATA.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="On digits that come with scikit-learn, few iterations.")
+    ] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="All data sets, both protocols, sums and means: hours on a CPU.")
+    ] = False,
+    protocol: Annotated[str | None, typer.Option(help="defined or released.")] = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", help="Draw the results in this folder; compute nothing.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for figures, numbers, page and cache.")] = Path("auqadmm-paper"),
+    force: Annotated[bool, typer.Option("--force", help="Compute again what the cache holds.")] = False,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    jobs: Annotated[int, typer.Option(min=0, help="Runs side by side; 0: one per core, at most four.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of start vectors, random starts and permutations.")] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only the results.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Reproduce the paper's figures, with three controls in every comparison and a verdict on every claim.
+
+    Results are kept under --out: a second call draws what the first has computed, and an interrupted one continues.
+    """
+    if quick and full:
+        raise typer.BadParameter("--quick and --full exclude each other.")
+    for name, value, known in (("FIGURE", figure, ("all", *FIGURES)), ("--protocol", protocol, (None, *PROTOCOLS))):
+        if value not in known:
+            raise typer.BadParameter(f"{name}: there is no {value!r}; there are {', '.join(filter(None, known))}.")
+    folder = writable_folder(out)
+    screen = Console(highlight=False)
+    began = time.perf_counter()
+    failed: list[Done] = []
+    if source is not None:
+        held, chosen = _read(source, figure), select(figure)
+    else:
+        chosen = chosen_figures(figure, quick, full, protocol, seed)
+        console = None if quiet else Console(stderr=True)
+        check_data(chosen, data, console)
+        store = Store(folder / "cache")
+        runner = Runner(store, data, device, force)
+        failed = compute(runner, chosen, jobs or min(os.cpu_count() or 1, 4), console)
+        held, _ = bundle.gather(chosen, store)
+        bundle.write(folder, held, {"command": _command(), "date": time.strftime("%Y-%m-%d")})
+    written = draw(folder, [spec.id for spec in chosen], held)
+    judged = verdicts(held)
+    if judged:
+        screen.print(verdict_table(judged))
+    screen.print(f"\n{len(written)} files in {folder} after {time.perf_counter() - began:.0f} s:", soft_wrap=True)
+    for path in written:
+        if path.suffix in (".png", ".html", ".md"):
+            screen.print(f"  {path}", soft_wrap=True, markup=False)
+    if failed:
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        raise CommandError(f"{failed[0].name} failed{more}: {failed[0].error}")
+
+
+def chosen_figures(name: str, quick: bool, full: bool, protocol: str | None, seed: int) -> list[Figure]:
+    """What is computed: everything with --quick and --full, MNIST as defined without."""
+    if quick or full:
+        return select(name, quick, protocol, seed)
+    return [essential(figure) for figure in select(name, False, protocol or "defined", seed)]
+
+
+def check_data(figures: Sequence[Figure], data: Path | None, console: Console | None = None) -> None:
+    """Find out before computing, not after, that images are missing; download them where that is possible."""
+    needed = [run.problem.data for figure in figures for run in figure.runs]
+    for picture in (p for figure in figures for p in figure.pictures):
+        if isinstance(picture, Samples):
+            needed.append(picture.data)
+        elif isinstance(picture, WeightImages):
+            needed.append(picture.problem.data)
+    for name in dict.fromkeys(needed):
+        try:
+            problems.images(name, data)
+        except DataError:
+            _fetch(name, data, console)
+
+
+def compute(runner: Runner, figures: Sequence[Figure], jobs: int, console: Console | None) -> list[Done]:
+    """Everything the store does not hold; what failed comes back."""
+    optima, todo = jobs_of(figures, ())
+    stages = [needed_optima(runner, optima, todo), todo]
+    failed: list[Done] = []
+    with _threads(jobs), _board(console, sum(map(len, stages))) as told:
+        try:
+            for done in perform_all(runner, stages, jobs):
+                told(done)
+                failed += [done] if done.error else []
+        except KeyboardInterrupt:
+            raise CommandError("Interrupted; what was complete is kept, and the next call continues there.") from None
+    return failed
+
+
+def draw(folder: Path, ids: Sequence[str], held: bundle.Bundle) -> list[Path]:
+    """Every figure in every format, and the page."""
+    pictures = folder / "figures"
+    pictures.mkdir(exist_ok=True)
+    written = []
+    for id in ids:
+        for name, drawing in drawings(id, held).items():
+            written += [save(drawing, pictures / f"{name}.{suffix}") for suffix in FORMATS]
+    if not written:
+        raise CommandError("There are no results to draw.")
+    judged = folder / "verdicts.md"
+    judged.write_text(markdown(verdicts(held)), encoding="utf-8")
+    page = folder / "report.html"
+    write_page(report(held, ids, about(held)), page)
+    return [page, judged, *written]
+
+
+def about(held: bundle.Bundle) -> dict[str, str]:
+    """What made the numbers, for the foot of the page."""
+    found = {"drawn by": _command()}
+    for k, entry in enumerate(held.about.get("runs", [held.about]), start=1):
+        if command := entry.get("command"):
+            found[f"numbers {k}"] = command
+        for system in entry.get("systems", []):
+            words = ", ".join(f"{name} {value}" for name, value in system.items() if name != "wall_seconds")
+            found[f"system {len(found)}"] = words
+    return found
+
+
+def verdict_table(judged: Sequence[Verdict]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, title="Verdicts", title_justify="left")
+    for name in ("claim", "protocol", "holds"):
+        table.add_column(name)
+    for verdict in judged:
+        table.add_row(verdict.claim, verdict.protocol, f"[{MARKS[verdict.holds]}]{verdict.holds}[/]")
+    return table
+
+
+# ---------------------------------------------------------------------- helpers
+def _fetch(name: str, data: Path | None, console: Console | None) -> None:
+    shown: set[str] = set()
+
+    def told(file: str, done: int, total: int | None) -> None:
+        if console is not None and file not in shown:
+            shown.add(file)
+            console.print(f"downloading {file}", highlight=False, markup=False, soft_wrap=True)
+
+    try:
+        load(name, data, progress=told)
+    except DataError as error:
+        raise CommandError(f"{str(error).rstrip('.')}; --quick needs no data.") from None
+
+
+def _read(source: Path, figure: str) -> bundle.Bundle:
+    try:
+        return bundle.read(source, tuple(FIGURES) if figure == "all" else (figure,))
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+
+
+@contextmanager
+def _threads(jobs: int) -> Iterator[None]:
+    """One thread per run where runs are side by side: more would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if jobs > 1 else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _board(console: Console | None, total: int) -> Iterator[Any]:
+    """A bar on a terminal, a line per run elsewhere, nothing without a console."""
+    if console is None:
+        yield lambda done: None
+    elif console.is_terminal and not console.is_dumb_terminal:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=console, transient=True) as progress:
+            task = progress.add_task("reproducing", total=total)
+            yield lambda done: progress.update(task, advance=1, description=done.name[-48:])
+    else:
+        count = 0
+
+        def line(done: Done) -> None:
+            nonlocal count
+            count += 1
+            text = f"[{count}/{total}] {done.name}: {done.error or done.text} ({done.seconds:.1f} s)"
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+        yield line
+
+
+def _command() -> str:
+    return " ".join(["auqadmm", *sys.argv[1:]])

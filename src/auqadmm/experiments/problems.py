@@ -1,0 +1,90 @@
+"""From a `ProblemSpec` to a `Problem`: the only place where experiments meet data.
+
+Shapes: n images of m pixels; X (n, m), one block (X, y) per worker.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from auqadmm.data import DataError, Images, by_class, load
+from auqadmm.experiments.packs import read_pack
+from auqadmm.experiments.spec import ProblemSpec
+from auqadmm.problem import L2, ElasticNet, LeastSquares, Multinomial, Problem, SmoothedHinge
+
+# images with fewer pixels that are not black are kept as sparse matrices on a CPU: five times as fast for MNIST
+SPARSE = 0.3
+
+Blocks = list[tuple[np.ndarray, np.ndarray]]
+
+
+@lru_cache(maxsize=4)
+def images(name: str, data: Path | None = None) -> Images:
+    """Training images of a data set; a pack `<name>.npz` comes first, then what `auqadmm.data.load` finds.
+
+    Nothing is downloaded here: several processes may ask at once.
+    """
+    for root in (data, os.environ.get("AUQADMM_DATA")):
+        if root is not None and (pack := Path(root) / f"{name}.npz").is_file():
+            return read_pack(pack, name)
+    try:
+        return load(name, data, download=False)
+    except ImportError:
+        raise DataError("No data for digits: they come with scikit-learn, or as a pack digits.npz.") from None
+
+
+def make(spec: ProblemSpec, data: Path | None = None, sparse: bool = False) -> Problem:
+    """Read the data and build the problem; `DataError` where the data are missing.
+
+    `sparse` allows sparse matrices where they pay; least squares is solved by factorisation and stays dense.
+    """
+    found = images(spec.data, data)
+    blocks = split(found, spec)
+    scaled: list[tuple[Any, np.ndarray]] = (
+        zscored(blocks, found.shape) if spec.pixels == "zscored" else unit(blocks, found.white)
+    )
+    if sparse and spec.model != "elastic" and np.mean([np.mean(X != 0) for X, _ in scaled]) < SPARSE:
+        scaled = [(scipy.sparse.csr_matrix(X), y) for X, y in scaled]
+    match spec.model:
+        case "elastic":
+            numbers = [(X, y.astype(float)) for X, y in scaled]
+            return Problem(LeastSquares(reduction=spec.reduction), ElasticNet(1e-2, 1e-2), numbers)
+        case "multinomial":
+            return Problem(Multinomial(reduction=spec.reduction), L2(1.0), scaled)
+        case "svm":
+            return Problem(SmoothedHinge(eps=1 / 5000, reduction=spec.reduction), L2(1.0), scaled)
+        case other:
+            raise ValueError(f"There is no model {other!r}; there are elastic, multinomial and svm.")
+
+
+def split(found: Images, spec: ProblemSpec) -> Blocks:
+    """The rows of each worker, as bytes: its classes one after the other."""
+    by_label = by_class(found.X, found.y, spec.per_class, spec.classes)
+    share, rest = divmod(len(by_label), spec.blocks)
+    if rest:
+        raise ValueError(f"{len(by_label)} classes cannot be dealt out evenly to {spec.blocks} workers.")
+    groups = [by_label[j * share : (j + 1) * share] for j in range(spec.blocks)]
+    return [(np.concatenate([X for X, _ in group]), np.concatenate([y for _, y in group])) for group in groups]
+
+
+def unit(blocks: Blocks, white: int) -> Blocks:
+    """Pixels in [0, 1]."""
+    return [(X / float(white), y) for X, y in blocks]
+
+
+def zscored(blocks: Blocks, shape: tuple[int, ...]) -> Blocks:
+    """Mean 0 and deviation 1 over all rows of all blocks, one mean and deviation per colour."""
+    colours = shape[0] if len(shape) == 3 else 1
+    pixels = np.concatenate([X for X, _ in blocks]).reshape(-1, colours, int(np.prod(shape)) // colours)
+    # whole numbers add up exactly: the same rows in another order give the same bits
+    mean = pixels.mean((0, 2), dtype=np.float64)
+    deviation = np.sqrt(np.maximum((pixels.astype(np.float64) ** 2).mean((0, 2)) - mean**2, 0.0))
+    deviation[deviation == 0] = 1.0  # one colour everywhere: nothing to scale
+    centre, scale = (np.repeat(x, pixels.shape[2]) for x in (mean, deviation))
+    return [((X - centre) / scale, y) for X, y in blocks]

@@ -1,0 +1,179 @@
+"""Make the numbers of the figures on a machine that has nothing but torch, numpy and scipy:
+
+    python -m auqadmm.experiments.run --figure fig-multinomial --device cuda --data DIR --out DIR --jobs 4
+    python -m auqadmm.experiments.run --figure all --list
+    python -m auqadmm.experiments.run --figure all --only 'mnist-*/defined/*' --data DIR --out DIR
+    python -m auqadmm.experiments.run --figure all --collect --out DIR        files from what earlier calls have left
+
+Writes DIR/cache (one entry per run: a later call continues where this one stopped) and the files of `bundle.py`.
+--deadline ends a call in time: runs that are under way are finished or cut off, no more are begun.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from auqadmm.experiments import bundle
+from auqadmm.experiments.paper import FIGURES, select
+from auqadmm.experiments.results import read_optima
+from auqadmm.experiments.runner import Interrupted, Runner
+from auqadmm.experiments.spec import PROTOCOLS, Figure, ProblemSpec, RunSpec
+from auqadmm.experiments.store import Store
+
+Job = Any  # ProblemSpec (its optimum), RunSpec or PictureSpec
+
+
+@dataclass(frozen=True)
+class Done:
+    """How one job ended: `error` empty where it went well."""
+
+    name: str
+    seconds: float
+    text: str
+    error: str = ""
+
+
+def jobs_of(figures: Sequence[Figure], only: Sequence[str]) -> tuple[list[ProblemSpec], list[Job]]:
+    """The problems whose optima are needed, and the runs and pictures, each once."""
+    wanted = [run for figure in figures for run in figure.runs if _matches(run.name, only)]
+    pictures = [p for figure in figures for p in figure.pictures if _matches(p.name, only)]
+    runs = list(dict.fromkeys(wanted))
+    return list(dict.fromkeys(run.problem.pooled for run in runs)), [*runs, *pictures]
+
+
+def _matches(name: str, only: Sequence[str]) -> bool:
+    return not only or any(fnmatchcase(name, glob) for glob in only)
+
+
+def perform(runner: Runner, job: Job, threads: int | None = None) -> Done:
+    """One job; whatever goes wrong is told, and the others go on."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    began = time.perf_counter()
+    name = f"optimum of {job.name}" if isinstance(job, ProblemSpec) else job.name
+    try:
+        text = _do(runner, job)
+    except Interrupted:
+        raise KeyboardInterrupt from None
+    except Exception as error:
+        return Done(name, time.perf_counter() - began, "", f"{type(error).__name__}: {error}")
+    return Done(name, time.perf_counter() - began, text)
+
+
+def _do(runner: Runner, job: Job) -> str:
+    if isinstance(job, ProblemSpec):
+        best = runner.optimum(job)
+        return f"F* = {best.objective:.12g}, KKT {best.kkt:.0e}"
+    if isinstance(job, RunSpec):
+        record = runner.run(job)
+        gap = record.columns["gap"][-1] if len(record) else None
+        end = "no iteration" if gap is None else f"gap {gap:.1e} after {len(record)} iterations"
+        return f"{record.about['status']}, {end}"
+    return ", ".join(runner.picture(job))
+
+
+def perform_all(
+    runner: Runner, stages: Sequence[Sequence[Job]], workers: int, deadline: float | None = None
+) -> Iterator[Done]:
+    """All jobs, stage after stage, in this process or in several; none is begun after the deadline (`monotonic`)."""
+    if workers == 1:
+        for job in (job for stage in stages for job in stage):
+            yield _late(job) if _passed(deadline) else perform(runner, job)
+        return
+    context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+    threads = max(1, torch.get_num_threads() // workers)
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        for stage in stages:
+            left = list(stage)
+            under_way: set[Future[Done]] = set()
+            while left or under_way:
+                if _passed(deadline):
+                    yield from map(_late, left)
+                    left = []
+                while left and len(under_way) < workers:
+                    under_way.add(pool.submit(perform, runner, left.pop(0), threads))
+                ended, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+                yield from (future.result() for future in ended)
+
+
+def _passed(deadline: float | None) -> bool:
+    return deadline is not None and time.monotonic() >= deadline
+
+
+def _late(job: Job) -> Done:
+    return Done(job.name, 0.0, "", "not begun before the deadline")
+
+
+def needed_optima(runner: Runner, problems: Sequence[ProblemSpec], todo: Sequence[Job]) -> list[ProblemSpec]:
+    """The problems that have runs left to do: their optima come first, once, and not in every process."""
+    left = {job.problem.pooled for job in todo if isinstance(job, RunSpec) and not runner.has(job)}
+    return [problem for problem in problems if problem in left]
+
+
+# ---------------------------------------------------------------------- the command
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = _parser().parse_args(arguments)
+    figures = [figure for name in given.figure for figure in select(name, given.quick, given.protocol, given.seed)]
+    problems, todo = jobs_of(figures, given.only)
+    if given.list:
+        for job in todo:
+            _say(job.name)
+        return 0
+    store = Store(given.out / "cache")
+    began, failures = time.perf_counter(), 0
+    if not given.collect:
+        limit = None if given.deadline is None else time.monotonic() + given.deadline
+        known = read_optima(given.optima)
+        runner = Runner(store, given.data, given.device, given.force, known, given.max_seconds)
+        stages = [needed_optima(runner, problems, todo), todo]
+        for place, done in enumerate(perform_all(runner, stages, given.jobs, limit), start=1):
+            failures += bool(done.error)
+            _say(f"[{place}/{sum(map(len, stages))}] {done.seconds:7.1f} s  {done.name}: {done.error or done.text}")
+    found, missing = bundle.gather(figures, replace(store, any_code=given.collect))
+    command = " ".join(["python -m auqadmm.experiments.run", *(sys.argv[1:] if arguments is None else arguments)])
+    about = {"command": command, "date": time.strftime("%Y-%m-%d"), "seconds": round(time.perf_counter() - began, 1)}
+    for path in bundle.write(given.out, found, about):
+        _say(f"wrote {path}")
+    if missing:
+        _say(f"not there yet: {len(missing)} runs of these figures, e.g. {missing[0]}")
+    return 1 if failures else 0
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--figure", nargs="+", default=["all"], metavar="ID", help=f"all, {', '.join(FIGURES)}")
+    parser.add_argument("--only", nargs="+", default=[], metavar="GLOB", help="runs whose name matches; see --list")
+    parser.add_argument("--list", action="store_true", help="name the runs and stop")
+    parser.add_argument("--protocol", choices=list(PROTOCOLS), help="default: both")
+    parser.add_argument("--quick", action="store_true", help="scikit-learn's digits, few iterations")
+    parser.add_argument("--data", type=Path, help="packs <name>.npz, or the official files in <name>/")
+    parser.add_argument("--out", type=Path, default=Path("runs/paper"))
+    parser.add_argument("--optima", type=Path, default=Path("results/paper/optima.json"), help="optima known already")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--jobs", type=int, default=1, help="processes side by side")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--force", action="store_true", help="compute again what is there")
+    parser.add_argument("--max-seconds", type=float, help="of one run, scoring included")
+    parser.add_argument("--deadline", type=float, metavar="SECONDS", help="begin no run after so many seconds")
+    parser.add_argument("--collect", action="store_true", help="run nothing; entries of other versions count too")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+"""The page of the reproduction, as values: verdicts on top, then one chapter per figure (`content.py`)."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure as Drawing
+
+from auqadmm.experiments.bundle import Bundle
+from auqadmm.experiments.compare import GAPS
+from auqadmm.experiments.paper import FIGURES, RANKS
+from auqadmm.experiments.results import Line
+from auqadmm.experiments.spec import INTERVAL, PROTOCOLS
+from auqadmm.report import curves, images
+from auqadmm.report.content import Chapter, Curve, Panel, Picture, Report, Table
+from auqadmm.report.style import RC, method_style
+from auqadmm.report.tables import MISSING, power
+from auqadmm.report.verdicts import by_reading, said, verdicts
+
+# short enough to stand beside a curve of the page, which marks controls by itself
+LABELS = {
+    "rb-admm-paper": "RB as printed",
+    "c-admm-a": "C at ρ = a",
+    "auq-permuted": "AUQ permuted",
+    "auq-mean": "AUQ averaged",
+} | {f"auq-rank-{rank}": f"AUQ rank {rank}" for rank in RANKS}
+TITLE = "Adaptive Uncertainty-Weighted ADMM, reproduced"
+LEAD = (
+    "Every figure of the paper in two protocols, as the text defines the experiments and as the released code runs "
+    "them, at equal objective gap, with three controls in every comparison."
+)
+QUICK = (
+    " This is the quick run, on small digits with few iterations: it shows that everything works, not what the paper's "
+    "experiments say."
+)
+
+
+def report(bundle: Bundle, figures: Sequence[str], about: Mapping[str, Any]) -> Report:
+    """The whole page."""
+    chapters = [chapter for id in figures if (chapter := make_chapter(id, bundle)) is not None]
+    small = bool(bundle.lines) and all(line.dataset == "digits" for line in bundle.lines)
+    return Report(TITLE, LEAD + QUICK if small else LEAD, verdicts(bundle), tuple(chapters), about)
+
+
+def make_chapter(id: str, bundle: Bundle) -> Chapter | None:
+    """One figure; None where the bundle holds nothing of it."""
+    spec = FIGURES[id]()
+    lines = bundle.of(id)
+    pictures = tuple(_picture(drawing, title) for title, drawing in drawings(id, bundle, curves_too=False).items())
+    if not lines and not pictures:
+        return None
+    panels = tuple(
+        _panel(name, reading, runs)
+        for reading, held in by_reading(lines).items()
+        for name, runs in curves.by_panel(held).items()
+    )
+    return Chapter(id, spec.title, spec.caption, panels, pictures, _parameters(lines), _table(lines) if lines else None)
+
+
+# ---------------------------------------------------------------------- files
+def drawings(id: str, bundle: Bundle, curves_too: bool = True) -> dict[str, Drawing]:
+    """The matplotlib figures of one figure of the paper, by the name of their file."""
+    found: dict[str, Drawing] = {}
+    title = FIGURES[id]().title
+    if curves_too:
+        for reading, lines in by_reading(bundle.of(id)).items():
+            words = f"{title}: {said(reading)}"
+            stem = f"{id}-{'-'.join(reading)}"
+            found[f"{stem}-gap"] = curves.gap_figure(lines, words)
+            found[f"{stem}-paper"] = curves.paper_figure(lines, words)
+    held = bundle.arrays
+    if id == "fig-datasets":
+        sets = {name.removeprefix("samples-"): held[name] for name in held if name.startswith("samples-")}
+        if sets:
+            found[id] = images.sample_images(sets)
+    if id == "fig-illustration" and "denoising" in held:
+        found[id] = images.denoising_figure(held["denoising"])
+    if id == "fig-weights":
+        for name, arrays in held.items():
+            if name.startswith("weights-"):
+                _, dataset, model, protocol = name.split("-")
+                told = {"elastic": "elastic net", "svm": "SVM"}.get(model, model)
+                words = f"Weights in iteration 2: {curves.DATASETS[dataset]}, {told}, {said((protocol, 'mean'))}"
+                found[f"{id}-{dataset}-{model}-{protocol}"] = images.weight_figure(arrays, words)
+    return found
+
+
+def _picture(drawing: Drawing, name: str) -> Picture:
+    held = io.BytesIO()
+    with matplotlib.rc_context(RC):
+        drawing.savefig(held, dpi=110, format="png")
+    alt = {
+        "fig-datasets": "Sample images, two of each class.",
+        "fig-illustration": "Local models, weights and averages of the denoising example after one iteration.",
+    }.get(name, f"Weights drawn as images: {' '.join(name.split('-')[2:])}.")
+    return Picture(held.getvalue(), alt, alt.rstrip("."))
+
+
+# ---------------------------------------------------------------------- curves
+def _panel(name: str, reading: tuple[str, str], runs: Mapping[str, Sequence[Line]]) -> Panel:
+    return Panel(
+        title=f"{curves.panel_title(name)}, {said(reading)}",
+        curves=tuple(
+            Curve(
+                method=method_style(method).base or method,
+                label=LABELS.get(method) or method_style(method).label,
+                x={axis: tuple(getattr(line, axis) for line in run) for axis in curves.X_AXES},
+                y={axis: tuple(getattr(line, axis) for line in run) for axis in curves.Y_AXES},
+                control=bool(run[0].control),
+            )
+            for method, run in runs.items()
+        ),
+        x_axes=curves.X_AXES,
+        y_axes=curves.Y_AXES,
+        log_x=tuple(curves.X_AXES),
+        log_y=tuple(curves.Y_AXES),
+        floors={"gap": curves.SMALLEST},
+    )
+
+
+def _parameters(lines: Sequence[Line]) -> dict[str, str]:
+    if not lines:
+        return {}
+    used = dict.fromkeys(line.protocol for line in lines)
+    found = {f"protocol “{name}”": PROTOCOLS[name].about for name in used}
+    longest = {name: max(line.iteration for line in lines if line.protocol == name) for name in used}
+    return found | {
+        "iterations run": ", ".join(f"{k} ({name})" for name, k in longest.items()),
+        "start of ρ": "1 for C, RB and AC",
+        "interval [a, b]": f"[{INTERVAL[0]:g}, {INTERVAL[1]:g}]",
+        "a run ends early": "at a relative gap of 1e-10",
+    }
+
+
+def _table(lines: Sequence[Line]) -> Table:
+    """Rounds, bytes and seconds until each gap; the fewest of each panel marked."""
+    costs = tuple(f"{what} to {power(gap)}" for gap in GAPS for what in ("rounds", "kB", "seconds"))
+    header = ("panel", "method", *costs, "last gap")
+    rows: list[tuple[str, ...]] = []
+    best: list[tuple[int, int]] = []
+    for reading, held in by_reading(lines).items():
+        for name, runs in curves.by_panel(held).items():
+            first = len(rows)
+            reached = {method: [_first(run, gap) for gap in GAPS] for method, run in runs.items()}
+            for method, hits in reached.items():
+                end = runs[method][-1].gap
+                cells = [cell for hit in hits for cell in _cells(hit)]
+                panel = f"{curves.panel_title(name)}, {said(reading)}"
+                last = MISSING if end is None else f"{end:.1e}"
+                rows.append((panel, method_style(method).label, *cells, last))
+            for k, _ in enumerate(GAPS):
+                for what, value in enumerate(("rounds", "bytes", "seconds")):
+                    counts = [None if h[k] is None else getattr(h[k], value) for h in reached.values()]
+                    known = [count for count in counts if count is not None]
+                    best += [(first + i, 2 + 3 * k + what) for i, c in enumerate(counts) if known and c == min(known)]
+    return Table(header, tuple(rows), tuple(best))
+
+
+def _first(run: Sequence[Line], gap: float) -> Line | None:
+    return next((line for line in run if line.gap is not None and line.gap <= gap), None)
+
+
+def _cells(hit: Line | None) -> tuple[str, str, str]:
+    if hit is None:
+        return MISSING, MISSING, MISSING
+    return str(hit.rounds), f"{hit.bytes / 1000:.0f}", f"{hit.seconds:.2g}"

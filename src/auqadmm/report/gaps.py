@@ -1,0 +1,55 @@
+"""What a run says in one number: its gap early, at the end, after an iteration; when it reached a gap."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+from auqadmm.experiments.results import Line
+
+EARLY = 10
+# below this a gap is the rounding of the optimum
+LEAST = 1e-10
+
+
+def gap_at(run: Sequence[Line], iteration: int) -> float:
+    """The gap after an iteration, or after the last one before it that is known; never below rounding."""
+    known = [line.gap for line in run if line.gap is not None and line.iteration <= iteration]
+    return max(known[-1], LEAST) if known else math.inf
+
+
+def reached(run: Sequence[Line], gap: float) -> int | None:
+    """The first iteration within a gap."""
+    return next((line.iteration for line in run if line.gap is not None and line.gap <= gap), None)
+
+
+def early(run: Sequence[Line]) -> float:
+    return gap_at(run, EARLY)
+
+
+def last(run: Sequence[Line]) -> float:
+    return gap_at(run, run[-1].iteration)
+
+
+def times(runs: dict[str, list[Line]]) -> tuple[Callable[[Sequence[Line]], float], ...]:
+    """Early and at the end; only the latter where runs are short."""
+    return (early, last) if max(run[-1].iteration for run in runs.values()) > EARLY else (last,)
+
+
+def when(runs: dict[str, list[Line]], when: Callable[[Sequence[Line]], float]) -> str:
+    last = max(run[-1].iteration for run in runs.values())
+    return f"after {min(EARLY, last) if when is early else last}"
+
+
+def shared_iterations(runs: dict[str, list[Line]]) -> list[int]:
+    return sorted(set.intersection(*({line.iteration for line in run} for run in runs.values())))
+
+
+def spread(gaps: Iterable[float]) -> float:
+    values = list(gaps)
+    return max(values) / min(values)
+
+
+def number(gap: float) -> str:
+    """Two digits, without an exponent where none is needed: 0.56, 9.4e-9, 116."""
+    return f"{gap:.0f}" if 100 <= gap < 1e6 else f"{gap:.2g}".replace("e-0", "e-")
