@@ -180,7 +180,8 @@ def lines(workload: str, method: str, outcome: Outcome) -> list[Line]:
             return (None,) * 7
         return row.rounds, row.iteration, row.bytes_up, row.bytes_down, row.bytes_up // 8, row.hvps, row.seconds
 
-    message = " ".join(outcome.message.split())
+    # how a run ended in the ordinary way, the status says
+    message = "" if outcome.status in ("reached", "max_rounds", "time_limit") else " ".join(outcome.message.split())
     return [
         Line(
             workload,
