@@ -45,20 +45,20 @@ def make(spec: ProblemSpec, data: Path | None = None, sparse: bool = False) -> P
     `sparse` allows sparse matrices where they pay; least squares is solved by factorisation and stays dense.
     """
     found = images(spec.data, data)
-    blocks = split(found, spec)
+    blocks, shape = split(found, spec), found.shape
     scaled: list[tuple[Any, np.ndarray]] = (
-        zscored(blocks, found.shape) if spec.pixels == "zscored" else unit(blocks, found.white)
+        zscored(blocks, shape) if spec.pixels == "zscored" else unit(blocks, found.white)
     )
     if sparse and spec.model != "elastic" and np.mean([np.mean(X != 0) for X, _ in scaled]) < SPARSE:
         scaled = [(scipy.sparse.csr_matrix(X), y) for X, y in scaled]
     match spec.model:
         case "elastic":
             numbers = [(X, y.astype(float)) for X, y in scaled]
-            return Problem(LeastSquares(reduction=spec.reduction), ElasticNet(1e-2, 1e-2), numbers)
+            return Problem(LeastSquares(reduction=spec.reduction), ElasticNet(1e-2, 1e-2), numbers, image=shape)
         case "multinomial":
-            return Problem(Multinomial(reduction=spec.reduction), L2(1.0), scaled)
+            return Problem(Multinomial(reduction=spec.reduction), L2(1.0), scaled, image=shape)
         case "svm":
-            return Problem(SmoothedHinge(eps=1 / 5000, reduction=spec.reduction), L2(1.0), scaled)
+            return Problem(SmoothedHinge(eps=1 / 5000, reduction=spec.reduction), L2(1.0), scaled, image=shape)
         case other:
             raise ValueError(f"There is no model {other!r}; there are elastic, multinomial and svm.")
 

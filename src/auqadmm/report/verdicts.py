@@ -50,7 +50,7 @@ def verdicts(bundle: Bundle) -> tuple[Verdict, ...]:
 
 def markdown(found: Iterable[Verdict]) -> str:
     """The verdicts as a table that documents can take over."""
-    rows = [f"| {v.claim} | {v.protocol} | **{v.holds}** | {v.number} | {v.figure} |" for v in found]
+    rows = [f"| {v.claim} | {v.protocol} | **{v.holds}** | {_one_line(v.number)} | {v.figure} |" for v in found]
     return "\n".join(["| claim | protocol | holds | measured | figure |", "|---|---|---|---|---|", *rows]) + "\n"
 
 
@@ -85,10 +85,15 @@ def fastest(figure: str, model: str, reading: Reading, lines: Sequence[Line]) ->
         claim=f"AUQ-ADMM decreases the objective fastest: {model}",
         protocol=said(reading),
         holds=_share(wins, lines),
-        number="gap, against the best other. " + "; ".join(parts) if parts else "",
+        number="gap, against the best other\n" + "\n".join(parts) if parts else "",
         why=_why_fastest(reading, wins),
         figure=figure,
     )
+
+
+def _one_line(text: str) -> str:
+    head, *rest = text.split("\n")
+    return f"{head}: {'; '.join(rest)}" if rest else head
 
 
 def _why_fastest(reading: Reading, wins: Sequence[bool]) -> str:
@@ -121,7 +126,7 @@ def control(figure: str, model: str, reading: Reading, lines: Sequence[Line]) ->
         claim=f"It is the uncertainty that helps, not the penalty's size: {model}",
         protocol=said(reading),
         holds=_share(wins, lines),
-        number="gap, against the best control. " + "; ".join(parts) if parts else "",
+        number="gap, against the best control\n" + "\n".join(parts) if parts else "",
         why="C(a): C-ADMM at ρ = a; perm: the same weights shuffled; mean: the same weights averaged. Where a control "
         "does as well (within ten per cent), the weights' places carry nothing.",
         figure=figure,
@@ -169,14 +174,14 @@ def workers(reading: Reading, lines: Sequence[Line]) -> Verdict:
         what = "gap at the end"
     few, *_, many = measured.values()
     own, plain = (late / early for early, late in zip(few, many, strict=True))
-    parts = "; ".join(
+    parts = "\n".join(
         f"{panel_title(name)}: AUQ {gaps.number(x)}, C {gaps.number(y)}" for name, (x, y) in measured.items()
     )
     return Verdict(
         claim=claim,
         protocol=said(reading),
         holds=_graded(lines, own <= ROBUST, own < plain),
-        number=f"{what}, {parts}: from few to many workers times {own:.2g} (AUQ), times {plain:.2g} (C)",
+        number=f"{what}\n{parts}\nfrom few to many workers times {own:.2g} (AUQ), times {plain:.2g} (C)",
         why="Robust: at most a quarter more from the fewest to the most workers; partly: more, but by a smaller factor "
         "than C-ADMM. With means, other workers are another objective; gaps are relative to its own optimum.",
         figure="fig-workers",
