@@ -1,0 +1,18 @@
+"""scikit-learn estimators: `fit(X, y, sites=...)`, each worker keeping its own rows.
+
+ConsensusElasticNet             linear regression, elastic net
+ConsensusElasticNetCV           the same, strength chosen by cross-validation along a path
+ConsensusLogisticRegression     two or more classes, l1, l2 or elastic net
+ConsensusLinearSVC              support vector machine with a smoothed hinge
+enet_path                       coefficients for many strengths, in one run
+"""
+
+from auqadmm.estimators.elastic_net import ConsensusElasticNet
+from auqadmm.estimators.logistic import ConsensusLogisticRegression
+from auqadmm.estimators.svc import ConsensusLinearSVC
+
+__all__ = [
+    "ConsensusElasticNet",
+    "ConsensusLinearSVC",
+    "ConsensusLogisticRegression",
+]
