@@ -24,11 +24,15 @@ from auqadmm.problem import InputError
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of every worker: X dense or CSR, y, weight; one entry per block each."""
+    """The rows of every worker: X dense or CSR, y, weight; one entry per block each.
+
+    `order` (n,) says at which place each row, blocks one after another, was handed over.
+    """
 
     X: tuple[Any, ...]
     y: tuple[np.ndarray, ...]
     weight: tuple[np.ndarray, ...]
+    order: np.ndarray
 
     @property
     def sizes(self) -> list[int]:
@@ -58,7 +62,12 @@ class Rows:
         """The rows for which the mask, over all blocks one after another, holds; blocks may become empty."""
         masks = self._parts(keep)
         X, y, w = ([a[k] for a, k in zip(part, masks, strict=True)] for part in (self.X, self.y, self.weight))
-        return Rows(tuple(X), tuple(y), tuple(w))
+        return Rows(tuple(X), tuple(y), tuple(w), self.order[keep])
+
+    @property
+    def site(self) -> np.ndarray:
+        """The number of each row's block, (n,)."""
+        return np.repeat(np.arange(len(self.y)), self.sizes)
 
     def _parts(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
         return tuple(np.split(x, np.cumsum(self.sizes)[:-1]))
@@ -79,13 +88,14 @@ def read(estimator: Any, X: Any, y: Any, sites: Any, sample_weight: Any, *, nume
     names = getattr(X, "columns", None)
     X, y = checks.validated(estimator, X, y, reset=True, y_numeric=numeric)
     checks.refuse_not_finite(X, names)
-    weight = checks.weights_of(sample_weight, X.shape[0])
+    weight: Any = checks.weights_of(sample_weight, X.shape[0])
     if sites is None:
         shares = min(checks.count("n_blocks", estimator.n_blocks), X.shape[0])
         owned = np.array_split(np.arange(X.shape[0]), shares)
     else:
         owned = rows_of_sites(sites, X.shape[0])
-    return Rows(tuple(X[i] for i in owned), tuple(y[i] for i in owned), tuple(weight[i] for i in owned))
+    X, y, weight = (tuple(a[i] for i in owned) for a in (X, y, weight))
+    return Rows(X, y, weight, np.concatenate(owned))
 
 
 def rows_of_sites(sites: Any, rows: int) -> list[np.ndarray]:
@@ -132,14 +142,17 @@ def _read_list(estimator: Any, X: list[Any], y: Any, weight: Any, numeric: bool)
     blocks = [_read_one(estimator, j, *part, numeric) for j, part in enumerate(zip(X, y, weights, strict=True))]
     if not any(len(b[1]) for b in blocks):
         raise InputError("Every block is empty: at least one block must hold rows.")
-    return Rows(*map(tuple, zip(*blocks, strict=True)))
+    matrices, targets, masses = zip(*blocks, strict=True)
+    return Rows(matrices, targets, masses, np.arange(sum(map(len, targets))))
 
 
 def _read_one(estimator: Any, j: int, X: Any, y: Any, weight: Any, numeric: bool) -> tuple[Any, np.ndarray, np.ndarray]:
     where = f"block {j}"
     features, width = getattr(estimator, "n_features_in_", None), X.shape[1]
     if j > 0 and width != features:
-        raise InputError(f"{where} has {width} features but block 0 has {features}; every block needs the same columns.")
+        raise InputError(
+            f"{where} has {width} features but block 0 has {features}; every block needs the same columns."
+        )
     names = getattr(X, "columns", None)
     X = checks.validated(estimator, X, reset=j == 0, ensure_min_samples=0)
     checks.refuse_not_finite(X, names, f"{where}: X")

@@ -74,7 +74,7 @@ def at_least_zero(name: str, value: Any) -> float:
 
 
 def above_zero(name: str, value: Any, infinite: bool = False) -> float:
-    if not (is_number(value) and 0 < value and (infinite or value < math.inf)):
+    if not (is_number(value) and value > 0 and (infinite or value < math.inf)):
         raise ValueError(f"{name} must be a {'' if infinite else 'finite '}number > 0, got {value!r}.")
     return float(value)
 

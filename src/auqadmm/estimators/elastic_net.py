@@ -1,6 +1,6 @@
 """The elastic net on rows that belong to workers.
 
-    minimise over c, b   1/(2Σs) Σ_i s_i (x_iᵀc + b − y_i)² + α·ρ‖c‖₁ + α(1 − ρ)/2 ‖c‖²          ρ = l1_ratio
+minimise over c, b   1/(2Σs) Σ_i s_i (x_iᵀc + b − y_i)² + α·ρ‖c‖₁ + α(1 − ρ)/2 ‖c‖²          ρ = l1_ratio
 """
 
 from __future__ import annotations
