@@ -68,7 +68,13 @@ def smooth_hinge(X, y, C, eps, weight=None) -> np.ndarray:
         A = np.hstack([Z, np.ones((len(y), 1))])
         return A.T @ (h[:, None] * A) + np.diag(np.append(1 / scale**2, 0.0))
 
-    found = minimize(objective, np.zeros(X.shape[1] + 1), jac=True, hess=hessian, method="trust-exact",
-                     options={"gtol": 1e-9, "maxiter": 2000})
+    found = minimize(
+        objective,
+        np.zeros(X.shape[1] + 1),
+        jac=True,
+        hess=hessian,
+        method="trust-exact",
+        options={"gtol": 1e-9, "maxiter": 2000},
+    )
     coef = found.x[:-1] / scale
     return np.append(coef, found.x[-1] - coef @ mean)

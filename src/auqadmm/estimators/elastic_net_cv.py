@@ -133,7 +133,9 @@ def site_folds(sizes: list[int], k: int) -> np.ndarray:
     if k < 2:
         raise ValueError(f"cv must be at least 2, got {k}.")
     if sum(sizes) < k:
-        raise InputError(f"{sum(sizes)} rows cannot be split into {k} folds; n_samples must be at least cv.")
+        raise InputError(
+            f"n_samples={sum(sizes)} rows cannot be split into cv={k} folds; give more rows or fewer folds."
+        )
     parts = []
     for j, n in enumerate(sizes):
         parts.append((np.arange(n) * k // max(n, k) + j) % k)

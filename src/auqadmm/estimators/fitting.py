@@ -32,6 +32,11 @@ from auqadmm.problem.rows import Loss
 PLAIN_ONLY = ("lbfgs", "owl-qn")
 
 
+# Where the penalty rules anyway, a feature need not be scaled up to the size of the others; with this factor the
+# strengths stay comparable after scaling, and runs were shortest (1 and 30 were compared, on breast cancer and wine).
+RIDGE = 30.0
+
+
 @dataclass(frozen=True)
 class Task:
     """What to fit: a pooled loss whose φ″ is about `curvature`, the strengths, and whether there is an intercept.
@@ -78,7 +83,7 @@ class Scaled:
     @staticmethod
     def of(rows: Rows, task: Task, settings: Settings) -> Scaled:
         plain = isinstance(settings.method, str) and settings.method.lower() in PLAIN_ONLY
-        ridge = float(np.min(task.l2)) / task.curvature
+        ridge = RIDGE * float(np.min(task.l2)) / task.curvature
         scaling = Scaling.none(rows.features, task.intercept) if plain else Scaling.of(rows, task.intercept, ridge)
         parts = zip(rows.X, rows.y, rows.weight, strict=True)
         blocks = [(X if plain else scaling.apply(X), y, w) for X, y, w in parts]
