@@ -16,7 +16,7 @@ ESTIMATORS = [
     aq.ConsensusLogisticRegression(),
     aq.ConsensusLogisticRegression(n_blocks=3),
     aq.ConsensusLinearSVC(),
-    aq.ConsensusElasticNetCV(alphas=3, cv=2),
+    aq.ConsensusElasticNetCV(alphas=2, cv=2),
 ]
 
 

@@ -108,7 +108,7 @@ def test_smoothed_hinge_one_against_the_rest(data):
     empty=st.lists(st.integers(0, 7), max_size=3),
     intercept=st.booleans(),
 )
-@settings(max_examples=12, phases=[Phase.explicit, Phase.generate])  # sixty numbers shrink for minutes
+@settings(max_examples=8, phases=[Phase.explicit, Phase.generate])  # sixty numbers shrink for minutes
 def test_any_split_gives_the_same_model(sites, empty, intercept):
     X, y = LOADERS["wine"](return_X_y=True)
     rows = np.arange(0, 178, 3)

@@ -67,7 +67,8 @@ class Settings:
         max_iter, tol = checks.count("max_iter", estimator.max_iter), checks.above_zero("tol", estimator.tol)
         checks.count("n_blocks", estimator.n_blocks)
         checks.truth("fit_intercept", estimator.fit_intercept)
-        verbose = checks.whole_number("verbose", int(estimator.verbose))
+        loud = estimator.verbose
+        verbose = checks.whole_number("verbose", int(loud) if isinstance(loud, bool) else loud)
         return Settings(max_iter, tol, estimator.method, estimator.engine, verbose)
 
 

@@ -35,7 +35,7 @@ class ConsensusLinearSVC(ConsensusClassifier):
         Without `sites`, the rows are dealt out to so many workers, neighbouring rows together.
     max_iter : int, default=1000
         Limit of iterations; a `ConvergenceWarning` says when it was reached.
-    tol : float, default=1e-9
+    tol : float, default=1e-10
         The fit ends when the relative KKT residual, features scaled to comparable size, is at most this.
     method, engine
         As in `auqadmm.solve`. "lbfgs" runs on features as they are.
@@ -64,7 +64,7 @@ class ConsensusLinearSVC(ConsensusClassifier):
         fit_intercept: bool = True,
         n_blocks: int = 1,
         max_iter: int = 1000,
-        tol: float = 1e-9,
+        tol: float = 1e-10,
         method: Any = "auto",
         engine: Any = "local",
         warm_start: bool = False,
