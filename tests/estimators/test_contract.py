@@ -14,7 +14,6 @@ ESTIMATORS = [
     aq.ConsensusElasticNet(),
     aq.ConsensusElasticNet(n_blocks=3),
     aq.ConsensusLogisticRegression(),
-    aq.ConsensusLogisticRegression(n_blocks=3),
     aq.ConsensusLinearSVC(),
     aq.ConsensusElasticNetCV(alphas=2, cv=2),
 ]

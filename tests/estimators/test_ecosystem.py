@@ -47,7 +47,7 @@ def test_sites_are_routed_through_a_search(wine):
             return super().fit(X, y, sites=sites, sample_weight=sample_weight)
 
     with sklearn.config_context(enable_metadata_routing=True):
-        model = Watching(0.1).set_fit_request(sites=True, sample_weight=True).set_score_request(sample_weight=False)
+        model = Watching(0.1).set_fit_request(sites=True, sample_weight=True).set_score_request(sample_weight=True)
         pipe = make_pipeline(StandardScaler().set_fit_request(sample_weight=False), model)
         GridSearchCV(pipe, {"watching__C": [0.1, 1.0]}, cv=KFold(2, shuffle=True, random_state=0)).fit(
             X, y, sites=sites, sample_weight=np.ones(len(y))
