@@ -8,6 +8,9 @@
 >>> result.coef, result.status, result.certificate
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from auqadmm import baselines, curvature, local, methods
 from auqadmm.api import solve
 from auqadmm.core.certificate import Certificate
@@ -35,6 +38,15 @@ from auqadmm.problem import (
     Zero,
 )
 
+if TYPE_CHECKING:
+    from auqadmm.estimators import (
+        ConsensusElasticNet,
+        ConsensusElasticNetCV,
+        ConsensusLinearSVC,
+        ConsensusLogisticRegression,
+        enet_path,
+    )
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -42,6 +54,10 @@ __all__ = [
     "L2",
     "Box",
     "Certificate",
+    "ConsensusElasticNet",
+    "ConsensusElasticNetCV",
+    "ConsensusLinearSVC",
+    "ConsensusLogisticRegression",
     "CustomLoss",
     "CustomRegularizer",
     "ElasticNet",
@@ -63,7 +79,23 @@ __all__ = [
     "Zero",
     "baselines",
     "curvature",
+    "enet_path",
     "local",
     "methods",
     "solve",
 ]
+
+_ESTIMATORS = frozenset(
+    ["ConsensusElasticNet", "ConsensusElasticNetCV", "ConsensusLinearSVC", "ConsensusLogisticRegression", "enet_path"]
+)
+
+
+def __getattr__(name: str) -> Any:
+    """Estimators need scikit-learn, which is imported when one of them is first asked for."""
+    if name in _ESTIMATORS:
+        return getattr(import_module("auqadmm.estimators"), name)
+    raise AttributeError(f"module 'auqadmm' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_ESTIMATORS})

@@ -1,0 +1,100 @@
+"""What the estimators share: reading rows, warm starts, what a fit leaves behind, and linear predictions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+
+from auqadmm.core.result import Result
+from auqadmm.core.state import Status
+from auqadmm.estimators import blocks, checks
+from auqadmm.estimators.blocks import Rows
+from auqadmm.estimators.fitting import report
+from auqadmm.problem import InputError
+
+
+class ConsensusEstimator(BaseEstimator):
+    """A linear model xᵀc + b of rows that belong to workers."""
+
+    def _read(self, X: Any, y: Any, sites: Any, sample_weight: Any, *, numeric: bool) -> Rows:
+        rows = blocks.read(self, X, y, sites, sample_weight, numeric=numeric)
+        if rows.total == 0:
+            raise InputError("Every sample weight is zero: at least one row must count.")
+        return rows
+
+    def _warm(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Coefficients (C, m) and intercepts (C,) of the fit before, if they are to be used."""
+        if not checks.truth("warm_start", self.warm_start) or not hasattr(self, "coef_"):
+            return None
+        coef = np.atleast_2d(self.coef_)
+        return coef, np.broadcast_to(np.atleast_1d(self.intercept_), (len(coef),))
+
+    def _keep(self, results: list[Result]) -> None:
+        """How the run ended, or the runs, one per class."""
+        alone = len(results) == 1
+        worst = next((r for r in results if r.status != Status.converged), results[0])
+        self.n_iter_ = results[0].n_iter if alone else np.array([r.n_iter for r in results])
+        self.status_ = worst.status
+        self.message_ = worst.message
+        self.certificate_ = results[0].certificate if alone else [r.certificate for r in results]
+        self.history_ = results[0].history if alone else [r.history for r in results]
+        report(self, results)
+
+    def _logits(self, X: Any) -> np.ndarray:
+        """X cᵀ + b, (n, C)."""
+        check_is_fitted(self)
+        names = getattr(X, "columns", None)
+        X = checks.validated(self, X, reset=False)
+        checks.refuse_not_finite(X, names)
+        return X @ np.atleast_2d(self.coef_).T + self.intercept_
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+class ConsensusClassifier(ClassifierMixin, ConsensusEstimator):
+    """Labels of any kind, class weights, and the decision rule."""
+
+    def _read_classes(self, X: Any, y: Any, sites: Any, sample_weight: Any) -> tuple[Rows, np.ndarray]:
+        """The rows with the places of their labels in `classes_` as target and class weights in their weight, and
+        the classes whose rows count."""
+        rows = self._read(X, y, sites, sample_weight, numeric=False)
+        labels = _joined(rows.y)
+        check_classification_targets(labels)
+        self.classes_, codes = np.unique(labels, return_inverse=True)
+        weight = np.concatenate(rows.weight)
+        weight = weight * checks.class_weights(self.class_weight, self.classes_, codes, weight)[codes]
+        counting = np.unique(codes[weight > 0])
+        if len(counting) < 2:
+            label = self.classes_[counting[0] if len(counting) else 0]
+            which = "rows" if len(self.classes_) < 2 else "rows of weight > 0"
+            raise InputError(
+                f"All {which} have the label {label!r}: one class is not enough, {type(self).__name__} needs at least "
+                "two classes over all workers."
+            )
+        return rows.with_target(codes).with_weight(weight), counting
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """xᵀc + b: (n,) for two classes, positive for `classes_[1]`; else (n, classes)."""
+        logits = self._logits(X)
+        return logits[:, 0] if logits.shape[1] == 1 else logits
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The label with the largest decision value."""
+        logits = self.decision_function(X)
+        return self.classes_[(logits > 0).astype(int) if logits.ndim == 1 else logits.argmax(1)]
+
+
+def _joined(parts: tuple[np.ndarray, ...]) -> np.ndarray:
+    """The labels of all blocks, an empty block's type not counted."""
+    held = [y for y in parts if len(y)]
+    kinds = {"numbers" if y.dtype.kind in "fiub" else "text" for y in held}
+    if len(kinds) > 1 and not any(y.dtype == object for y in held):
+        raise InputError("Some blocks have numbers and others text as labels; use one type for all labels.")
+    return np.concatenate(held)

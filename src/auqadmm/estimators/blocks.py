@@ -1,0 +1,206 @@
+"""Which worker owns which rows: from what `fit` is given to one block per worker.
+
+    X an array, sparse or a data frame, `sites` one label per row        one block per label, in sorted order
+    X the same, no `sites`                                               `n_blocks` shares of neighbouring rows
+    X a list of arrays, y a list (sample_weight a list)                  one block per entry, which may have no rows
+    X a dask array or data frame                                         one block per chunk of rows
+
+Shapes: block j has n_j rows; X_j (n_j, m), y_j and weight_j (n_j,).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from sklearn.utils import column_or_1d
+
+from auqadmm.estimators import checks
+from auqadmm.problem import InputError
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of every worker: X dense or CSR, y, weight; one entry per block each.
+
+    `order` (n,) says at which place each row, blocks one after another, was handed over.
+    """
+
+    X: tuple[Any, ...]
+    y: tuple[np.ndarray, ...]
+    weight: tuple[np.ndarray, ...]
+    order: np.ndarray
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(y) for y in self.y]
+
+    @property
+    def features(self) -> int:
+        return int(self.X[0].shape[1])
+
+    @property
+    def sparse(self) -> bool:
+        return any(scipy.sparse.issparse(X) for X in self.X)
+
+    @property
+    def total(self) -> float:
+        """The weight of all rows."""
+        return float(sum(w.sum() for w in self.weight))
+
+    def with_target(self, y: np.ndarray) -> Rows:
+        """Another target, given for the rows of all blocks one after another."""
+        return replace(self, y=self._parts(y))
+
+    def with_weight(self, weight: np.ndarray) -> Rows:
+        return replace(self, weight=self._parts(weight))
+
+    def take(self, keep: np.ndarray) -> Rows:
+        """The rows for which the mask, over all blocks one after another, holds; blocks may become empty."""
+        masks = self._parts(keep)
+        X, y, w = ([a[k] for a, k in zip(part, masks, strict=True)] for part in (self.X, self.y, self.weight))
+        return Rows(tuple(X), tuple(y), tuple(w), self.order[keep])
+
+    @property
+    def site(self) -> np.ndarray:
+        """The number of each row's block, (n,)."""
+        return np.repeat(np.arange(len(self.y)), self.sizes)
+
+    def _parts(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
+        return tuple(np.split(x, np.cumsum(self.sizes)[:-1]))
+
+
+def read(estimator: Any, X: Any, y: Any, sites: Any, sample_weight: Any, *, numeric: bool) -> Rows:
+    """The checked rows of every worker; sets `n_features_in_` and `feature_names_in_`."""
+    if y is None:
+        raise InputError(
+            f"{type(estimator).__name__} requires y to be passed, but the target y is None; pass one value per row."
+        )
+    if is_dask(X):
+        X, y, sample_weight = dask_parts(X, y, sample_weight)
+    if is_block_list(X):
+        if sites is not None:
+            raise InputError("sites has no place where X is a list of blocks (or chunks): every entry is a worker.")
+        return _read_list(estimator, list(X), y, sample_weight, numeric)
+    names = getattr(X, "columns", None)
+    X, y = checks.validated(estimator, X, y, reset=True, y_numeric=numeric)
+    checks.refuse_not_finite(X, names)
+    weight: Any = checks.weights_of(sample_weight, X.shape[0])
+    if sites is None:
+        shares = min(checks.count("n_blocks", estimator.n_blocks), X.shape[0])
+        owned = np.array_split(np.arange(X.shape[0]), shares)
+    else:
+        owned = rows_of_sites(sites, X.shape[0])
+    X, y, weight = (tuple(a[i] for i in owned) for a in (X, y, weight))
+    return Rows(X, y, weight, np.concatenate(owned))
+
+
+def rows_of_sites(sites: Any, rows: int) -> list[np.ndarray]:
+    """The rows of each site, sites in sorted order."""
+    # without a type of its own a list such as ["a", None] would become texts
+    values = np.asarray(sites) if hasattr(sites, "dtype") else np.asarray(sites, dtype=object)
+    if values.ndim != 1:
+        raise InputError(f"sites must have one label per row; got an array of shape {values.shape}.")
+    if len(values) != rows:
+        raise InputError(f"sites has {len(values)} labels but X has {rows} rows; give one label per row.")
+    missing = np.array([_is_missing(v) for v in values], dtype=bool)
+    if missing.any():
+        raise InputError(f"sites[{np.flatnonzero(missing)[0]}] is missing; say which worker owns the row.")
+    try:
+        codes = np.unique(values, return_inverse=True)[1]
+    except TypeError:
+        kinds = sorted({type(v).__name__ for v in values})
+        raise InputError(f"sites mixes {' and '.join(kinds)}; make all labels numbers or all texts.") from None
+    order = np.argsort(codes, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(codes))[:-1])
+
+
+def _is_missing(value: Any) -> bool:
+    try:
+        return value is None or bool(value != value)
+    except (TypeError, ValueError):  # pandas.NA is neither equal nor different
+        return True
+
+
+# ---------------------------------------------------------------------- a list, one entry per worker
+def is_block_list(X: Any) -> bool:
+    """A list of matrices, not a matrix written as nested lists."""
+    return isinstance(X, list | tuple) and len(X) > 0 and all(len(getattr(b, "shape", ())) == 2 for b in X)
+
+
+def _read_list(estimator: Any, X: list[Any], y: Any, weight: Any, numeric: bool) -> Rows:
+    for name, part in (("y", y), ("sample_weight", weight)):
+        if part is None and name == "sample_weight":
+            continue
+        if not isinstance(part, list | tuple) or len(part) != len(X):
+            got = f"{len(part)} entries" if isinstance(part, list | tuple) else type(part).__name__
+            raise InputError(f"X is a list of {len(X)} blocks, so {name} must be a list of {len(X)} too; got {got}.")
+    weights = [None] * len(X) if weight is None else list(weight)
+    blocks = [_read_one(estimator, j, *part, numeric) for j, part in enumerate(zip(X, y, weights, strict=True))]
+    if not any(len(b[1]) for b in blocks):
+        raise InputError("Every block is empty: at least one block must hold rows.")
+    matrices, targets, masses = zip(*blocks, strict=True)
+    return Rows(matrices, targets, masses, np.arange(sum(map(len, targets))))
+
+
+def _read_one(estimator: Any, j: int, X: Any, y: Any, weight: Any, numeric: bool) -> tuple[Any, np.ndarray, np.ndarray]:
+    where = f"block {j}"
+    features, width = getattr(estimator, "n_features_in_", None), X.shape[1]
+    if j > 0 and width != features:
+        raise InputError(
+            f"{where} has {width} features but block 0 has {features}; every block needs the same columns."
+        )
+    names = getattr(X, "columns", None)
+    X = checks.validated(estimator, X, reset=j == 0, ensure_min_samples=0)
+    checks.refuse_not_finite(X, names, f"{where}: X")
+    y = _target(y, f"{where}: y", numeric)
+    if len(y) != X.shape[0]:
+        raise InputError(f"{where}: X has {X.shape[0]} rows but y has {len(y)} values.")
+    return X, y, checks.weights_of(weight, X.shape[0], f"{where}: sample_weight")
+
+
+def _target(y: Any, where: str, numeric: bool) -> np.ndarray:
+    y = column_or_1d(np.asarray(y))
+    if not numeric:
+        return y
+    try:
+        y = y.astype(np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{where} must hold numbers, got {y.dtype}.") from None
+    bad = np.flatnonzero(~np.isfinite(y))
+    if bad.size:
+        raise InputError(f"{where}[{bad[0]}] is {y[bad[0]]}; remove the row or impute the value.")
+    return y
+
+
+# ---------------------------------------------------------------------- dask, where it is installed
+def is_dask(X: Any) -> bool:
+    """Something made by dask; nothing is imported to find out."""
+    module = type(X).__module__.split(".")[0]
+    return module.startswith("dask") and hasattr(X, "compute")
+
+
+def dask_parts(X: Any, y: Any, weight: Any) -> tuple[list[Any], list[Any], list[Any] | None]:
+    """Every chunk of rows as one block, computed here, chunk after chunk."""
+    blocks = _chunks(X)
+    rows = [b.shape[0] for b in blocks]
+    return blocks, _aligned("y", y, rows), None if weight is None else _aligned("sample_weight", weight, rows)
+
+
+def _chunks(X: Any) -> list[Any]:
+    if hasattr(X, "to_delayed") and hasattr(X, "npartitions") and not hasattr(X, "chunks"):  # a data frame or series
+        return [X.get_partition(j).compute() for j in range(X.npartitions)]
+    if X.ndim == 2 and X.numblocks[1] > 1:
+        X = X.rechunk({1: -1})
+    return [X.blocks[j].compute() for j in range(X.numblocks[0])]
+
+
+def _aligned(name: str, values: Any, rows: Sequence[int]) -> list[Any]:
+    """y or weights cut like the rows of X."""
+    whole = np.concatenate([np.asarray(c) for c in _chunks(values)]) if is_dask(values) else np.asarray(values)
+    if len(whole) != sum(rows):
+        raise InputError(f"X has {sum(rows)} rows but {name} has {len(whole)} values.")
+    return list(np.split(whole, np.cumsum(rows)[:-1]))

@@ -1,0 +1,114 @@
+"""What users hand over, checked: one clear sentence for each thing that cannot be used.
+
+Shapes are scikit-learn's: X (n, m), y (n,).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from sklearn.utils import validation
+from sklearn.utils.class_weight import compute_class_weight
+
+from auqadmm.core.stopping import is_number, whole_number
+from auqadmm.problem import InputError
+
+FLOATS = (np.float64, np.float32)
+
+
+def validated(estimator: Any, X: Any, y: Any = "no_validation", *, reset: bool, **options: Any) -> Any:
+    """X, or X and y, as arrays; numbers that are not finite are left to `refuse_not_finite`, which says where."""
+    options = {"accept_sparse": "csr", "dtype": FLOATS, **options}
+    if hasattr(validation, "validate_data"):
+        return validation.validate_data(estimator, X, y, reset=reset, ensure_all_finite=False, **options)
+    return estimator._validate_data(X, y, reset=reset, force_all_finite=False, **options)  # scikit-learn < 1.6
+
+
+def refuse_not_finite(X: Any, names: Any = None, where: str = "X") -> None:
+    """Raise for the first NaN or infinity, with its row and column."""
+    if scipy.sparse.issparse(X):
+        bad = np.flatnonzero(~np.isfinite(X.data))
+        if not bad.size:
+            return
+        row, col = int(np.searchsorted(X.indptr, bad[0], side="right")) - 1, int(X.indices[bad[0]])
+        value = X.data[bad[0]]
+    else:
+        with np.errstate(over="ignore", invalid="ignore"):
+            if np.isfinite(X.sum()):  # finite for all but extreme data, and no array of flags is needed
+                return
+        rows, cols = np.nonzero(~np.isfinite(X))
+        if not rows.size:
+            return
+        row, col = int(rows[0]), int(cols[0])
+        value = X[row, col]
+    label = "" if names is None else f" ({str(names[col])!r})"
+    kind = "NaN" if np.isnan(value) else "infinity (inf)"
+    raise InputError(f"{where} contains {kind} in row {row}, column {col}{label}; remove the row or impute the value.")
+
+
+def weights_of(sample_weight: Any, rows: int, where: str = "sample_weight") -> np.ndarray:
+    """One finite weight ≥ 0 per row, float64; ones for None, and one number stands for all rows."""
+    if sample_weight is None:
+        return np.ones(rows)
+    try:
+        weight = np.asarray(sample_weight, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{where} must hold numbers, got {type(sample_weight).__name__}.") from None
+    if weight.ndim == 0:
+        weight = np.full(rows, float(weight))
+    if weight.shape != (rows,):
+        raise InputError(f"{where} must have one value per row, shape ({rows},); got shape {weight.shape}.")
+    bad = np.flatnonzero(~np.isfinite(weight) | (weight < 0))
+    if bad.size:
+        raise InputError(f"{where}[{bad[0]}] is {weight[bad[0]]}; weights must be finite and not negative.")
+    return weight
+
+
+def at_least_zero(name: str, value: Any) -> float:
+    if not (is_number(value) and 0 <= value < math.inf):
+        raise ValueError(f"{name} must be a finite number ≥ 0, got {value!r}.")
+    return float(value)
+
+
+def above_zero(name: str, value: Any, infinite: bool = False) -> float:
+    if not (is_number(value) and value > 0 and (infinite or value < math.inf)):
+        raise ValueError(f"{name} must be a {'' if infinite else 'finite '}number > 0, got {value!r}.")
+    return float(value)
+
+
+def share(name: str, value: Any) -> float:
+    if not (is_number(value) and 0 <= value <= 1):
+        raise ValueError(f"{name} must be a number between 0 and 1, got {value!r}.")
+    return float(value)
+
+
+def truth(name: str, value: Any) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be True or False, got {value!r}.")
+    return bool(value)
+
+
+def count(name: str, value: Any) -> int:
+    return whole_number(name, value, least=1)
+
+
+def class_weights(class_weight: Any, classes: np.ndarray, codes: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """The factor of each class. "balanced": the classes then weigh the same, sample weights counted."""
+    if class_weight is None:
+        return np.ones(len(classes))
+    if isinstance(class_weight, str) and class_weight == "balanced":
+        mass = np.bincount(codes, weights=weight, minlength=len(classes))
+        # a class whose rows all weigh 0 stays without weight whatever its factor
+        return weight.sum() / (len(classes) * np.where(mass > 0, mass, 1.0))
+    if not isinstance(class_weight, dict):
+        raise ValueError(f"class_weight must be None, 'balanced' or a dict from label to weight, got {class_weight!r}.")
+    unseen = sorted(map(repr, set(class_weight) - set(classes.tolist())))
+    if unseen:
+        shown = ", ".join(map(repr, classes.tolist()[:10]))
+        raise ValueError(f"class_weight names {unseen[0]}, which is not a class of y (classes: {shown}).")
+    for label, value in class_weight.items():
+        at_least_zero(f"class_weight[{label!r}]", value)
+    return compute_class_weight(class_weight, classes=classes, y=classes)

@@ -1,0 +1,118 @@
+"""The elastic net on rows that belong to workers.
+
+minimise over c, b   1/(2Σs) Σ_i s_i (x_iᵀc + b − y_i)² + α·ρ‖c‖₁ + α(1 − ρ)/2 ‖c‖²          ρ = l1_ratio
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import RegressorMixin
+
+from auqadmm.estimators import checks
+from auqadmm.estimators.base import ConsensusEstimator
+from auqadmm.estimators.blocks import Rows
+from auqadmm.estimators.fitting import Settings, Task, fit
+from auqadmm.problem import LeastSquares
+
+
+class ConsensusElasticNet(RegressorMixin, ConsensusEstimator):
+    """Linear regression with an elastic net penalty, each worker keeping its own rows.
+
+    The model is that of `sklearn.linear_model.ElasticNet`, whatever the split of the rows.
+
+    Parameters
+    ----------
+    alpha : float, default=1.0
+        Strength of the penalty, ≥ 0.
+    l1_ratio : float, default=0.5
+        Share of the l1 part: 0 is ridge regression (of strength alpha per row), 1 the lasso.
+    fit_intercept : bool, default=True
+        Add a constant term, which is never penalised.
+    n_blocks : int, default=1
+        Without `sites`, the rows are dealt out to so many workers, neighbouring rows together.
+    max_iter : int, default=500
+        Limit of iterations; a `ConvergenceWarning` says when it was reached.
+    tol : float, default=1e-10
+        The fit ends when the relative KKT residual, features scaled to comparable size, is at most this.
+    method, engine
+        As in `auqadmm.solve`. "lbfgs" and "owl-qn" run on features as they are.
+    warm_start : bool, default=False
+        Start from the coefficients of the last fit if they have the right shape.
+    verbose : int, default=0
+        Every so many iterations a line on standard error.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_features,)
+    intercept_ : float
+    n_iter_ : int
+    status_, message_ : how the fit ended, and a sentence to act on.
+    certificate_ : objective and KKT residual (in scaled features) of the answer.
+    history_ : one row per iteration: objective, residuals, rounds, bytes, seconds.
+    n_features_in_, feature_names_in_ : as in scikit-learn.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        *,
+        l1_ratio: float = 0.5,
+        fit_intercept: bool = True,
+        n_blocks: int = 1,
+        max_iter: int = 500,
+        tol: float = 1e-10,
+        method: Any = "auto",
+        engine: Any = "local",
+        warm_start: bool = False,
+        verbose: int = 0,
+    ) -> None:
+        self.alpha = alpha
+        self.l1_ratio = l1_ratio
+        self.fit_intercept = fit_intercept
+        self.n_blocks = n_blocks
+        self.max_iter = max_iter
+        self.tol = tol
+        self.method = method
+        self.engine = engine
+        self.warm_start = warm_start
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> ConsensusElasticNet:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame (n_samples, n_features); a list of these, one per worker; a dask array
+        y : array (n_samples,), or a list of arrays where X is a list
+        sites : array (n_samples,), optional
+            Which worker owns a row: labels of any kind.
+        sample_weight : array (n_samples,), optional
+            A row of weight w counts w times.
+        """
+        alpha, ratio = checks.at_least_zero("alpha", self.alpha), checks.share("l1_ratio", self.l1_ratio)
+        settings = Settings.of(self)
+        rows = self._read(X, y, sites, sample_weight, numeric=True)
+        start = self._warm()
+        rows, mean = centred(rows, self.fit_intercept)
+        if start is not None:
+            start = start[0], start[1] - mean
+        loss = LeastSquares(reduction="pooled")
+        task = Task(loss, alpha * ratio, alpha * (1 - ratio), bool(self.fit_intercept))
+        found = fit(rows, task, settings, start)
+        self.coef_ = found.coef[0]
+        self.intercept_ = float(found.intercept[0]) + mean
+        self._keep([found.result])
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """xᵀc + b, (n,)."""
+        return self._logits(X)[:, 0]
+
+
+def centred(rows: Rows, intercept: bool) -> tuple[Rows, float]:
+    """The target less its mean, which the intercept takes up: an offset must not be the scale of the tolerance."""
+    y = np.concatenate(rows.y).astype(np.float64)
+    mean = float(np.average(y, weights=np.concatenate(rows.weight))) if intercept else 0.0
+    return rows.with_target(y - mean), mean

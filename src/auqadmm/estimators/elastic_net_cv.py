@@ -1,0 +1,156 @@
+"""The elastic net whose strength is chosen by cross-validation along a path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from sklearn.model_selection import check_cv
+
+from auqadmm.core.result import Result
+from auqadmm.estimators import checks
+from auqadmm.estimators.blocks import Rows
+from auqadmm.estimators.elastic_net import ConsensusElasticNet, centred
+from auqadmm.estimators.fitting import Settings, Task, fit, report
+from auqadmm.estimators.path import path, strengths
+from auqadmm.problem import InputError, LeastSquares
+
+
+class ConsensusElasticNetCV(ConsensusElasticNet):
+    """Elastic net with strength and l1 share chosen by cross-validation, each worker keeping its own rows.
+
+    All strengths of a fold are solved together (see `enet_path`).
+
+    Parameters
+    ----------
+    l1_ratio : float or list of float, default=0.5
+        Share of the l1 part, or those to choose from.
+    eps : float, default=1e-3
+        The weakest strength, relative to the strongest, where `alphas` is a number.
+    alphas : int or array, default=100
+        The strengths, or how many.
+    cv : int, splitter or iterable of (train, test), optional
+        A number k (5 without): every worker sets aside each k-th part of its own rows in turn, so that all sites are
+        in every fold. A splitter is called with the sites as groups, e.g. `LeaveOneGroupOut()`: new sites.
+    together : int, default=100
+        Strengths per run.
+    fit_intercept, n_blocks, max_iter, tol, method, engine, verbose
+        As in `ConsensusElasticNet`.
+
+    Attributes
+    ----------
+    alpha_, l1_ratio_ : the choice.
+    alphas_ : ndarray of shape (n_alphas,), or (n_l1_ratio, n_alphas) for a list of shares
+    mse_path_ : ndarray of shape (n_alphas, n_folds), or (n_l1_ratio, n_alphas, n_folds)
+    n_rounds_ : int, reductions over all workers, of all folds and the last fit
+    coef_, intercept_, n_iter_, status_, message_, certificate_, history_ : of the last fit, on all rows.
+    """
+
+    def __init__(
+        self,
+        *,
+        l1_ratio: Any = 0.5,
+        eps: float = 1e-3,
+        alphas: Any = 100,
+        cv: Any = None,
+        together: int = 100,
+        fit_intercept: bool = True,
+        n_blocks: int = 1,
+        max_iter: int = 500,
+        tol: float = 1e-10,
+        method: Any = "auto",
+        engine: Any = "local",
+        verbose: int = 0,
+    ) -> None:
+        self.l1_ratio = l1_ratio
+        self.eps = eps
+        self.alphas = alphas
+        self.cv = cv
+        self.together = together
+        self.fit_intercept = fit_intercept
+        self.n_blocks = n_blocks
+        self.max_iter = max_iter
+        self.tol = tol
+        self.method = method
+        self.engine = engine
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> ConsensusElasticNetCV:
+        """Choose strength and share, then fit all rows; parameters as in `ConsensusElasticNet.fit`."""
+        settings = Settings.of(self)
+        ratios = [checks.share("l1_ratio", r) for r in np.atleast_1d(self.l1_ratio).tolist()]
+        rows = self._read(X, y, sites, sample_weight, numeric=True)
+        whole, mean = centred(rows, self.fit_intercept)
+        grids = np.array([strengths(whole, r, self.alphas, self.eps, self.fit_intercept) for r in ratios])
+        folds = list(self._folds(rows))
+        errors = np.empty((*grids.shape, len(folds)))
+        runs: list[Result] = []
+        for k, (train, test) in enumerate(folds):
+            kept, offset = centred(rows.take(train), self.fit_intercept)
+            for i, ratio in enumerate(ratios):
+                found = path(kept, grids[i], ratio, self.fit_intercept, settings, self.together)
+                errors[i, :, k] = _mse(rows.take(test), found.coef, found.intercept + offset)
+                runs += found.results
+        # a fold counts by its weight, as if rows were scored one by one
+        mass = [max(float(rows.take(test).total), 0.0) for _, test in folds]
+        mean_error = np.average(errors, axis=2, weights=mass)
+        best, place = divmod(int(mean_error.argmin()), grids.shape[1])
+        self.alpha_, self.l1_ratio_ = float(grids[best, place]), ratios[best]
+        one = np.ndim(self.l1_ratio) == 0
+        self.alphas_: np.ndarray = grids[0] if one else grids
+        self.mse_path_: np.ndarray = errors[0] if one else errors
+        l1, l2 = self.alpha_ * self.l1_ratio_, self.alpha_ * (1 - self.l1_ratio_)
+        final = fit(whole, Task(LeastSquares(reduction="pooled"), l1, l2, bool(self.fit_intercept)), settings)
+        self.coef_, self.intercept_ = final.coef[0], float(final.intercept[0]) + mean
+        self.n_rounds_ = sum(r.history[-1].rounds for r in [*runs, final.result])
+        report(self, runs)
+        self._keep([final.result])
+        return self
+
+    def _folds(self, rows: Rows) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Masks (train, test) over the rows, blocks one after another."""
+        n = len(rows.order)
+        if self.cv is None or (isinstance(self.cv, Integral) and not isinstance(self.cv, bool)):
+            fold = site_folds(rows.sizes, 5 if self.cv is None else int(self.cv))
+            tests = [fold == k for k in np.unique(fold)]
+            pairs = [(~test, test) for test in tests]
+        else:
+            original = np.argsort(rows.order)  # splitters see the rows as they were handed over
+            y, groups = np.concatenate(rows.y)[original], rows.site[original]
+            splits = check_cv(self.cv).split(np.zeros((n, 1)), y, groups)
+            pairs = [(_mask(train, n)[rows.order], _mask(test, n)[rows.order]) for train, test in splits]
+        weight = np.concatenate(rows.weight)
+        for train, test in pairs:
+            if weight[train].sum() == 0 or not test.any():
+                raise InputError("cv leaves a fold without rows to fit or to score; choose fewer folds.")
+            yield train, test
+
+
+def site_folds(sizes: list[int], k: int) -> np.ndarray:
+    """The fold of each row: every block is cut into k parts of neighbouring rows, block j beginning at fold j mod k."""
+    if k < 2:
+        raise ValueError(f"cv must be at least 2, got {k}.")
+    if sum(sizes) < k:
+        raise InputError(
+            f"n_samples={sum(sizes)} rows cannot be split into cv={k} folds; give more rows or fewer folds."
+        )
+    parts = []
+    for j, n in enumerate(sizes):
+        parts.append((np.arange(n) * k // max(n, k) + j) % k)
+    return np.concatenate(parts).astype(int)
+
+
+def _mask(index: Any, n: int) -> np.ndarray:
+    mask = np.zeros(n, dtype=bool)
+    mask[index] = True
+    return mask
+
+
+def _mse(rows: Rows, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
+    """The weighted mean squared error of every model, (K,): sums over workers. A fold of weight 0 counts nothing."""
+    squares = sum(
+        w @ np.square(X @ coef.T + intercept - y[:, None]) for X, y, w in zip(rows.X, rows.y, rows.weight, strict=True)
+    )
+    return np.asarray(squares) / max(rows.total, np.finfo(np.float64).tiny)

@@ -1,0 +1,130 @@
+"""Logistic regression on rows that belong to workers.
+
+    minimise over c, b   C Σ_i s_i φ(x_i, y_i) + ρ‖c‖₁ + (1 − ρ)/2 ‖c‖²          ρ = l1_ratio
+
+φ is log(1 + exp(−yz)) for two classes and the cross-entropy of the softmax, one column of c per class, for more. Solved
+divided by C Σs: certificate and history show that objective.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.special import expit, softmax
+
+from auqadmm.estimators import checks
+from auqadmm.estimators.base import ConsensusClassifier
+from auqadmm.estimators.fitting import Settings, Task, fit
+from auqadmm.problem import Logistic, Multinomial
+
+
+class ConsensusLogisticRegression(ConsensusClassifier):
+    """Logistic regression, binary or multinomial, each worker keeping its own rows.
+
+    The model is that of `sklearn.linear_model.LogisticRegression`, whatever the split of the rows; a worker may hold
+    one class only.
+
+    Parameters
+    ----------
+    C : float, default=1.0
+        Inverse strength of the penalty, > 0; infinity for none.
+    l1_ratio : float, default=0.0
+        Share of the l1 part: 0 for l2, 1 for l1, between them the elastic net.
+    class_weight : dict or "balanced", optional
+        Factors of the row weights by label. "balanced": every class weighs the same.
+    fit_intercept : bool, default=True
+        Add a constant term, which is never penalised.
+    n_blocks : int, default=1
+        Without `sites`, the rows are dealt out to so many workers, neighbouring rows together.
+    max_iter : int, default=500
+        Limit of iterations; a `ConvergenceWarning` says when it was reached.
+    tol : float, default=1e-10
+        The fit ends when the relative KKT residual, features scaled to comparable size, is at most this.
+    method, engine
+        As in `auqadmm.solve`. "lbfgs" and "owl-qn" run on features as they are.
+    warm_start : bool, default=False
+        Start from the coefficients of the last fit if they have the right shape.
+    verbose : int, default=0
+        Every so many iterations a line on standard error.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+    coef_ : ndarray of shape (1, n_features) for two classes, else (n_classes, n_features)
+    intercept_ : ndarray of shape (1,) or (n_classes,)
+    n_iter_ : int
+    status_, message_ : how the fit ended, and a sentence to act on.
+    certificate_ : objective and KKT residual (in scaled features) of the answer.
+    history_ : one row per iteration: objective, residuals, rounds, bytes, seconds.
+    n_features_in_, feature_names_in_ : as in scikit-learn.
+    """
+
+    def __init__(
+        self,
+        C: float = 1.0,
+        *,
+        l1_ratio: float = 0.0,
+        class_weight: Any = None,
+        fit_intercept: bool = True,
+        n_blocks: int = 1,
+        max_iter: int = 500,
+        tol: float = 1e-10,
+        method: Any = "auto",
+        engine: Any = "local",
+        warm_start: bool = False,
+        verbose: int = 0,
+    ) -> None:
+        self.C = C
+        self.l1_ratio = l1_ratio
+        self.class_weight = class_weight
+        self.fit_intercept = fit_intercept
+        self.n_blocks = n_blocks
+        self.max_iter = max_iter
+        self.tol = tol
+        self.method = method
+        self.engine = engine
+        self.warm_start = warm_start
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> ConsensusLogisticRegression:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame (n_samples, n_features); a list of these, one per worker; a dask array
+        y : array (n_samples,) of labels, or a list of arrays where X is a list
+        sites : array (n_samples,), optional
+            Which worker owns a row: labels of any kind.
+        sample_weight : array (n_samples,), optional
+            A row of weight w counts w times.
+        """
+        C, ratio = checks.above_zero("C", self.C, infinite=True), checks.share("l1_ratio", self.l1_ratio)
+        settings = Settings.of(self)
+        start = self._warm()
+        rows, _ = self._read_classes(X, y, sites, sample_weight)
+        binary = len(self.classes_) == 2
+        strength = 1 / (C * rows.total)
+        loss = Logistic(reduction="pooled") if binary else Multinomial(reduction="pooled")
+        l1, l2 = strength * ratio, strength * (1 - ratio)
+        found = fit(rows, Task(loss, l1, l2, bool(self.fit_intercept), curvature=0.25), settings, start)
+        self.coef_, self.intercept_ = found.coef, found.intercept
+        if not binary:
+            # one number added to all intercepts changes nothing; so does a vector added to all unpenalised rows
+            self.intercept_ = self.intercept_ - self.intercept_.mean()
+            if l1 == l2 == 0:
+                self.coef_ = self.coef_ - self.coef_.mean(0)
+        self._keep([found.result])
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """The probability of every class, (n, classes)."""
+        logits = self._logits(X)
+        if logits.shape[1] == 1:
+            return np.hstack([expit(-logits), expit(logits)])
+        return softmax(logits, axis=1)
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Its logarithm."""
+        with np.errstate(divide="ignore"):  # the logarithm of a probability that underflowed
+            return np.log(self.predict_proba(X))

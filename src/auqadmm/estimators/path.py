@@ -1,0 +1,177 @@
+"""The elastic net for many strengths: every strength is a column of one model, and all columns share their rounds.
+
+    minimise over c_1 … c_K   Σ_k [ 1/(2Σs) Σ_i s_i (x_iᵀc_k + b_k − y_i)² + α_k ρ‖c_k‖₁ + α_k(1 − ρ)/2 ‖c_k‖² ]
+
+The columns do not interact and have the same curvature, so the weights of one serve them all, and a round brings every
+column forward: a path takes about as many rounds as its hardest point. A warm start from the neighbouring strength
+saves much less, because it saves the first digits only. Where K columns are too many at once, `together` of them are
+taken at a time, each batch starting from the neighbour before it.
+
+Shapes: K strengths, m features; logits (R, K), v (m + 1, K).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from torch import Tensor
+
+from auqadmm.core.result import Result
+from auqadmm.estimators import blocks, checks
+from auqadmm.estimators.blocks import Rows
+from auqadmm.estimators.elastic_net import centred
+from auqadmm.estimators.fitting import Scaled, Settings, Task, report
+from auqadmm.problem.rows import Curvature, DiagonalCurvature, RowLoss
+
+
+@dataclass(frozen=True)
+class SharedLeastSquares(RowLoss):
+    """Σ_k ½(z_k − y)²: the same target for `columns` models."""
+
+    columns: int
+    quadratic: ClassVar[bool] = True
+
+    def columns_for(self, classes: int) -> int:
+        return self.columns
+
+    def row_value(self, z: Tensor, y: Tensor) -> Tensor:
+        return 0.5 * (z - y[:, None]).square().sum(1)
+
+    def row_slope(self, s: Tensor, y: Tensor) -> Tensor:
+        return s - y[:, None]
+
+    def row_curvature(self, s: Tensor, y: Tensor) -> Curvature:
+        return DiagonalCurvature(torch.ones_like(s))
+
+    def row_conjugate(self, a: Tensor, y: Tensor) -> Tensor:
+        return (a * (0.5 * a + y[:, None])).sum(1)
+
+
+@dataclass(frozen=True, eq=False)
+class Path:
+    """Models along a path: alphas (K,) from strong to weak, coef (K, m), intercept (K,), and the runs behind them."""
+
+    alphas: np.ndarray
+    coef: np.ndarray
+    intercept: np.ndarray
+    results: tuple[Result, ...]
+
+    @property
+    def rounds(self) -> int:
+        return sum(r.history[-1].rounds for r in self.results)
+
+    @property
+    def bytes(self) -> int:
+        return sum(r.history[-1].bytes for r in self.results)
+
+
+def enet_path(
+    X: Any,
+    y: Any,
+    *,
+    l1_ratio: float = 0.5,
+    eps: float = 1e-3,
+    alphas: Any = 100,
+    sites: Any = None,
+    sample_weight: Any = None,
+    fit_intercept: bool = True,
+    n_blocks: int = 1,
+    max_iter: int = 500,
+    tol: float = 1e-10,
+    method: Any = "auto",
+    engine: Any = "local",
+    together: int = 100,
+    verbose: int = 0,
+) -> Path:
+    """Elastic nets for many strengths.
+
+    Parameters
+    ----------
+    X, y, sites, sample_weight
+        As in `ConsensusElasticNet.fit`.
+    l1_ratio, fit_intercept, n_blocks, max_iter, tol, method, engine, verbose
+        As in `ConsensusElasticNet`.
+    alphas : int or array, default=100
+        The strengths, or how many: then from the smallest that leaves all coefficients 0 down to `eps` times that.
+    together : int, default=100
+        Strengths per run. 1 solves one after another, each from the solution of the one before.
+    """
+    reader = _Reader(fit_intercept, n_blocks, max_iter, tol, method, engine, verbose)
+    settings = Settings.of(reader)
+    rows = blocks.read(reader, X, y, sites, sample_weight, numeric=True)
+    rows, mean = centred(rows, fit_intercept)
+    ratio = checks.share("l1_ratio", l1_ratio)
+    grid = strengths(rows, ratio, alphas, eps, fit_intercept)
+    found = path(rows, grid, ratio, fit_intercept, settings, together)
+    report(reader, list(found.results))
+    return replace(found, intercept=found.intercept + mean)
+
+
+class _Reader(BaseEstimator):
+    """Holds the parameters that reading rows asks an estimator for."""
+
+    def __init__(
+        self, fit_intercept: bool, n_blocks: int, max_iter: int, tol: float, method: Any, engine: Any, verbose: int
+    ) -> None:
+        self.fit_intercept = fit_intercept
+        self.n_blocks = n_blocks
+        self.max_iter = max_iter
+        self.tol = tol
+        self.method = method
+        self.engine = engine
+        self.verbose = verbose
+
+
+def strengths(rows: Rows, l1_ratio: float, alphas: Any, eps: float, intercept: bool) -> np.ndarray:
+    """The grid, from strong to weak, for rows whose target is centred. One reduction where it is to be found."""
+    if np.ndim(alphas) > 0:
+        grid = [checks.at_least_zero("alphas", a) for a in np.asarray(alphas).ravel().tolist()]
+        if not grid:
+            raise ValueError("alphas is empty: give at least one strength, or how many to choose.")
+        return np.sort(grid)[::-1]
+    count = checks.count("alphas", alphas)
+    checks.above_zero("eps", eps)
+    if l1_ratio == 0:
+        raise ValueError("With l1_ratio=0 no strength leaves all coefficients 0: give the alphas themselves.")
+    products = sum(X.T @ (w * y) for X, y, w in zip(rows.X, rows.y, rows.weight, strict=True))
+    largest = float(np.max(np.abs(products))) / (rows.total * l1_ratio)
+    # a target without any correlation: every strength gives the same model
+    largest = max(largest, float(np.finfo(np.float64).eps))
+    return largest * np.geomspace(1.0, eps, count)
+
+
+def path(rows: Rows, alphas: np.ndarray, l1_ratio: float, intercept: bool, settings: Settings, together: int) -> Path:
+    """Models for all strengths on rows whose target is centred."""
+    batch = checks.count("together", together)
+    parts = [alphas[k : k + batch] for k in range(0, len(alphas), batch)]
+    last: Tensor | None = None
+    before: Tensor | None = None
+    coefs, intercepts, results = [], [], []
+    scaled: Scaled | None = None
+    for part in parts:
+        K = len(part)
+        loss = SharedLeastSquares(columns=K, reduction="pooled")
+        task = Task(loss, l1_ratio * part, (1 - l1_ratio) * part, bool(intercept))
+        if scaled is None:  # one scaling for the whole path: variables keep their meaning from batch to batch
+            whole = replace(task, l2=(1 - l1_ratio) * alphas)
+            scaled = Scaled.of(rows, whole, settings)
+        scaled = replace(scaled, task=task)
+        start = None if last is None else _extrapolated(last, before).expand(-1, K)
+        # columns of equal scale: the residual of one is at most √K times the tolerance of all
+        result = scaled.solve(replace(settings, tol=settings.tol / math.sqrt(K)), start)
+        before, last = (result.v[:, -2:-1] if K > 1 else last), result.v[:, -1:]
+        coef, offset = scaled.scaling.outside(result.v)
+        coefs.append(coef)
+        intercepts.append(offset)
+        results.append(result)
+    return Path(alphas, np.vstack(coefs), np.concatenate(intercepts), tuple(results))
+
+
+def _extrapolated(last: Tensor, before: Tensor | None) -> Tensor:
+    """Along the path the solution bends little: go on as far as from the one before."""
+    return last if before is None else 2 * last - before

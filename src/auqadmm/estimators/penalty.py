@@ -1,0 +1,70 @@
+"""The elastic net with strengths of its own for every entry: what a plain one becomes when features are rescaled.
+
+    g(v) = Σ_ik l1_ik |v_ik| + l2_ik/2 v_ik²
+
+No dual value is offered, so that runs stop by the KKT residual: a duality gap of ε leaves coefficients that are off by
+as much as √ε, and coefficients are what an estimator promises.
+
+Shapes: v, s, grad (m, C); l1, l2 (m, 1) or (m, C).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from auqadmm.problem.regularizers import Metric, Regularizer
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedElasticNet(Regularizer):
+    """Strengths l1 and l2, entry by entry, both ≥ 0."""
+
+    l1: Tensor
+    l2: Tensor
+
+    @staticmethod
+    def scaled(l1: float | np.ndarray, l2: float | np.ndarray, scale: np.ndarray) -> WeightedElasticNet:
+        """Strengths (one number, or one per column) on features that were divided by `scale` (m,)."""
+        d = scale[:, None]
+        return WeightedElasticNet(torch.from_numpy(l1 / d * np.ones(1)), torch.from_numpy(l2 / d**2 * np.ones(1)))
+
+    def check(self, features: int) -> None:
+        if self.l1.shape[0] != features:
+            raise ValueError(f"WeightedElasticNet: {self.l1.shape[0]} strengths for {features} features.")
+
+    def value(self, v: Tensor) -> Tensor:
+        return (self.l1 * v.abs()).sum() + 0.5 * (self.l2 * v.square()).sum()
+
+    def prox(self, s: Tensor, K: Metric) -> Tensor:
+        soft = s if self.quadratic else s.sign() * (s.abs() - self.l1).clamp(min=0)
+        return soft / (K + self.l2)
+
+    def subgradient(self, v: Tensor, grad: Tensor) -> Tensor:
+        """The element of grad + ∂g(v) closest to 0."""
+        smooth = grad + self.l2 * v
+        at_zero = smooth.sign() * (smooth.abs() - self.l1).clamp(min=0)
+        return torch.where(v == 0, at_zero, smooth + self.l1 * v.sign())
+
+    def subgradient_distance(self, v: Tensor, grad: Tensor) -> Tensor:
+        return self.subgradient(v, grad).norm()
+
+    @property
+    def strong_convexity(self) -> float:
+        """The lower quartile of l2: what uncertainty weights take as each block's share of the prior.
+
+        One feature of huge scale, whose l2 is next to nothing, would otherwise leave all blocks without a prior: runs
+        on few rows per block then took ten times the rounds, or did not end.
+        """
+        return float(self.l2.flatten().sort().values[self.l2.numel() // 4])
+
+    @property
+    def separable(self) -> bool:
+        return True
+
+    @property
+    def quadratic(self) -> bool:
+        return not bool((self.l1 > 0).any())

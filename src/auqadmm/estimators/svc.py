@@ -1,0 +1,116 @@
+"""The linear support vector machine on rows that belong to workers, its hinge made smooth.
+
+    minimise over c, b   ½‖c‖² + C Σ_i s_i h(1 − y_i(x_iᵀc + b)),   h(t) = (t + √(t² + ε²))/2,   y = ±1
+
+One such problem for two classes, one per class (it against the rest) for more. h exceeds the hinge by at most ε/2.
+Solved divided by C Σs: certificate and history show that objective.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from auqadmm.estimators import checks
+from auqadmm.estimators.base import ConsensusClassifier
+from auqadmm.estimators.fitting import Fitted, Settings, Task, fit
+from auqadmm.problem import SmoothedHinge
+
+
+class ConsensusLinearSVC(ConsensusClassifier):
+    """Linear support vector machine with a smoothed hinge, each worker keeping its own rows.
+
+    Parameters
+    ----------
+    C : float, default=1.0
+        Inverse strength of the l2 penalty, > 0.
+    smoothing : float, default=0.1
+        Width ε of the rounded corner of the hinge. Smaller is closer to the hinge itself and takes more rounds.
+    class_weight : dict or "balanced", optional
+        Factors of the row weights by label. "balanced": every class weighs the same.
+    fit_intercept : bool, default=True
+        Add a constant term, which is never penalised (`sklearn.svm.LinearSVC` penalises it).
+    n_blocks : int, default=1
+        Without `sites`, the rows are dealt out to so many workers, neighbouring rows together.
+    max_iter : int, default=1000
+        Limit of iterations; a `ConvergenceWarning` says when it was reached.
+    tol : float, default=1e-10
+        The fit ends when the relative KKT residual, features scaled to comparable size, is at most this.
+    method, engine
+        As in `auqadmm.solve`. "lbfgs" runs on features as they are.
+    warm_start : bool, default=False
+        Start from the coefficients of the last fit if they have the right shape.
+    verbose : int, default=0
+        Every so many iterations a line on standard error.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+    coef_ : ndarray of shape (1, n_features) for two classes, else (n_classes, n_features)
+    intercept_ : ndarray of shape (1,) or (n_classes,)
+    n_iter_ : int for two classes, else an array with one entry per class
+    status_, message_ : how the fit ended (the first run that did not converge, if any), and a sentence to act on.
+    certificate_, history_ : of the run for two classes, else lists with one entry per class.
+    n_features_in_, feature_names_in_ : as in scikit-learn.
+    """
+
+    def __init__(
+        self,
+        C: float = 1.0,
+        *,
+        smoothing: float = 0.1,
+        class_weight: Any = None,
+        fit_intercept: bool = True,
+        n_blocks: int = 1,
+        max_iter: int = 1000,
+        tol: float = 1e-10,
+        method: Any = "auto",
+        engine: Any = "local",
+        warm_start: bool = False,
+        verbose: int = 0,
+    ) -> None:
+        self.C = C
+        self.smoothing = smoothing
+        self.class_weight = class_weight
+        self.fit_intercept = fit_intercept
+        self.n_blocks = n_blocks
+        self.max_iter = max_iter
+        self.tol = tol
+        self.method = method
+        self.engine = engine
+        self.warm_start = warm_start
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> ConsensusLinearSVC:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame (n_samples, n_features); a list of these, one per worker; a dask array
+        y : array (n_samples,) of labels, or a list of arrays where X is a list
+        sites : array (n_samples,), optional
+            Which worker owns a row: labels of any kind.
+        sample_weight : array (n_samples,), optional
+            A row of weight w counts w times.
+        """
+        C, eps = checks.above_zero("C", self.C), checks.above_zero("smoothing", self.smoothing)
+        settings = Settings.of(self)
+        start = self._warm()
+        rows, counting = self._read_classes(X, y, sites, sample_weight)
+        codes = np.concatenate(rows.y)
+        task = Task(SmoothedHinge(eps, reduction="pooled"), 0.0, 1 / (C * rows.total), bool(self.fit_intercept))
+        positives = [1] if len(self.classes_) == 2 else counting.tolist()
+        columns = 1 if len(self.classes_) == 2 else len(self.classes_)
+        coef, intercept = np.zeros((columns, rows.features)), np.full(columns, -1.0)
+        results = []
+        for k, place in zip(positives, [0] if columns == 1 else positives, strict=True):
+            own = None
+            if start is not None and len(start[0]) == columns:
+                own = start[0][[place]], start[1][[place]]
+            found: Fitted = fit(rows.with_target(np.where(codes == k, 1.0, -1.0)), task, settings, own)
+            coef[place], intercept[place] = found.coef[0], found.intercept[0]
+            results.append(found.result)
+        self.coef_, self.intercept_ = coef, intercept
+        self._keep(results)
+        return self
