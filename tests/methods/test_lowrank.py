@@ -396,3 +396,22 @@ def test_float32_blocks():
     single = aq.solve(multinomial(), "auq-lr", dtype="float32", certificate_tol=1e-6, max_iter=100)
     assert single.status == "converged"
     assert single.objective == pytest.approx(exact.objective, rel=1e-5)
+
+
+def test_a_warm_start_along_a_path_saves_rounds():
+    """The neighbour's multipliers are a start, not a solution: the first round teaches nothing of the map."""
+    blocks = regression_blocks(sizes=(40, 40, 40))
+    strengths = np.geomspace(30, 0.3, 12)
+
+    def rounds(warm):
+        total, before = 0, None
+        for strength in strengths:
+            problem = least_squares(blocks, reduction="sum", regularizer=aq.ElasticNet(strength, strength))
+            before = aq.solve(
+                problem, LR(rank=2), certificate_tol=1e-8, stop="certificate", warm_start=before if warm else None
+            )
+            assert before.status == "converged"
+            total += before.n_iter
+        return total
+
+    assert rounds(warm=True) < rounds(warm=False)

@@ -33,7 +33,7 @@ from auqadmm.core.vstep import LowRankMetric
 from auqadmm.curvature.posterior import LATENCY, Posterior, second_wins, typical_curvature
 from auqadmm.methods.checks import at_least_one, relaxation, whole
 from auqadmm.methods.lowrank_parts import directions, first_parts, next_parts, unpacked
-from auqadmm.methods.lowrank_round import ACCELERATE, BACK, PLAIN, Directive, Round
+from auqadmm.methods.lowrank_round import ACCELERATE, BACK, KEEP, PLAIN, Directive, Round
 
 ALPHA, ALPHA_LATER = 1.8, 1.6  # before and after PATIENCE
 MOST = 64  # directions per block
@@ -149,7 +149,8 @@ class AUQLR:
         metric = old.metric
         assert isinstance(metric, LowRankMetric)
         failed = failed_blocks(state, reduce)
-        server, k = self._next_z(old.memory), old.iteration + 1
+        k = old.iteration + 1
+        server = self._unmoved(old.memory) if k == 1 and old.setup.warm is not None else self._next_z(old.memory)
         found = metric.solve(old.setup.regularizer, server.z, old.v, _tolerance(server))
         server = replace(self._scheduled(old.setup, server, k), v_residual=found.residual)
         shared = replace(
@@ -165,6 +166,10 @@ class AUQLR:
         down = (found.v,) if gamma is None else (found.v, gamma)
         blocks, sums = reduce(self._round, state.blocks, (server.directive, _told(shared)), down=down)
         return State(blocks, self._received(shared, sums, blocks, reduce))
+
+    def _unmoved(self, server: Server) -> Server:
+        """After the first round of a warm start: its v did not come from z, so nothing was learned of T. Keep z."""
+        return replace(server, directive=replace(server.directive, action=KEEP, gamma=None, refresh=False))
 
     def _next_z(self, server: Server) -> Server:
         """Judge the round that came back, and choose the next Σz: accelerated, plain, or the step taken back."""
