@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "auqadmm"
-LAYERS = ["core", "problem", "parts", "api", "experiments", "report", "cli"]
+LAYERS = ["core", "problem", "parts", "api", "estimators", "experiments", "report", "cli"]
 LAYER = {"methods": "parts", "baselines": "parts", "curvature": "parts", "local": "parts", "engines": "parts"}
 
 
@@ -37,7 +37,7 @@ FILES = sorted(SRC.rglob("*.py"))
 @pytest.mark.parametrize("path", FILES, ids=[str(p.relative_to(SRC)) for p in FILES])
 def test_imports_point_one_way(path):
     parts = path.relative_to(SRC).with_suffix("").parts
-    if parts[0] in ("__main__",):
+    if parts in (("__main__",), ("__init__",)):  # the names of all rooms, lazily
         return
     here = LAYERS.index(layer("auqadmm." + ".".join(parts)))
     for name in imports(path):
