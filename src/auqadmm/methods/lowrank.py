@@ -39,6 +39,7 @@ ALPHA, ALPHA_LATER = 1.8, 1.6  # before and after PATIENCE
 MOST = 64  # directions per block
 PATIENCE = 32  # iterations from which a run counts as one that lasts
 SPEND, GROWTH = 0.25, 1.25  # how many directions are bought then, see `_affordable`
+CONSISTENT = 1e-6  # v and the v-step of z count as the same
 ROOM = 2**30  # bytes that the directions of all blocks may take on the server
 
 
@@ -149,9 +150,9 @@ class AUQLR:
         metric = old.metric
         assert isinstance(metric, LowRankMetric)
         failed = failed_blocks(state, reduce)
-        k = old.iteration + 1
-        server = self._unmoved(old.memory) if k == 1 and old.setup.warm is not None else self._next_z(old.memory)
-        found = metric.solve(old.setup.regularizer, server.z, old.v, _tolerance(server))
+        k, g = old.iteration + 1, old.setup.regularizer
+        server = self._next_z(old.memory) if k > 1 else self._started(old, metric)
+        found = metric.solve(g, server.z, old.v, _tolerance(server))
         server = replace(self._scheduled(old.setup, server, k), v_residual=found.residual)
         shared = replace(
             old,
@@ -167,8 +168,13 @@ class AUQLR:
         blocks, sums = reduce(self._round, state.blocks, (server.directive, _told(shared)), down=down)
         return State(blocks, self._received(shared, sums, blocks, reduce))
 
-    def _unmoved(self, server: Server) -> Server:
-        """After the first round of a warm start: its v did not come from z, so nothing was learned of T. Keep z."""
+    def _started(self, shared: Consensus, metric: LowRankMetric) -> Server:
+        """After the first round. A start whose v does not come from its z (a neighbour's model and multipliers, say)
+        has taught nothing of T: keep z, and begin with the v that belongs to it."""
+        server: Server = shared.memory
+        found = metric.solve(shared.setup.regularizer, server.z, shared.v, _tolerance(server))
+        if float((found.v - shared.v).norm()) <= CONSISTENT * float(shared.v.norm()):
+            return self._next_z(server)
         return replace(server, directive=replace(server.directive, action=KEEP, gamma=None, refresh=False))
 
     def _next_z(self, server: Server) -> Server:
