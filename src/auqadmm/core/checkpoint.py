@@ -91,7 +91,6 @@ class Keeper:
         self._note = self._failure = ""
         self._lock: files.Lock | None = None
         self._own: list[Path] = []  # oldest first
-        self._number = 0
 
     # ------------------------------------------------------------------ begin
     def begin(self, setup: Setup, reduce: Reduce) -> Saved | None:
@@ -106,7 +105,6 @@ class Keeper:
             found = files.numbers(self.folder)
         except OSError as error:
             raise CheckpointError(f"The folder {self.folder} cannot be used: {error.strerror or error}.") from None
-        self._number = max(found, default=0)
         if not found:
             if resume is True:
                 raise CheckpointError(f"There is no checkpoint to resume from in {self.folder}.")
@@ -175,14 +173,15 @@ class Keeper:
             self._write(saved, setup, reduce)
         except (OSError, CheckpointError, MemoryError) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            reason = reason.rstrip(".")
             if not self._own:
-                raise CheckpointError(
-                    f"No checkpoint can be written to {self.folder}: {reason.rstrip('.')}."
-                ) from error
-            self.warning = (
-                f" (The checkpoint of iteration {saved.done} could not be written to {self.folder}: "
-                f"{reason.rstrip('.')}; the last one there is {self._own[-1].name}.)"
+                raise CheckpointError(f"No checkpoint can be written to {self.folder}: {reason}.") from error
+            self._failure = (
+                f" (The checkpoint of iteration {saved.done} could not be written to {self.folder}: {reason}; "
+                f"the last one there is {self._own[-1].name}.)"
             )
+        else:
+            self._failure = ""
 
     def _write(self, saved: Saved, setup: Setup, reduce: Reduce) -> None:
         writer = Writer(self.registry, _refs(setup), torch.device(setup.device))
@@ -203,8 +202,8 @@ class Keeper:
             contents |= {f"blocks-{i:05d}.json": text, f"blocks-{i:05d}.safetensors": arrays}
         status = None if saved.ended is None else saved.ended[0]
         about = {"run": self.run, "iteration": saved.done, "status": status, **self.identity.about()}
-        self._own.append(files.write(self.folder, self._number + 1, contents, about))
-        self._number += 1
+        number = 1 + max(files.numbers(self.folder), default=0)
+        self._own.append(files.write(self.folder, number, contents, about))
         while len(self._own) > self.settings.keep:
             files.remove(self._own.pop(0))
 
