@@ -116,7 +116,8 @@ class Keeper:
         return self._newest(found, setup, reduce)
 
     def _newest(self, found: list[int], setup: Setup, reduce: Reduce) -> Saved:
-        saved, refused = None, []
+        saved, chosen = None, self.folder
+        refused: dict[str, str] = {}
         for number in found:
             path = self.folder / f"checkpoint-{number:06d}"
             try:
@@ -128,18 +129,17 @@ class Keeper:
                 if about["run"] == self.run:
                     self._own.insert(0, path)
             except CheckpointError as error:
-                if saved is None:
-                    refused.append(f"{path.name} was refused: {error}")
+                refused[path.name] = str(error)
             except Exception as error:  # the bytes come from anywhere: whatever goes wrong with them, they are refused
-                if saved is None:
-                    refused.append(f"{path.name} was refused: it cannot be restored ({type(error).__name__}: {error})")
+                refused[path.name] = f"it cannot be restored ({type(error).__name__}: {error})"
         if saved is None:
             raise CheckpointError(
                 f"The folder {self.folder} holds no checkpoint that this run can go on from, and nothing in it is "
-                f"overwritten: {'; '.join(refused)}."
+                f"overwritten: {_reasons(refused)}."
             )
-        if refused:
-            self._note = f" (Resumed from {chosen} since {'; '.join(refused)}.)"
+        skipped = {name: why for name, why in refused.items() if name > chosen.name}
+        if skipped:
+            self._note = f" (Resumed from {chosen}: {_reasons(skipped)}.)"
         return saved
 
     def _restored(self, contents: Mapping[str, bytes], setup: Setup, reduce: Reduce) -> Saved:
@@ -220,6 +220,14 @@ class Keeper:
     def close(self) -> None:
         if self._lock is not None:
             self._lock.release()
+
+
+def _reasons(refused: Mapping[str, str]) -> str:
+    """Which were refused and why, every reason once."""
+    by_reason: dict[str, list[str]] = {}
+    for name, why in refused.items():
+        by_reason.setdefault(why, []).append(name)
+    return "; ".join(f"{', '.join(found)} refused: {why}" for why, found in by_reason.items())
 
 
 def _refs(setup: Setup) -> dict[str, Any]:

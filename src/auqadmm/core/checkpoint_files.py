@@ -170,7 +170,7 @@ def _read_file(path: Path, size: int | None) -> bytes:
     """A regular file of exactly this size; links are not followed, and nothing waits."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     handle = os.open(path, flags)
-    with os.fdopen(handle, "rb") as file:
+    try:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode):
             raise CheckpointError(f"{path.name} is not a file")
@@ -178,7 +178,10 @@ def _read_file(path: Path, size: int | None) -> bytes:
             raise CheckpointError(f"{path.name} is too large")
         if size is not None and status.st_size != size:
             raise CheckpointError(f"{path.name} holds {status.st_size} bytes instead of {size}")
-        data = file.read(status.st_size)
+        with os.fdopen(handle, "rb", closefd=False) as file:
+            data = file.read(status.st_size)
+    finally:
+        os.close(handle)
     if len(data) != status.st_size:
         raise CheckpointError(f"{path.name} changed while it was read")
     return data
