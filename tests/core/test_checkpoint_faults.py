@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -126,7 +127,7 @@ def test_ctrl_c_while_saving(tmp_path, monkeypatch, stage, times):
 # ------------------------------------------------------------------ full disk
 def fill(folder: Path, keep: int) -> None:
     """Leave about `keep` bytes free."""
-    with (folder / "ballast").open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
+    with (folder / "ballast").open("wb", buffering=0) as file, suppress(OSError):
         while True:
             file.write(bytes(4096))
     with (folder / "ballast").open("rb+") as file:
@@ -233,9 +234,8 @@ DRIVER = textwrap.dedent(
     mode, folder, out = sys.argv[1:]
     real = checkpoint_files._write_file
 
-    def slow(path, data):  # about a second for each checkpoint
-        for k in range(5):
-            time.sleep(0.03)
+    def slow(path, data):  # a third of a second for each checkpoint: most of the time goes to saving
+        time.sleep(0.05)
         real(path, data)
 
     if mode == "saving":
@@ -261,19 +261,19 @@ def test_a_driver_killed_again_and_again_ends_at_the_same_answer(tmp_path, mode)
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}
     command = [sys.executable, "-W", "ignore", "-c", DRIVER]
     where = [tmp_path / "run", tmp_path / "v.npy"]
-    rng = np.random.default_rng(0)
-    for _ in range(4):
+    unfinished = 0
+    for seconds in (0.1, 0.4, 0.9, 1.3):
         driver = subprocess.Popen([*command, mode, *where], env=env, stdout=subprocess.PIPE)
         try:
             assert driver.stdout is not None
             driver.stdout.readline()  # it iterates
-            time.sleep(rng.uniform(0.05, 0.5))
+            time.sleep(seconds if mode == "saving" else 0.3 * seconds)
         finally:
             driver.kill()
             driver.communicate(timeout=60)
+        unfinished += any(name.endswith(".part") for name in names(tmp_path / "run"))
+    assert unfinished or mode == "iterating", "it was killed while it saved"
     assert not (tmp_path / "v.npy").exists(), "it was killed before the end"
-    killed = names(tmp_path / "run")
-    assert killed
     done = subprocess.run([*command, "plain", *where], env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     whole = plain()
