@@ -39,7 +39,9 @@ def from_bytes(name: str, data: bytes) -> dict[str, Tensor]:
 
     try:
         return load(data)
-    except Exception as error:  # a library that parses hostile bytes: whatever it says, the file is refused
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # whatever the parser says of hostile bytes; a panic of Rust is no Exception
         raise CheckpointError(f"{name} does not hold arrays ({type(error).__name__})") from None
 
 
