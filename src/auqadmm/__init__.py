@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from auqadmm import baselines, curvature, local, methods
 from auqadmm.api import solve
 from auqadmm.core.certificate import Certificate
+from auqadmm.core.checkpoint import Checkpoint
+from auqadmm.core.checkpoint_codec import CheckpointError
 from auqadmm.core.history import History
 from auqadmm.core.result import Result
 from auqadmm.core.solve import Iteration
@@ -54,6 +56,8 @@ __all__ = [
     "L2",
     "Box",
     "Certificate",
+    "Checkpoint",
+    "CheckpointError",
     "ConsensusElasticNet",
     "ConsensusElasticNetCV",
     "ConsensusLinearSVC",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from auqadmm import baselines, engines, local, methods
+from auqadmm.core.checkpoint import Checkpoint, Keeper
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.result import Result
 from auqadmm.core.solve import Callback, run
@@ -18,6 +20,7 @@ from auqadmm.core.state import Setup, WarmStart
 from auqadmm.core.stopping import Stopping, whole_number
 from auqadmm.local.step import LocalStep
 from auqadmm.problem import InputError, Problem
+from auqadmm.states import REGISTRY, identify
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
@@ -41,6 +44,7 @@ def solve(
     warm_start: Result | WarmStart | Tensor | np.ndarray | None = None,
     callbacks: Sequence[Callback] = (),
     evaluate_every: int = 1,
+    checkpoint: Checkpoint | str | PathLike[str] | None = None,
 ) -> Result:
     """Minimise Σ_j f_j(u) + g(u) over all blocks of a problem.
 
@@ -78,6 +82,11 @@ def solve(
     evaluate_every
         Score objective and KKT residual every so many iterations, off the clock and not counted as
         communication; 0: only when a stopping decision needs it.
+    checkpoint
+        A folder, or a `Checkpoint`: the whole state is saved there every ten iterations, at the end, on Ctrl-C and on
+        SIGTERM, and the same call goes on from what is there, to the same iterates. A checkpoint of other data,
+        another method or other settings is refused; `max_iter`, `time_limit` (which counts from the call) and the
+        tolerances may change.
     """
     if not isinstance(problem, Problem):
         raise InputError(f"problem must be an auqadmm.Problem, got {type(problem).__name__}.")
@@ -88,6 +97,8 @@ def solve(
     if whole_number("seed", seed) >= 2**31:
         raise ValueError(f"seed must be below 2**31, got {seed!r}.")
     callbacks = _functions(callbacks)
+    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
+        checkpoint = Checkpoint(checkpoint)
     chosen, reason = _method(method, problem)
     shard = problem.shard(_dtype(dtype), _device(device))
     reduce = Reduce(engines.resolve(engine, shard))
@@ -106,7 +117,12 @@ def solve(
         warm=_warm(warm_start, problem),
         image=problem.image,
     )
-    result = run(chosen, setup, reduce, stopping, callbacks, evaluate_every)
+    keeper = None
+    if checkpoint is not None:
+        deciding = {"method": chosen, "local": setup.solve, "dtype": shard.dtype, "stop": stop}
+        deciding |= {"evaluate_every": evaluate_every}
+        keeper = Keeper(checkpoint, REGISTRY, identify(reduce, census, problem.loss, deciding, setup))
+    result = run(chosen, setup, reduce, stopping, callbacks, evaluate_every, keeper)
     chose = f" (auto chose {result.method}: {reason}{methods.found(result.weights)}.)" if reason else ""
     return replace(result, message=result.message + chose, classes=census.classes, has_intercept=census.intercept)
 

@@ -1,7 +1,7 @@
 """The only loop in the library.
 
 A method is `init(setup, reduce) -> state` and `step(state, reduce) -> state`. The loop owns stopping, certificate,
-history, callbacks and interrupts, and nothing else; it knows no method and no engine by name.
+history, callbacks, interrupts and checkpoints, and nothing else; it knows no method and no engine by name.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.certificate import Certificate, Certifier
+from auqadmm.core.checkpoint import Keeper, Saved
+from auqadmm.core.ending import Ended, count, out_of_budget, reached
 from auqadmm.core.history import Clock, History, Row
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.result import Result
+from auqadmm.core.signals import Asked, asked_to_stop
 from auqadmm.core.state import Blocks, Setup, State, Status
 from auqadmm.core.stopping import Stopping
 
@@ -51,24 +54,23 @@ def run(
     stopping: Stopping,
     callbacks: Sequence[Callback] = (),
     evaluate_every: int = 1,
+    keeper: Keeper | None = None,
 ) -> Result:
-    """Iterate until a stopping rule speaks."""
-    loop = _Loop(method, setup, reduce, stopping, callbacks, evaluate_every)
+    """Iterate until a stopping rule speaks; with a `keeper` from where its folder left off, saving on the way."""
+    loop = _Loop(method, setup, reduce, stopping, callbacks, evaluate_every, keeper)
+    if keeper is None:
+        return loop.result(loop.ended())
     try:
-        ended = loop.go()
-    except KeyboardInterrupt:
-        ended = _Ended(Status.interrupted, f"Interrupted after {loop.done} iterations; v is the last complete iterate.")
-    return loop.result(ended)
-
-
-@dataclass(frozen=True)
-class _Ended:
-    status: Status
-    message: str
+        with asked_to_stop() as loop.asked:
+            ended = loop.ended()
+            loop.save_end(ended)
+        return loop.result(ended, loop.saved_where(ended))
+    finally:
+        keeper.close()
 
 
 class _Loop:
-    """The moving parts of one run: a state, rows, a clock. `go` replaces them once per complete iteration."""
+    """The moving parts of one run. `at` is replaced once per complete iteration: state, rows, counters, all at once."""
 
     def __init__(
         self,
@@ -78,13 +80,15 @@ class _Loop:
         stopping: Stopping,
         callbacks: Sequence[Callback],
         evaluate_every: int,
+        keeper: Keeper | None = None,
     ) -> None:
         # a certificate in every iteration: let its sums travel with the method's own
         setup = replace(setup, scoring=stopping.rule == "certificate")
         self.method, self.setup, self.reduce = method, setup, reduce
         self.stopping, self.callbacks, self.evaluate_every = stopping, tuple(callbacks), evaluate_every
+        self.keeper, self.asked = keeper, Asked()
         self.clock = Clock()
-        self.state: State | None = None
+        self.at: Saved | None = None
         self.rows: list[Row] = []
         zero = torch.zeros(setup.features, setup.columns, dtype=torch.float64, device=setup.device)
         self.start = zero if setup.warm is None else setup.warm.v.to(zero)
@@ -94,21 +98,38 @@ class _Loop:
     def done(self) -> int:
         return len(self.rows)
 
-    def go(self) -> _Ended:
-        with self.clock:
-            self.state = self.method.init(self.setup, self.reduce)
+    def ended(self) -> Ended:
+        """How the run ends; Ctrl-C is one way."""
+        try:
+            return self.go()
+        except KeyboardInterrupt:
+            del self.rows[0 if self.at is None else self.at.done :]
+            message = f"Interrupted after {self.done} iterations; v is the last complete iterate."
+            return Ended(Status.interrupted, message)
+
+    def go(self) -> Ended:
+        if (finished := self._begin()) is not None:
+            return finished
         while True:
-            if (broken := self._broken(self.state)) is not None:
+            assert self.at is not None
+            state = self.at.state
+            if (broken := self._broken(state)) is not None:
                 return broken
+            if self.asked.signal:
+                return Ended(
+                    Status.interrupted,
+                    f"Stopped by {self.asked.signal} after {count(self.done)}; v is the last complete iterate.",
+                )
             if self.done >= self.stopping.max_iter:
-                return self._out_of_budget(Status.max_iter, f"limit of {self.stopping.max_iter} iterations")
+                what = f"limit of {self.stopping.max_iter} iterations"
+                return out_of_budget(self.rows, self.stopping, Status.max_iter, what)
             limit = self.stopping.time_limit
             if limit is not None and self.clock.wall >= limit:
-                return self._out_of_budget(Status.time_limit, f"time limit of {limit:g} s")
+                return out_of_budget(self.rows, self.stopping, Status.time_limit, f"time limit of {limit:g} s")
             with self.clock:
-                state = self.method.step(self.state, self.reduce)
+                state = self.method.step(state, self.reduce)
             if not bool(state.shared.v.isfinite().all()):
-                return _Ended(
+                return Ended(
                     Status.diverged,
                     f"The v-step of iteration {self.done + 1} gave NaN or infinity; v is the iterate before it. "
                     "Rescale the features or choose a larger regularisation.",
@@ -116,20 +137,66 @@ class _Loop:
             certificate, converged = self._judge(state)
             # consensus methods notice by their local solves; a gradient method has no other sign
             if state.shared.residuals is None and certificate is not None and not math.isfinite(certificate.kkt):
-                return _Ended(
+                return Ended(
                     Status.diverged,
                     f"The loss or its gradient is not finite at the v of iteration {self.done + 1}; v is the iterate "
                     "before it. Rescale the features or the targets.",
                 )
             row = self._row(state, certificate)
-            self.state = state
             self.rows.append(row)
+            self._mark(state)
             event = Iteration(row, state, self.stopping, self.method.name)
             wishes = [bool(callback(event)) for callback in self.callbacks]
             if converged:
-                return self._converged(certificate)
+                return reached(self.done, self.stopping, certificate)
             if any(wishes):
-                return _Ended(Status.interrupted, f"A callback stopped the run after {self.done} iterations.")
+                return Ended(Status.interrupted, f"A callback stopped the run after {self.done} iterations.")
+            if self.keeper is not None and self.keeper.due(self.done):
+                self._save()
+
+    # ------------------------------------------------------------------ checkpoints
+    def _begin(self) -> Ended | None:
+        """The first state, or the last one of a run that goes on; how it ended, where nothing is left to do."""
+        saved = None if self.keeper is None else self.keeper.begin(self.setup, self.reduce)
+        if saved is None:
+            with self.clock:
+                state = self.method.init(self.setup, self.reduce)
+            self._mark(state)
+            self._save()
+            return None
+        self.at, self.rows = saved, list(saved.rows)
+        self.reduce.traffic, self.clock.seconds = replace(saved.traffic), saved.seconds
+        # other tolerances: what had converged by the old ones goes on
+        if saved.ended is None or (saved.ended[0] == Status.converged and saved.stop != self.stopping.tolerances):
+            return None
+        final = saved.ended[0] in (Status.converged, Status.diverged)
+        return Ended(Status(saved.ended[0]), saved.ended[1]) if final else None
+
+    def _mark(self, state: State) -> None:
+        counters = (replace(self.reduce.traffic), self.clock.seconds)
+        self.at = Saved(state, self.rows, self.done, *counters, ended=None, stop=self.stopping.tolerances)
+
+    def _save(self, ended: Ended | None = None) -> None:
+        if self.keeper is not None and self.at is not None:
+            how = None if ended is None else (str(ended.status), ended.message)
+            self.keeper.save(replace(self.at, ended=how), self.setup, self.reduce)
+
+    def save_end(self, ended: Ended) -> None:
+        """Save the end of the run, unless it is what the run was resumed from."""
+        if self.at is None or self.at.ended == (str(ended.status), ended.message):
+            return
+        try:
+            self._save(ended)
+        except KeyboardInterrupt:  # a second one: what was saved before stays
+            return
+
+    def saved_where(self, ended: Ended) -> str:
+        """What the message says of checkpoints."""
+        assert self.keeper is not None
+        last = self.keeper.last
+        if ended.status in (Status.converged, Status.diverged) or last is None:
+            return self.keeper.warning
+        return f" The run is saved in {self.keeper.folder}, from where a later call goes on.{self.keeper.warning}"
 
     # ------------------------------------------------------------------ after each iteration
     def _judge(self, state: State) -> tuple[Certificate | None, bool]:
@@ -173,57 +240,29 @@ class _Loop:
             failed_blocks=tuple(names[j] for j in shared.failed_blocks),
         )
 
-    def _broken(self, state: State) -> _Ended | None:
+    def _broken(self, state: State) -> Ended | None:
         """NaN or infinity in a block's state: name the block and the step."""
         if state.shared.not_finite == 0:
             return None
         codes = self.reduce.gather(_health, state.blocks)
         j = int(codes.argmax())  # the local solve may overflow although all it is made of is finite: code 0
         step = {0: "local solve (u-step)", 1: "local solve (u-step)", 2: "weights", 3: "multiplier"}[int(codes[j])]
-        return _Ended(
+        return Ended(
             Status.diverged,
             f"The {step} of {self.reduce.engine.names[j]} gave NaN or infinity in iteration {self.done + 1}; "
             "v is the iterate before it. Rescale that block's features or lower the penalty.",
         )
 
     # ------------------------------------------------------------------ the end
-    def _converged(self, certificate: Certificate | None) -> _Ended:
-        rule = {"both": "residuals and certificate", "residuals": "residuals", "certificate": "certificate"}
-        how = "" if certificate is None else f" ({certificate.evidence(self.stopping.certificate_tol)})"
-        return _Ended(
-            Status.converged,
-            f"Converged after {_count(self.done)}: {rule[self.stopping.rule]} within tolerance{how}.",
-        )
-
-    def _out_of_budget(self, status: Status, what: str) -> _Ended:
-        if not self.rows:
-            return _Ended(status, f"Stopped at the {what} before the first iteration was complete.")
-        row = self.rows[-1]
-        parts = []
-        if row.primal_residual is not None:
-            parts.append(f"primal residual {row.primal_residual:.1e} (tolerance {row.eps_primal:.1e})")
-            parts.append(f"dual residual {row.dual_residual:.1e} (tolerance {row.eps_dual:.1e})")
-        if row.kkt is not None:
-            parts.append(f"KKT residual {row.kkt:.1e} (tolerance {self.stopping.certificate_tol:.1e})")
-        advice = "raise the limit, warm-start from this result or try another method"
-        return _Ended(status, f"Stopped at the {what}: {', '.join(parts)}; {advice}.{self._failures()}")
-
-    def _failures(self) -> str:
-        failed = [name for row in self.rows for name in row.failed_blocks]
-        if not failed:
-            return ""
-        worst = max(set(failed), key=failed.count)
-        return f" The local solve of {worst} missed its tolerance in {failed.count(worst)} iterations."
-
-    def result(self, ended: _Ended) -> Result:
-        state = self.state
+    def result(self, ended: Ended, more: str = "") -> Result:
+        state = None if self.at is None else self.at.state
         v: Tensor = self.start if state is None else state.shared.v
         blocks = None if state is None else state.blocks
         complete = state is not None and state.shared.not_finite == 0
         return Result(
             v=v,
             status=ended.status,
-            message=ended.message,
+            message=ended.message + more,
             n_iter=self.done,
             history=History(tuple(self.rows)),
             certificate=self.certifier.certify(blocks, v, gap=True),
@@ -231,10 +270,6 @@ class _Loop:
             lam=None if blocks is None else self.reduce.gather(_lam, blocks),
             weights=blocks.W if complete and blocks is not None else None,
         )
-
-
-def _count(n: int) -> str:
-    return f"{n} iteration" if n == 1 else f"{n} iterations"
 
 
 def _lam(shard: Any, blocks: Blocks) -> Tensor:

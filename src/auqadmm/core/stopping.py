@@ -37,6 +37,10 @@ class Stopping:
         if self.time_limit is not None and not (is_number(self.time_limit) and self.time_limit > 0):
             raise ValueError(f"time_limit must be a positive number of seconds or None, got {self.time_limit!r}.")
 
+    @property
+    def tolerances(self) -> dict[str, float]:
+        return {name: float(getattr(self, name)) for name in ("abs_tol", "rel_tol", "certificate_tol")}
+
     def thresholds(self, r: Residuals) -> tuple[float, float]:
         """(ε_pri, ε_dual) of S3; `r.scale` is √(N·n), or √n in the paper's reading."""
         eps_primal = r.scale * self.abs_tol + self.rel_tol * max(r.u_norm, r.v_norm)

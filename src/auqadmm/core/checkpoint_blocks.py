@@ -1,0 +1,178 @@
+"""The blocks' half of a state, packed where the blocks live.
+
+A *part* is the state of the blocks of one process: arrays with the leading axis B in the order of its blocks, their
+numbers, and the memory of its local solver. A process that holds the same blocks again takes its part as it is, to
+the last bit. Otherwise parts are cut into blocks and put together anew: every array but the registry's `replicated`
+names has one entry per block, trailing axes that differ (low-rank factors of different rank) are filled with zeros,
+and the solver's memory, which may belong to several blocks at once, is left out; solvers make it anew.
+
+An engine needs to carry bytes only: `Pack` is for `map_concat`, `Unpack` for `place`.
+
+Shapes: B blocks here, N in all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from auqadmm.core.checkpoint_codec import CheckpointError, Reader, Registry, Writer, leaves
+from auqadmm.core.checkpoint_files import parse
+from auqadmm.core.state import Blocks
+
+Part = tuple[bytes, bytes]  # structure as JSON, arrays as safetensors
+
+
+def to_bytes(arrays: Mapping[str, Tensor]) -> bytes:
+    from safetensors.torch import save
+
+    return save(dict(arrays))
+
+
+def from_bytes(name: str, data: bytes) -> dict[str, Tensor]:
+    from safetensors.torch import load
+
+    try:
+        return load(data)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # whatever the parser says of hostile bytes; a panic of Rust is no Exception
+        raise CheckpointError(f"{name} does not hold arrays ({type(error).__name__})") from None
+
+
+# ---------------------------------------------------------------------- saving
+@dataclass(frozen=True)
+class Pack:
+    """A map over blocks: one part per process, as bytes; `sizes` (1, 2) say where it ends."""
+
+    registry: Registry
+
+    def __call__(self, shard: Any, blocks: Any) -> dict[str, Tensor]:
+        solver = None
+        writer = Writer(self.registry, {}, shard.device)
+        if isinstance(blocks, Blocks):
+            solver, blocks = blocks.solver_memory, replace(blocks, solver_memory=None)
+            self._check(shard, blocks)
+        tree = {"index": list(shard.index), "blocks": writer.encode(blocks, "blocks")}
+        # the solver recognises its data and its weights by identity
+        writer.refs = {"shard": shard, "W": getattr(blocks, "W", None)}
+        tree["solver"] = writer.encode(solver, "solver")
+        text, arrays = json.dumps(tree, allow_nan=False).encode(), to_bytes(writer.arrays)
+        return {
+            "sizes": torch.tensor([[len(text), len(arrays)]]),
+            "text": _as_tensor(text),
+            "arrays": _as_tensor(arrays),
+        }
+
+    def _check(self, shard: Any, blocks: Blocks) -> None:
+        for name, x in leaves(blocks):
+            if name not in self.registry.replicated and (x.ndim == 0 or x.shape[0] != shard.blocks):
+                raise CheckpointError(f"The state of blocks holds {name!r} {tuple(x.shape)}, which is not per block.")
+
+
+def split(packed: Mapping[str, Tensor]) -> list[Part]:
+    """The parts of all processes, from what `map_concat` returns."""
+    sizes = packed["sizes"].tolist()
+    texts = _as_bytes(packed["text"], [a for a, _ in sizes])
+    arrays = _as_bytes(packed["arrays"], [b for _, b in sizes])
+    return list(zip(texts, arrays, strict=True))
+
+
+def _as_tensor(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _as_bytes(x: Tensor, sizes: Sequence[int]) -> list[bytes]:
+    return [part.cpu().numpy().tobytes() for part in x.split(list(sizes))]
+
+
+# ---------------------------------------------------------------------- restoring
+@dataclass(frozen=True)
+class Unpack:
+    """A map over blocks: the state of the blocks here, from the parts of all processes."""
+
+    registry: Registry
+    parts: tuple[Part, ...]
+
+    def __call__(self, shard: Any, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+        trees = [self._tree(i, text) for i, (text, _) in enumerate(self.parts)]
+        held = [j for tree in trees for j in tree["index"]]
+        if sorted(held) != list(range(shard.census.blocks)):
+            raise CheckpointError(f"the blocks files hold {len(held)} blocks, not {shard.census.blocks} once each")
+        for i, tree in enumerate(trees):
+            if tree["index"] == list(shard.index):
+                found = self._part(i, tree, shard, exact=True)
+                return found, {}
+        return self._regrouped(trees, shard), {}
+
+    def _tree(self, i: int, text: bytes) -> dict[str, Any]:
+        tree = parse(f"blocks-{i:05d}.json", text)
+        match tree:
+            case {"index": list(index), "blocks": _, "solver": _} if all(type(j) is int for j in index):
+                return tree
+        raise CheckpointError(f"blocks-{i:05d}.json does not describe blocks")
+
+    def _part(self, i: int, tree: dict[str, Any], shard: Any, exact: bool) -> Any:
+        arrays = from_bytes(f"blocks-{i:05d}.safetensors", self.parts[i][1])
+        reader = Reader(self.registry, {}, shard.device, arrays)
+        blocks = reader.decode(tree["blocks"])
+        if blocks is None:
+            return None
+        if not isinstance(blocks, Blocks):
+            raise CheckpointError(f"blocks-{i:05d}.json does not describe blocks")
+        for name, x in leaves(blocks):
+            if name not in self.registry.replicated and (x.ndim == 0 or x.shape[0] != len(tree["index"])):
+                raise CheckpointError(f"blocks-{i:05d}.json: {name[:60]!r} is not per block")
+        for x in (blocks.u, blocks.lam):
+            if tuple(x.shape[1:]) != tuple(shard.shape[1:]) or x.dtype != shard.dtype:
+                raise CheckpointError(f"blocks-{i:05d}.json: models of {tuple(x.shape[1:])}, not {shard.shape[1:]}")
+        if not exact:
+            return blocks
+        reader.refs = {"shard": shard, "W": blocks.W}
+        return replace(blocks, solver_memory=reader.decode(tree["solver"]))
+
+    def _regrouped(self, trees: list[dict[str, Any]], shard: Any) -> Any:
+        wanted = {j: k for k, j in enumerate(shard.index)}
+        values, rows, order = [], [], []
+        for i, tree in enumerate(trees):
+            here = [k for k, j in enumerate(tree["index"]) if j in wanted]
+            if here:
+                values.append(self._part(i, tree, shard, exact=False))
+                rows.append(torch.tensor(here, device=shard.device))
+                order += [wanted[tree["index"][k]] for k in here]
+        place = torch.tensor(order, device=shard.device).argsort()
+        return self._joined(values, rows, place, "")
+
+    def _joined(self, values: list[Any], rows: list[Tensor], place: Tensor, name: str) -> Any:
+        first = values[0]
+        if any(type(x) is not type(first) for x in values):
+            raise CheckpointError(f"the blocks of different processes do not agree on {name[:60]!r}")
+        if isinstance(first, Tensor):
+            if name in self.registry.replicated:
+                return first
+            return torch.cat(_filled([x[r] for x, r in zip(values, rows, strict=True)]))[place]
+        if isinstance(first, Mapping):
+            return {key: self._joined([x[key] for x in values], rows, place, key) for key in first}
+        if isinstance(first, tuple):
+            return tuple(self._joined(list(x), rows, place, name) for x in zip(*values, strict=True))
+        if is_dataclass(first) and not isinstance(first, type):
+            names = [f.name for f in fields(first) if f.init]
+            parts = {n: self._joined([getattr(x, n) for x in values], rows, place, n) for n in names}
+            return type(first)(**parts)
+        return first
+
+
+def _filled(tensors: list[Tensor]) -> list[Tensor]:
+    """Trailing axes made equally long with zeros."""
+    shape = [max(x.shape[k] for x in tensors) for k in range(1, tensors[0].ndim)]
+    out = []
+    for x in tensors:
+        wide = x.new_zeros(len(x), *shape)
+        wide[tuple(slice(n) for n in x.shape)] = x
+        out.append(wide)
+    return out

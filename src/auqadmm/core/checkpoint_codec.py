@@ -1,0 +1,245 @@
+"""Frozen state as JSON and arrays, and back: nothing is pickled, and reading runs no code but registered constructors.
+
+    None, bool, int, str, finite float      themselves
+    other floats                            {"float": "nan"}
+    tuple, list, mapping of strings         {"tuple": […]}, {"list": […]}, {"dict": {…}}
+    a dataclass of the registry             {"is": name, "fields": {…}}
+    what every run makes anew               {"ref": name}: the setup, the regularizer, a shard
+    a tensor                                {"tensor": name of the array, "shape": […], and its layout}
+
+Layout is part of the state: a product of the same numbers in another order of memory, or at another alignment, may
+round differently. So strides are kept, axes that are only expanded stay so, and a tensor starts as far from a multiple
+of 64 bytes as it did. Arrays hold the numbers once, whatever the strides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ALIGNMENT = 64  # bytes; what torch's allocator gives
+SPARE = 8  # memory that strides with gaps may take, in multiples of the numbers themselves
+
+
+class CheckpointError(ValueError):
+    """A checkpoint cannot be used or written; the message says which one and why."""
+
+
+class Registry:
+    """The classes that a state may be made of, by the names that files use.
+
+    `replicated`: fields and keys in the state of blocks that belong to no block, so have no leading axis B.
+    """
+
+    def __init__(self, classes: Mapping[str, type], replicated: frozenset[str] = frozenset()) -> None:
+        self.classes, self.replicated = dict(classes), replicated
+        self._names = {cls: name for name, cls in classes.items()}
+
+    def name_of(self, value: Any) -> str | None:
+        return self._names.get(type(value))
+
+
+# ---------------------------------------------------------------------- writing
+@dataclass
+class Writer:
+    """Turns values into JSON; arrays are collected in `arrays`."""
+
+    registry: Registry
+    refs: Mapping[str, Any]
+    device: torch.device
+    arrays: dict[str, Tensor] = field(default_factory=dict)
+    _seen: dict[int, tuple[Tensor, Any]] = field(default_factory=dict)
+
+    def encode(self, value: Any, path: str) -> Any:
+        for name, thing in self.refs.items():
+            if value is thing and thing is not None:
+                return {"ref": name}
+        if value is None or isinstance(value, bool | str):
+            return value
+        if isinstance(value, Tensor):
+            return self._tensor(value, path)
+        if isinstance(value, Integral):
+            return int(value)
+        if isinstance(value, Real):
+            number = float(value)
+            return number if math.isfinite(number) else {"float": repr(number)}
+        if isinstance(value, tuple | list):
+            kind = "tuple" if isinstance(value, tuple) else "list"
+            return {kind: [self.encode(x, f"{path}.{i}") for i, x in enumerate(value)]}
+        if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+            return {"dict": {key: self.encode(x, f"{path}.{key}") for key, x in value.items()}}
+        known = self.registry.name_of(value)
+        if known is None:
+            raise CheckpointError(
+                f"A {type(value).__name__} at {path} cannot be saved: it is not among the registered classes."
+            )
+        parts = {f.name: self.encode(getattr(value, f.name), f"{path}.{f.name}") for f in fields(value) if f.init}
+        return {"is": known, "fields": parts}
+
+    def _tensor(self, x: Tensor, path: str) -> Any:
+        if id(x) in self._seen:
+            return self._seen[id(x)][1]
+        given, x = x, x.detach()
+        packed = x.as_strided(_once(x.shape, x.stride()), x.stride(), x.storage_offset())
+        self.arrays[path] = packed.cpu().contiguous()
+        entry: dict[str, Any] = {"tensor": path, "shape": list(x.shape)}
+        if x.numel() and _sound(packed.shape, x.stride(), packed.numel()):
+            if list(x.stride()) != _contiguous(x.shape):  # axes of length 1 too: they decide how a product is computed
+                entry["stride"] = list(x.stride())
+            if (lead := x.data_ptr() % ALIGNMENT // x.element_size()) > 0:
+                entry["lead"] = lead
+        else:  # no numbers, or a small window on something large: an array like any other
+            self.arrays[path] = x.cpu().contiguous()
+        if x.device.type != self.device.type:
+            entry["host"] = True
+        self._seen[id(given)] = (given, entry)  # holds the tensor, so that its id stays its own
+        return entry
+
+
+def _once(shape: Any, stride: Any) -> list[int]:
+    """The shape without the axes that repeat numbers."""
+    return [1 if s == 0 and n > 1 else n for n, s in zip(shape, stride, strict=True)]
+
+
+def _sound(shape: Any, stride: Any, count: int) -> bool:
+    """Do these strides give every entry a place of its own, without wasting memory? `shape` is without repeats."""
+    end = 1
+    for s, n in sorted((s, n) for n, s in zip(shape, stride, strict=True) if n > 1):
+        if s < end:
+            return False
+        end = s * (n - 1) + end
+    return end <= SPARE * count
+
+
+# ---------------------------------------------------------------------- reading
+@dataclass
+class Reader:
+    """Turns JSON back into values; anything unexpected is a CheckpointError."""
+
+    registry: Registry
+    refs: Mapping[str, Any]
+    device: torch.device
+    arrays: Mapping[str, Tensor]
+    _made: dict[str, Tensor] = field(default_factory=dict)
+
+    def decode(self, tree: Any) -> Any:
+        if tree is None or isinstance(tree, bool | str | int | float):
+            return tree
+        match tree:
+            case {"float": "nan" | "inf" | "-inf" as text, **rest} if not rest:
+                return float(text)
+            case {"tuple": list(items), **rest} if not rest:
+                return tuple(self.decode(x) for x in items)
+            case {"list": list(items), **rest} if not rest:
+                return [self.decode(x) for x in items]
+            case {"dict": dict(items), **rest} if not rest:
+                return {key: self.decode(x) for key, x in items.items()}
+            case {"ref": str(name), **rest} if not rest and name in self.refs:
+                return self.refs[name]
+            case {"is": str(name), "fields": dict(parts), **rest} if not rest:
+                return self._object(name, parts)
+            case {"tensor": str(name), "shape": list(shape), **layout}:
+                return self._tensor(name, shape, {str(key): x for key, x in layout.items()})
+        raise CheckpointError(f"an entry is not understood ({str(tree)[:60]})")
+
+    def _object(self, name: str, parts: dict[str, Any]) -> Any:
+        cls = self.registry.classes.get(name)
+        if cls is None:
+            raise CheckpointError(f"it names the class {name[:60]!r}, which is not among the registered ones")
+        hints = typing.get_type_hints(cls)
+        expected = {f.name for f in fields(cls) if f.init}
+        if expected != set(parts):
+            odd = ", ".join(sorted(expected ^ set(parts)))[:80]
+            raise CheckpointError(f"the fields of {name} are not those of this version ({odd})")
+        values = {key: self.decode(x) for key, x in parts.items()}
+        for key, value in values.items():
+            if not (_is_ref(parts[key]) or fits(value, hints[key])):
+                raise CheckpointError(f"{name}.{key} is a {type(value).__name__}, not a {hints[key]}")
+        return cls(**values)
+
+    def _tensor(self, name: str, shape: list[Any], layout: dict[str, Any]) -> Tensor:
+        if not set(layout) <= {"stride", "lead", "host"} or name not in self.arrays:
+            raise CheckpointError(f"the array {name[:60]!r} is missing or its layout unknown")
+        key = f"{name}:{shape}:{layout}"
+        if key not in self._made:
+            self._made[key] = self._placed(name, shape, **layout)
+        return self._made[key]
+
+    def _placed(self, name: str, shape: list[Any], stride: Any = None, lead: Any = 0, host: Any = False) -> Tensor:
+        packed = self.arrays[name]
+        stride = _contiguous(shape) if stride is None else stride
+        whole = all(isinstance(n, int) and 0 <= n < 2**40 for n in (*shape, *stride, lead))
+        if not whole or len(shape) != len(stride) or lead >= ALIGNMENT or math.prod(shape) >= 2**40:
+            raise CheckpointError(f"the layout of {name[:60]!r} is not one of an array")
+        once = _once(shape, stride) if packed.numel() else list(shape)
+        if list(packed.shape) != once:
+            raise CheckpointError(f"the array {name[:60]!r} is {tuple(packed.shape)}, not {tuple(once)}")
+        device = torch.device("cpu") if host else self.device
+        if packed.numel() == 0:
+            return packed.to(device).clone()
+        if not _sound(once, stride, packed.numel()):
+            raise CheckpointError(f"the strides of {name[:60]!r} overlap or leave too much room")
+        extent = 1 + sum(s * (n - 1) for n, s in zip(once, stride, strict=True))
+        memory = torch.zeros(lead + extent, dtype=packed.dtype, device=device)
+        memory.as_strided(once, stride, lead).copy_(packed)
+        return memory.as_strided(shape, stride, lead)
+
+
+def _contiguous(shape: Sequence[Any]) -> list[int]:
+    if not all(isinstance(n, int) and 0 <= n < 2**40 for n in shape) or len(shape) > 8:
+        raise CheckpointError("a shape is not one of an array")
+    return [math.prod(max(n, 1) for n in shape[i + 1 :]) for i in range(len(shape))]
+
+
+def _is_ref(tree: Any) -> bool:
+    return isinstance(tree, dict) and "ref" in tree
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Is the value of the annotated kind? A protocol, or a function, may be any dataclass of the registry."""
+    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return True
+    if hint is None or hint is types.NoneType:
+        return value is None
+    if origin in (typing.Union, types.UnionType):
+        return any(fits(value, h) for h in inside)
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return False
+        hints = inside[:1] * len(value) if inside[-1] is Ellipsis else inside
+        return len(value) == len(hints) and all(fits(x, h) for x, h in zip(value, hints, strict=True))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return isinstance(value, dict) and all(fits(x, inside[1]) for x in value.values())
+    if origin is Callable or getattr(hint, "_is_protocol", False):
+        return is_dataclass(value)
+    if hint is float:
+        return isinstance(value, float | int) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Every tensor inside, with the name of the field or key that holds it."""
+    if isinstance(value, Tensor):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, x in value.items():
+            yield from leaves(x, key)
+    elif isinstance(value, tuple | list):
+        for x in value:
+            yield from leaves(x, name)
+    elif dataclasses.is_dataclass(value):
+        for f in fields(value):
+            if f.init:
+                yield from leaves(getattr(value, f.name), f.name)

@@ -1,0 +1,227 @@
+"""One checkpoint is one folder that is whole or not there.
+
+    DIR/checkpoint-000007/
+      checkpoint.json                       what it is, of which run, and size and SHA-256 of every other file
+      history.json                          the rows so far
+      shared.json, shared.safetensors       the replicated state: structure and arrays
+      blocks-00000.json, .safetensors       the state of the blocks of one process, and so on for every process
+
+Writing: all files into a hidden folder of their own, each flushed to the disk, then one rename. A process that is
+killed leaves a hidden `.part` folder that no reader looks at. Removing goes the same way back.
+
+Reading trusts nothing: names come from a fixed list, links and devices are not opened, sizes are checked before
+anything is read, and checksums before anything is parsed. Checksums protect against damage, not against forgery: a
+forged checkpoint may hold a wrong state, but it cannot run code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from auqadmm.core.checkpoint_codec import CheckpointError
+
+FORMAT, VERSION = "auqadmm checkpoint", 1
+MANIFEST = "checkpoint.json"
+FOLDER = re.compile(r"checkpoint-([0-9]{6,9})", re.ASCII)
+PART = re.compile(r"\.checkpoint-[0-9]{6,9}\.[0-9a-f]{32}\.part", re.ASCII)
+FILE = re.compile(r"history\.json|(shared|blocks-[0-9]{5})\.(json|safetensors)", re.ASCII)
+LARGEST_MANIFEST = 2**28
+
+
+# ---------------------------------------------------------------------- writing
+def write(folder: Path, number: int, files: Mapping[str, bytes], about: Mapping[str, Any]) -> Path:
+    """A new checkpoint; on an error the folder is as it was."""
+    table = {name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()}
+    content = {"format": FORMAT, "version": VERSION, **about, "files": table}
+    manifest = json.dumps({"checksum": _checksum(content), "content": content}, indent=1, allow_nan=False)
+    target = folder / f"checkpoint-{number:06d}"
+    part = folder / f".{target.name}.{uuid4().hex}.part"
+    try:
+        part.mkdir()
+        for name, data in {**files, MANIFEST: manifest.encode()}.items():
+            _write_file(part / name, data)
+        _flush(part)
+        if os.path.lexists(target):  # a rename would replace an empty folder of that name
+            raise FileExistsError(f"{target} is there already")
+        os.rename(part, target)
+    except BaseException:
+        discard(part)
+        raise
+    _flush(folder)
+    return target
+
+
+def remove(path: Path) -> None:
+    """Take a checkpoint away: first its name, then its files. What it does not consist of is left alone."""
+    part = path.with_name(f".{path.name}.{uuid4().hex}.part")
+    with suppress(OSError):
+        os.rename(path, part)
+        discard(part)
+
+
+def discard(part: Path) -> None:
+    """Remove an unfinished folder."""
+    with suppress(OSError):
+        for name in os.listdir(part):
+            if name == MANIFEST or FILE.fullmatch(name):
+                (part / name).unlink()
+        part.rmdir()
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed processes left; nobody else may be writing here."""
+    for name in os.listdir(folder):
+        if PART.fullmatch(name) and not (folder / name).is_symlink():
+            discard(folder / name)
+
+
+def _write_file(path: Path, data: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush(folder: Path) -> None:
+    """The names in a folder, on the disk."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+# ---------------------------------------------------------------------- reading
+def numbers(folder: Path) -> list[int]:
+    """The checkpoints here, newest first."""
+    found = (FOLDER.fullmatch(name) for name in os.listdir(folder))
+    return sorted({int(m[1]) for m in found if m and f"checkpoint-{int(m[1]):06d}" == m[0]}, reverse=True)
+
+
+def read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """What a checkpoint says of itself, and its files; CheckpointError if it is not whole."""
+    try:
+        if path.is_symlink() or not path.is_dir():
+            raise CheckpointError("it is not a folder")
+        about = _manifest(_read_file(path / MANIFEST, None))
+        table = _table(about.get("files"))
+        files = {name: _read_file(path / name, size) for name, (size, _) in table.items()}
+    except OSError as error:
+        raise CheckpointError(f"{Path(error.filename or path).name} cannot be read ({error.strerror})") from None
+    for name, data in files.items():
+        if hashlib.sha256(data).hexdigest() != table[name][1]:
+            raise CheckpointError(f"{name} is damaged (its checksum differs)")
+    return about, files
+
+
+def parse(name: str, data: bytes) -> Any:
+    """JSON as the standard has it, or a CheckpointError."""
+    try:
+        return json.loads(data.decode(), parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise CheckpointError(f"{name} is not JSON") from None
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(text)
+
+
+def _manifest(data: bytes) -> dict[str, Any]:
+    held = parse(MANIFEST, data)
+    content = held.get("content") if isinstance(held, dict) else None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise CheckpointError(f"{MANIFEST} is not that of an {FORMAT}")
+    if content.get("version") != VERSION:
+        version = str(content.get("version"))[:20]
+        raise CheckpointError(f"{MANIFEST} has format version {version}, and this library reads {VERSION}")
+    if held.get("checksum") != _checksum(content):
+        raise CheckpointError(f"{MANIFEST} is damaged (its checksum differs)")
+    return content
+
+
+def _table(files: Any) -> dict[str, tuple[int, str]]:
+    """Names, sizes and checksums; in all no more than this machine could hold."""
+    found = {}
+    for name, entry in files.items() if isinstance(files, dict) else ():
+        match entry:
+            case {"size": int(size), "sha256": str(digest)} if FILE.fullmatch(name) and size >= 0:
+                found[name] = (size, digest)
+            case _:
+                raise CheckpointError(f"{MANIFEST} names a file that does not belong to a checkpoint ({name[:60]!r})")
+    if not {"history.json", "shared.json", "shared.safetensors"} <= set(found):
+        raise CheckpointError(f"{MANIFEST} does not name all files of a checkpoint")
+    if sum(size for size, _ in found.values()) > _memory():
+        raise CheckpointError("it is larger than the memory of this machine")
+    return found
+
+
+def _read_file(path: Path, size: int | None) -> bytes:
+    """A regular file of exactly this size; links are not followed, and nothing waits."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    handle = os.open(path, flags)
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise CheckpointError(f"{path.name} is not a file")
+        if size is None and status.st_size > LARGEST_MANIFEST:
+            raise CheckpointError(f"{path.name} is too large")
+        if size is not None and status.st_size != size:
+            raise CheckpointError(f"{path.name} holds {status.st_size} bytes instead of {size}")
+        with os.fdopen(handle, "rb", closefd=False) as file:
+            data = file.read(status.st_size)
+    finally:
+        os.close(handle)
+    if len(data) != status.st_size:
+        raise CheckpointError(f"{path.name} changed while it was read")
+    return data
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    try:
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (ValueError, RecursionError):
+        raise CheckpointError(f"{MANIFEST} holds what no checkpoint holds") from None
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 2**40
+
+
+# ---------------------------------------------------------------------- one run per folder
+class Lock:
+    """Held by the run that writes here; released by the system when its process ends, however it ends."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            import fcntl
+        except ImportError:  # Windows: two runs in one folder are then not noticed
+            self._handle = -1
+            return
+        self._handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.release()
+            raise CheckpointError(f"The folder {folder} is in use by another run; give each run its own.") from None
+        except OSError:  # a file system without locks
+            pass
+
+    def release(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1

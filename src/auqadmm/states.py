@@ -1,0 +1,137 @@
+"""What checkpoints need to know of everything: the classes a state may be made of, and what makes a run this run."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from auqadmm.baselines import fista, objective, preconditioned, quasi_newton
+from auqadmm.core import acceleration, basis, lowrank, state, vstep, weights
+from auqadmm.core.certificate import score
+from auqadmm.core.checkpoint_codec import Registry
+from auqadmm.core.checkpoint_identity import Identity, describe
+from auqadmm.core.reduce import Reduce
+from auqadmm.curvature.posterior import Posterior
+from auqadmm.local import direct
+from auqadmm.local.lbfgs import Pairs
+from auqadmm.methods import lowrank as auq_lr
+from auqadmm.methods.lowrank_round import Directive
+from auqadmm.problem.design import DensePiece
+from auqadmm.problem.shard import Census
+
+# A new class in a method's or a solver's memory is added here; names are part of the format.
+REGISTRY = Registry(
+    {
+        "Blocks": state.Blocks,
+        "Consensus": state.Consensus,
+        "Cost": state.Cost,
+        "Residuals": state.Residuals,
+        "Scalar": weights.Scalar,
+        "Diagonal": weights.Diagonal,
+        "DiagonalMetric": weights.DiagonalMetric,
+        "LowRank": lowrank.LowRank,
+        "LowRankMetric": vstep.LowRankMetric,
+        "Kronecker": basis.Kronecker,
+        "Anderson": acceleration.Anderson,
+        "Posterior": Posterior,
+        "auq-lr.Server": auq_lr.Server,
+        "auq-lr.Heard": auq_lr.Heard,
+        "auq-lr.Directive": Directive,
+        "direct.Factors": direct.Factors,
+        "direct.Tall": direct.Tall,
+        "direct.Wide": direct.Wide,
+        "Pairs": Pairs,
+        "Elastic": objective.Elastic,
+        "Point": objective.Point,
+        "fista.Memory": fista.Memory,
+        "lbfgs.Memory": quasi_newton.Memory,
+        "lbfgs-w.Informed": preconditioned.Informed,
+        "lbfgs-w.Inverse": preconditioned.Inverse,
+        "lbfgs-w.Seen": preconditioned.Seen,
+        "lbfgs-w.Visit": preconditioned.Visit,
+    },
+    # the bases of low-rank weights; the v that AC-ADMM stored; what a block's curvature cost UQ-ADMM
+    replicated=frozenset({"F", "factors", "v0", "d_hvps"}),
+)
+
+
+def identify(reduce: Reduce, census: Census, loss: Any, settings: Mapping[str, Any], setup: state.Setup) -> Identity:
+    """All that decides the iterates of a run. Reads the data twice, where they live; nothing is counted."""
+    whole = {
+        "features": census.features,
+        "columns": census.columns,
+        "intercept": census.intercept,
+        "classes": census.classes,
+        "loss": loss,
+        "regularizer": setup.regularizer,
+        **settings,
+        "image": setup.image,
+        "seed": setup.seed,
+        "start": setup.start,
+        "warm_start": setup.warm,
+    }
+    blocks = [row.tobytes().hex() for row in reduce.gather(contents, None).cpu().numpy()]
+    described = {name: describe(value) for name, value in whole.items()}
+    return Identity(described, blocks, _probes(reduce, setup), setup.precision**0.5, _versions())
+
+
+def contents(shard: Any, blocks: Any) -> Tensor:
+    """SHA-256 of the rows, targets and weights of every block, (B, 32); the same wherever a block is placed."""
+    design, found = shard.design, {}
+    parts = zip(design.pieces, design.split(shard.target), design.split(shard.row_weight), strict=True)
+    for piece, target, weight in parts:
+        dense = isinstance(piece, DensePiece)
+        heights = [piece.X.shape[1]] * len(piece.blocks) if dense else piece.heights.tolist()
+        first = 0
+        for slot, (j, height) in enumerate(zip(piece.blocks.tolist(), heights, strict=True)):
+            rows = slice(first, first + shard.census.rows[shard.index[j]])  # without padding
+            matrix = _dense(piece, slot, rows.stop - first) if dense else _sparse(piece, slot, rows)
+            found[j] = _digest(*matrix, target[rows], weight[rows])
+            first += height
+    return torch.from_numpy(np.stack([found[j] for j in range(shard.blocks)]))
+
+
+def _dense(piece: Any, slot: int, rows: int) -> tuple[Tensor, ...]:
+    return (piece.X[slot, :rows],)
+
+
+def _sparse(piece: Any, slot: int, rows: slice) -> tuple[Tensor, ...]:
+    ends = piece.A.crow_indices()[rows.start : rows.stop + 1]
+    inside = slice(int(ends[0]), int(ends[-1]))
+    return ends - ends[0], piece.A.col_indices()[inside] - slot * piece.features, piece.A.values()[inside]
+
+
+def _digest(*arrays: Tensor) -> np.ndarray:
+    whole = hashlib.sha256()
+    for x in arrays:
+        array = np.ascontiguousarray(x.detach().cpu().numpy())
+        whole.update(f"{array.dtype} {array.shape}\0".encode())
+        whole.update(array.reshape(-1).view(np.uint8).data)
+    return np.frombuffer(whole.digest(), dtype=np.uint8)
+
+
+def _probes(reduce: Reduce, setup: state.Setup) -> list[float]:
+    """Σf_j, ‖Σ∇f_j‖, g and its prox at zero and at one more point: a function has no other description."""
+    shape = (setup.features, setup.columns)
+    coins = torch.Generator().manual_seed(0)
+    draw = torch.rand(shape, generator=coins, dtype=torch.float64) - 0.3
+    found: list[float] = []
+    for v in (torch.zeros_like(draw), draw / setup.features):
+        v = v.to(setup.device)
+        sums, g = reduce.free(score, None, v), setup.regularizer
+        found += [float(x) for x in (sums["f"], sums["G"].norm(), g.value(v), g.prox(v, 1.0).norm())]
+    return found
+
+
+def _versions() -> dict[str, str]:
+    from auqadmm import __version__  # not at the top: the package imports this module
+
+    others = {name: version(name) for name in ("numpy", "torch", "safetensors")}
+    return {"auqadmm": __version__, "python": platform.python_version(), **others}
