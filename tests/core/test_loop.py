@@ -209,8 +209,8 @@ def test_scoring_is_off_the_clock_and_not_communication():
 
 
 def test_the_clock_excludes_evaluation_and_callbacks():
-    result = aq.solve(least_squares(), max_iter=5, callbacks=[lambda event: time.sleep(0.05) is not None])
-    assert result.history[-1].seconds < 0.2
+    result = aq.solve(least_squares(), max_iter=5, callbacks=[lambda event: time.sleep(0.3) is not None])
+    assert result.history[-1].seconds < 1.0
 
 
 def test_objective_in_the_history_is_the_objective():
