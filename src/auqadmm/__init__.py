@@ -8,10 +8,11 @@
 >>> result.coef, result.status, result.certificate
 """
 
-from auqadmm import baselines, curvature, local, methods
+from auqadmm import baselines, curvature, engines, local, methods
 from auqadmm.api import solve
 from auqadmm.core.certificate import Certificate
 from auqadmm.core.history import History
+from auqadmm.core.reduce import WorkerLost
 from auqadmm.core.result import Result
 from auqadmm.core.solve import Iteration
 from auqadmm.core.state import Status, WarmStart
@@ -31,6 +32,7 @@ from auqadmm.problem import (
     NonNegative,
     Poisson,
     Problem,
+    ProcessError,
     SmoothedHinge,
     Zero,
 )
@@ -56,13 +58,16 @@ __all__ = [
     "NonNegative",
     "Poisson",
     "Problem",
+    "ProcessError",
     "Result",
     "SmoothedHinge",
     "Status",
     "WarmStart",
+    "WorkerLost",
     "Zero",
     "baselines",
     "curvature",
+    "engines",
     "local",
     "methods",
     "solve",
