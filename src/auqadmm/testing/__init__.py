@@ -20,6 +20,7 @@ from torch import Tensor
 
 from auqadmm import engines
 from auqadmm.api import solve
+from auqadmm.baselines import FISTA
 from auqadmm.core.result import Result
 from auqadmm.engines import LocalEngine
 from auqadmm.local import NewtonCG
@@ -45,6 +46,9 @@ from auqadmm.testing.cases import (
 __all__ = ["EngineSuite"]
 
 METHODS = ("c-admm", "rb-admm", "ac-admm", "uq-admm", "auq-admm", "auq-lr", "lbfgs", "lbfgs-w", "owl-qn", "fista")
+# a first L measured as a difference of gradients is known to half the digits only
+OBJECTS = {"fista": FISTA(lipschitz=10.0)}
+LOOSE = 1e-6  # of what is made of differences of iterates: the weights of ac-admm
 SMOOTH = ("lbfgs", "lbfgs-w")  # refuse an l1 term
 TIGHT = NewtonCG(tol=1e-13)
 ENDLESS: dict[str, Any] = {"abs_tol": 0.0, "rel_tol": 0.0, "certificate_tol": 0.0}
@@ -114,6 +118,7 @@ class EngineSuite:
     def same_iterates(self, method: Any, name: str, skip: int, **options: Any) -> None:
         """Every iterate, the multipliers and weights at the end, rounds and bytes."""
         options = {"max_iter": 12, "local": TIGHT, **ENDLESS, **options}
+        method = OBJECTS.get(method, method) if isinstance(method, str) else method
         ours, path = self._watched(problems(skip)[name], method, self.make(), options)
         theirs, expected = self._watched(problems()[name], method, "local", options)
         need(len(path) == len(expected), f"{len(path)} iterations instead of {len(expected)}")
@@ -131,9 +136,9 @@ class EngineSuite:
 
     def budget(self, method: str) -> None:
         """Rounds and bytes per iteration are what the documentation says."""
-        chosen = AUQ(normalize="global") if method == "global" else method
-        if method == "auq-lr":
-            chosen = AUQLR(memory=0, refresh=())  # what acceleration and renewed weights add is a handful of scalars
+        # what acceleration and renewed weights add to auq-lr is a handful of scalars, and no round
+        special: dict[str, Any] = {"global": AUQ(normalize="global"), "auq-lr": AUQLR(memory=0, refresh=())}
+        chosen = special.get(method, method)
         problem = problems()["multinomial"]
         run = solve(problem, chosen, self.make(), max_iter=8, stop="residuals", evaluate_every=0, **ENDLESS)
         n = run.v.numel()
@@ -227,7 +232,7 @@ class EngineSuite:
             self._close("lam", ours.lam, theirs.lam, tolerance)
         if theirs.weights is not None:
             assert ours.weights is not None
-            self._close("weights", ours.weights.diagonal(), theirs.weights.diagonal(), tolerance)
+            self._close("weights", ours.weights.diagonal(), theirs.weights.diagonal(), LOOSE)
 
     def _close(self, what: str, a: Tensor, b: Tensor, tolerance: float | None = None) -> None:
         need(a.shape == b.shape, f"{what} has shape {tuple(a.shape)} instead of {tuple(b.shape)}")

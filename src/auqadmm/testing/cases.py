@@ -1,4 +1,4 @@
-"""Small problems for engines, and the functions that are sent to blocks: known by name, so that any engine can send them."""
+"""Small problems for engines, and functions of blocks that any engine can send: they are known by name."""
 
 from __future__ import annotations
 
@@ -59,14 +59,11 @@ def mixed() -> tuple[Any, ...]:
 
 def problems(skip: int = 0) -> dict[str, Problem]:
     """The problems of the suite by name, their blocks still to be made."""
+    squares, pooled = LeastSquares(reduction="mean"), Multinomial(reduction="pooled")
     return {
-        "elastic-net": Problem(
-            LeastSquares(reduction="mean"), ElasticNet(0.05, 0.1), Share(regression(), skip), intercept=True
-        ),
+        "elastic-net": Problem(squares, ElasticNet(0.05, 0.1), Share(regression(), skip), intercept=True),
         "multinomial": Problem(Multinomial(reduction="mean"), L2(0.1), Share(clouds(), skip)),
-        "image": Problem(
-            Multinomial(reduction="pooled"), L2(0.01), Share(clouds(12), skip), intercept=True, image=(3, 4)
-        ),
+        "image": Problem(pooled, L2(0.01), Share(clouds(12), skip), intercept=True, image=(3, 4)),
         "logistic": Problem(Logistic(reduction="sum"), L2(0.5), Share(mixed(), skip)),
     }
 
