@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -44,28 +44,51 @@ def run(command, timeout):
     try:
         out, _ = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # the session that this test started
-        out, _ = process.communicate()
-        raise AssertionError(f"still running after {timeout} s:\n{out[-3000:]}") from None
+        raise AssertionError(f"still running after {timeout} s:\n{end(process)[-3000:]}") from None
     return process.returncode, out
 
 
+def end(process):
+    """End a process that was started here: a torchrun first gets the chance to end its own. Returns what it said."""
+    if "torch.distributed.run" in process.args and process.poll() is None:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(8)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    return process.communicate()[0]
+
+
 @contextmanager
-def ranks(count, program, *args, prefix=None, address="127.0.0.1", **more):
-    """Start ranks without torchrun; yields their processes, and ends those that are left."""
+def ranks(count, program, *args, prefix=None, torchrun=False, address="127.0.0.1", **more):
+    """Start ranks, each by itself or each by a torchrun of its own; yields the processes, and ends those that are left.
+
+    `prefix(rank)`: words in front of a rank's command.
+    """
     port = free_port()
     started = []
     try:
         for rank in range(count):
             env = environment(RANK=rank, WORLD_SIZE=count, LOCAL_RANK=0, MASTER_ADDR=address, MASTER_PORT=port, **more)
-            command = [*(prefix(rank) if prefix else ()), sys.executable, str(PROGRAMS / program), *map(str, args)]
-            started.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+            command = [*(prefix(rank) if prefix else ()), sys.executable]
+            if torchrun:
+                command += ["-m", "torch.distributed.run", "--nnodes", str(count), "--node-rank", str(rank)]
+                command += ["--master-addr", address, "--master-port", str(port)]
+            command += [str(PROGRAMS / program), *map(str, args)]
+            started.append(
+                subprocess.Popen(
+                    command,
+                    env=env,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    start_new_session=True,
+                )
+            )
         yield started
     finally:
         for process in started:
-            if process.poll() is None:
-                process.kill()
-            process.communicate()
+            end(process)
 
 
 def ended(process, timeout):
@@ -73,8 +96,7 @@ def ended(process, timeout):
     try:
         return process.communicate(timeout=timeout)[0]
     except subprocess.TimeoutExpired:
-        process.kill()
-        raise AssertionError(f"it hangs:\n{process.communicate()[0][-3000:]}") from None
+        raise AssertionError(f"it hangs:\n{end(process)[-3000:]}") from None
 
 
 def wait_for(path, timeout=60.0, what=lambda path: path.exists()):
@@ -85,6 +107,6 @@ def wait_for(path, timeout=60.0, what=lambda path: path.exists()):
         time.sleep(0.02)
 
 
-def reports(folder, count):
-    """What each rank wrote."""
-    return [json.loads((folder / f"rank{r}.json").read_text()) for r in range(count)]
+def reports(folder, ranks):
+    """What each of the ranks wrote."""
+    return [json.loads((folder / f"rank{r}.json").read_text()) for r in ranks]

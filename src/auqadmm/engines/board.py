@@ -31,17 +31,17 @@ class Board:
     def reachable(self) -> bool:
         return self._ask(lambda: self.store.check(["alarm"]), PATIENCE) is not None
 
-    def raise_alarm(self, sentence: str) -> None:
-        """Tell the others: a sentence if this process failed, nothing if it only noticed."""
+    def raise_alarm(self, reason: str, sentence: str = "") -> str:
+        """Tell the others: a sentence if this process failed, else what it noticed; returns what was noticed first."""
 
-        def write() -> bool:
+        def write() -> str:
             if sentence:
                 self.store.set(f"error/{self.rank}", sentence)
             self.store.set(f"here/{self.rank}", "")
-            self.store.set("alarm", "")
-            return True
+            first: bytes = self.store.compare_set("alarm", "", reason)
+            return first.decode()
 
-        self._ask(write, PATIENCE)
+        return self._ask(write, PATIENCE) or reason
 
     def others(self) -> tuple[dict[int, str], list[int]]:
         """The sentences of processes that failed, and the ranks that do not answer within `PATIENCE`."""

@@ -78,7 +78,8 @@ class World:
         parts = [torch.empty_like(x) for _ in range(self.size)]
         if self.group is None:
             return [x]
-        self._finish(dist.all_gather, parts, x.contiguous())
+        x = x.contiguous()
+        self._finish(dist.all_gather, x, parts, x)
         return parts
 
     def concat(self, x: Tensor, counts: Sequence[int]) -> Tensor:
@@ -98,49 +99,51 @@ class World:
 
     def _reduced(self, x: Tensor, op: Any) -> Tensor:
         if self.group is not None:
-            self._finish(dist.all_reduce, x, op)
+            self._finish(dist.all_reduce, x, x, op)
         return x
 
     # ------------------------------------------------------------------ deadlines
-    def _finish(self, collective: Callable[..., Any], *args: Any) -> None:
-        """Begin a collective and wait for its end, looking at the board now and then."""
+    def _finish(self, collective: Callable[..., Any], x: Tensor, *args: Any) -> None:
+        """Begin a collective that sends x, and wait for its end."""
         if self._failure is not None:
             raise self._failure
         self.collectives += 1
-        end, problem = time.monotonic() + self.deadline, ""
-        try:
-            work = collective(*args, group=self.group, async_op=True)
-            while not _done(work, args[-1].is_cuda if isinstance(args[-1], Tensor) else args[0].is_cuda):
-                if self.board.alarmed():
-                    problem = "another process raised the alarm"
-                    break
-                if time.monotonic() > end:
-                    problem = f"no answer within {self.deadline:g} s"
-                    break
-        except RuntimeError as error:
-            problem = str(error)
+        problem = self._waited(collective, args, x.is_cuda)
         if problem:
             raise self._diagnosed(problem)
 
+    def _waited(self, collective: Callable[..., Any], args: Sequence[Any], cuda: bool) -> str:
+        """Wait, looking at the board now and then; what went wrong, in the words of the transport.
+
+        No exception leaves from here: its traceback would hold the connection open, and others wait for its end.
+        """
+        end = time.monotonic() + self.deadline
+        try:
+            work = collective(*args, group=self.group, async_op=True)
+            while not _done(work, cuda):
+                if self.board.alarmed():
+                    return "another process raised the alarm"
+                if time.monotonic() > end:
+                    return "timed out"
+        except RuntimeError as error:
+            return str(error) or type(error).__name__
+        return ""
+
     def _diagnosed(self, problem: str) -> Exception:
         """What happened, in a sentence: who failed and why, or who is lost."""
-        self.board.raise_alarm("")
+        reason = self.board.raise_alarm(_brief(problem, self.deadline))
         sentences, missing = self.board.others()
         if sentences:
             rank = min(sentences)
             self._failure = ProcessError(f"rank {rank}: {sentences[rank]}")
         elif not self.board.reachable():
-            self._failure = WorkerLost(
-                f"The processes that rank {self.rank} works with cannot be reached ({_brief(problem, self.deadline)})."
-            )
+            self._failure = WorkerLost(f"The processes that rank {self.rank} works with cannot be reached ({reason}).")
         elif missing:
             who = " and ".join(self._named(r) for r in missing)
             verb = "was" if len(missing) == 1 else "were"
-            self._failure = WorkerLost(f"{who} {verb} lost ({_brief(problem, self.deadline)}).")
+            self._failure = WorkerLost(f"{who} {verb} lost ({reason}).")
         else:
-            self._failure = WorkerLost(
-                f"The connection between the processes broke ({_brief(problem, self.deadline)})."
-            )
+            self._failure = WorkerLost(f"The connection between the processes broke ({reason}).")
         return self._failure
 
     def _named(self, rank: int) -> str:
@@ -152,7 +155,7 @@ class World:
         """This process cannot go on: tell the others, and give them the time to hear it."""
         if self._failure is None and self.size > 1:
             self._failure = error if isinstance(error, Exception) else ProcessError(told(error))
-            self.board.raise_alarm(told(error))
+            self.board.raise_alarm("a process failed", told(error))
             self.board.others()
 
     def close(self) -> None:
@@ -182,6 +185,6 @@ def _brief(problem: str, deadline: float) -> str:
     """The words of a transport, in ours."""
     if "Timed out" in problem or "timed out" in problem:
         return f"no answer within {deadline:g} s"
-    if "closed by peer" in problem or "reset by peer" in problem or "alarm" in problem:
+    if "closed by peer" in problem or "reset by peer" in problem:
         return "its connection was closed"
     return " ".join(problem.split())[:200]

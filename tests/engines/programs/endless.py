@@ -44,4 +44,6 @@ try:
     found["v"] = result.v.flatten().tolist()
 except Exception as error:
     found = {"status": type(error).__name__, "message": str(error)}
-(folder / f"rank{rank}.json").write_text(json.dumps({**found, "seconds": time.monotonic() - began}))
+draft = folder / f"rank{rank}.draft"
+draft.write_text(json.dumps({**found, "seconds": time.monotonic() - began}))
+draft.rename(draft.with_suffix(".json"))
