@@ -53,7 +53,7 @@ def end(process):
     if "torch.distributed.run" in process.args and process.poll() is None:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
-            process.wait(8)
+            process.wait(4)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     return process.communicate()[0]
@@ -87,6 +87,9 @@ def ranks(count, program, *args, prefix=None, torchrun=False, address="127.0.0.1
             )
         yield started
     finally:
+        for process in started:
+            if torchrun and process.poll() is None:
+                process.terminate()
         for process in started:
             end(process)
 

@@ -9,7 +9,10 @@ from tests.engines.processes import PROGRAMS, reports, torchrun
 
 
 def test_the_local_engine_conforms():
-    EngineSuite("local").verify()
+    """Compared with itself: what is left are the primitives, the budget, stops and errors."""
+    for name, check in EngineSuite("local").checks().items():
+        if not name.startswith(("iterates", "answer")):
+            check()
 
 
 @pytest.mark.parametrize("count", [2, 3])

@@ -48,12 +48,12 @@ def test_kill_9_of_the_process_that_the_others_met_at(tmp_path):
 
 
 def test_a_process_that_hangs_is_lost_after_the_timeout(tmp_path):
-    with ranks(3, "endless.py", tmp_path, 4) as processes:
+    with ranks(3, "endless.py", tmp_path, 3) as processes:
         iterations(tmp_path, 1)
         processes[1].send_signal(signal.SIGSTOP)
         for process in (processes[0], processes[2]):
             ended(process, 30)
-    same_interrupted(reports(tmp_path, [0, 2]), "Rank 1 (block 2 to block 3) was lost", "no answer within 4 s")
+    same_interrupted(reports(tmp_path, [0, 2]), "Rank 1 (block 2 to block 3) was lost", "no answer within 3 s")
 
 
 def test_kill_9_under_torchrun(tmp_path):
@@ -110,11 +110,11 @@ def test_a_link_between_hosts_is_cut(tmp_path):
         pytest.skip(why)
     with three_hosts() as (names, cut):
         options = {"torchrun": True, "address": "10.77.77.1", "GLOO_SOCKET_IFNAME": "eth0"}
-        with ranks(3, "endless.py", tmp_path, 5, prefix=lambda k: ["ip", "netns", "exec", names[k]], **options):
+        with ranks(3, "endless.py", tmp_path, 4, prefix=lambda k: ["ip", "netns", "exec", names[k]], **options):
             iterations(tmp_path, 2)
             cut(2)
             # a torchrun whose host was cut off waits for the other torchruns; the ranks themselves do not
             for rank in range(3):
                 wait_for(tmp_path / f"rank{rank}.json", 40)
-    same_interrupted(reports(tmp_path, [0, 1]), "Rank 2 (block 4 to block 5) was lost", "no answer within 5 s")
+    same_interrupted(reports(tmp_path, [0, 1]), "Rank 2 (block 4 to block 5) was lost", "no answer within 4 s")
     same_interrupted(reports(tmp_path, [2]), "rank 2 works with cannot be reached")

@@ -60,6 +60,10 @@ class Engine(Protocol):
         """Refuse to go on where the processes which run the loop were given different settings."""
         ...
 
+    def first(self, work: Callable[[], bytes]) -> bytes:
+        """What `work()` gives in the first of the processes which run the loop, told to all of them: for files."""
+        ...
+
     def close(self, error: BaseException | None = None) -> None:
         """The end. `error`: why, if it is a premature one; other processes that run the loop are told."""
         ...

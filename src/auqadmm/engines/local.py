@@ -48,6 +48,9 @@ class LocalEngine:
     def agreed(self, number: float) -> float:
         return number
 
+    def first(self, work: Callable[[], bytes]) -> bytes:
+        return work()
+
     def same(self, settings: Mapping[str, Any]) -> None:
         return None
 

@@ -17,7 +17,6 @@ import math
 import os
 import signal
 import threading
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,11 +27,10 @@ from torch import Tensor
 
 from auqadmm.core.reduce import MapFn
 from auqadmm.core.stopping import is_number
+from auqadmm.engines.packing import HEAD, digest, entry_size, from_bytes, packed, raw, span, to_bytes, unpacked
 from auqadmm.engines.world import World
 from auqadmm.problem import Problem
 from auqadmm.problem.agreement import ProcessError, same, together
-
-HEAD = 3
 
 
 @dataclass(frozen=True)
@@ -74,11 +72,11 @@ class TorchEngine:
         self.shard, self.counts = together(world.exchange, lambda: (placed.shard(dtype, device), held))
         self.world, self.device, self.census = world, device, placed.census
         self.names = placed.census.names
-        self.first, self.idle = sum(self.counts[: world.rank]), held == 0
+        self.begin, self.idle = sum(self.counts[: world.rank]), held == 0
         ends = [sum(self.counts[:r]) for r in range(world.size + 1)]
-        world.holders = [_range(self.names[a:b]) for a, b in itertools.pairwise(ends)]
+        world.holders = [span(self.names[a:b]) for a, b in itertools.pairwise(ends)]
         self.largest = math.isqrt(2**53 // world.size)  # of a digest
-        self.asked = self.stopped = False
+        self.asked, self.stopped = 0, False
         self._handlers = self._listen()
 
     # ------------------------------------------------------------------ maps
@@ -86,11 +84,11 @@ class TorchEngine:
         with self._told():
             blocks, summands = fn(self.shard, blocks, shared)
         zero = {name: torch.zeros_like(x) for name, x in summands.items()} if self.idle else summands
-        h = self._digest(summands, shared)
-        total = self.world.sum(self._packed((self.asked, h, h * h), zero))
+        h = digest(summands, shared, self.largest)
+        total = self.world.sum(packed(self.device, (self.asked, h, h * h), zero))
         asked, one, two = (int(x) for x in total[:HEAD].tolist())
         self._read_head(asked, one * one == self.world.size * two)
-        return blocks, _unpacked(total[HEAD:], summands)
+        return blocks, unpacked(total[HEAD:], summands)
 
     def map_minmax(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
         with self._told():
@@ -99,38 +97,33 @@ class TorchEngine:
             sent = {name: torch.full_like(x, -math.inf, dtype=torch.float64) for name, x in ends.items()}
         else:
             sent = {name: torch.stack([-x[0], x[1]]) for name, x in ends.items()}
-        h = self._digest(ends, shared)
-        most = self.world.max(self._packed((self.asked, h, -h), sent))
+        h = digest(ends, shared, self.largest)
+        most = self.world.max(packed(self.device, (self.asked, h, -h), sent))
         asked, high, low = most[:HEAD].tolist()
         self._read_head(asked, high == -low)
-        return blocks, {name: torch.stack([-x[0], x[1]]) for name, x in _unpacked(most[HEAD:], ends).items()}
+        return blocks, {name: torch.stack([-x[0], x[1]]) for name, x in unpacked(most[HEAD:], ends).items()}
 
     def map_concat(self, fn: Callable[[Any, Any], dict[str, Tensor]], blocks: Any) -> dict[str, Tensor]:
         with self._told():
-            parts = fn(self.shard, blocks)
-        parts = {name: self._own(x) for name, x in parts.items()}
+            parts = {name: self._own(x) for name, x in fn(self.shard, blocks).items()}
         lengths = torch.tensor([len(x) for x in parts.values()], device=self.device)
-        counts = torch.stack(self.world.gather(lengths)).T.tolist()  # ranks send different numbers of entries
-        flat = torch.cat([x.reshape(-1) for x in parts.values()])
-        sizes = [
-            [n * math.prod(x.shape[1:]) for n in of_name] for of_name, x in zip(counts, parts.values(), strict=True)
-        ]
-        whole = self.world.concat(flat, [sum(of_rank) for of_rank in zip(*sizes, strict=True)])
-        # rank after rank, and name after name within each
-        pieces = iter(whole.split([n for of_rank in zip(*sizes, strict=True) for n in of_rank]))
-        found: dict[str, list[Tensor]] = {name: [] for name in parts}
-        for _ in range(self.world.size):
-            for name, x in parts.items():
-                found[name].append(next(pieces).reshape(-1, *x.shape[1:]))
-        return {name: torch.cat(x) for name, x in found.items()}
+        counts = torch.stack(self.world.gather(lengths)).tolist()  # processes send different numbers of entries
+        sizes = [[n * entry_size(x) for n, x in zip(sent, parts.values(), strict=True)] for sent in counts]
+        whole = self.world.concat(torch.cat([raw(x) for x in parts.values()]), [sum(sent) for sent in sizes])
+        pieces = whole.split([size for sent in sizes for size in sent])  # process after process, name after name
+        return {
+            name: torch.cat(pieces[k :: len(parts)]).view(x.dtype).reshape(-1, *x.shape[1:])
+            for k, (name, x) in enumerate(parts.items())
+        }
 
     def gather(self, fn: Callable[[Any, Any], Tensor], blocks: Any) -> Tensor:
         with self._told():
-            x = fn(self.shard, blocks)
-        return self.world.concat(self._own(x), self.counts).to(x.dtype)
+            x = self._own(fn(self.shard, blocks))
+        whole = self.world.concat(raw(x), [n * entry_size(x) for n in self.counts])
+        return whole.view(x.dtype).reshape(-1, *x.shape[1:])
 
     def scatter(self, x: Tensor) -> Tensor:
-        part = x[:1] if self.idle else x[self.first : self.first + self.counts[self.world.rank]]
+        part = x[:1] if self.idle else x[self.begin : self.begin + self.counts[self.world.rank]]
         return part.to(self.shard.device, self.shard.dtype)
 
     # ------------------------------------------------------------------ agreement and the end
@@ -140,13 +133,24 @@ class TorchEngine:
     def same(self, settings: Mapping[str, Any]) -> None:
         same(self.world.exchange, settings)
 
+    def first(self, work: Callable[[], bytes]) -> bytes:
+        def told() -> tuple[bytes, int]:
+            made = work() if self.world.rank == 0 else b""
+            return made, len(made)
+
+        made, sizes = together(self.world.exchange, told)
+        return to_bytes(self.world.concat(from_bytes(made), sizes))
+
     def close(self, error: BaseException | None = None) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        heard = self.stopped or self.world.failed or not self._handlers
         self._handlers = {}
         if error is not None:
             self.world.fail(error)
         self.world.close()
+        if self.asked and error is None and not heard:  # it came after the last reduction: as if we had not listened
+            signal.raise_signal(self.asked)
 
     # ------------------------------------------------------------------ inside
     @contextmanager
@@ -159,18 +163,9 @@ class TorchEngine:
             raise
 
     def _own(self, x: Tensor) -> Tensor:
-        """The part to send: in float64, nothing of a block that is not there."""
-        x = x.to(self.device, torch.float64)
+        """The part to send: nothing of a block that is not there."""
+        x = x.to(self.device)
         return x[:0] if self.idle else x
-
-    def _digest(self, summands: Mapping[str, Tensor], shared: Any) -> int:
-        layout = ";".join(f"{name}{tuple(x.shape)}" for name, x in summands.items())
-        model = sum(int(v.contiguous().view(torch.int64).sum()) for v in _models(shared))
-        return (zlib.crc32(layout.encode()) + model) % self.largest
-
-    def _packed(self, head: tuple[int, ...], arrays: Mapping[str, Tensor]) -> Tensor:
-        parts = [torch.tensor(head, dtype=torch.float64), *arrays.values()]
-        return torch.cat([x.to(self.device, torch.float64).reshape(-1) for x in parts])
 
     def _read_head(self, asked: float, same: bool) -> None:
         if not same:
@@ -188,27 +183,6 @@ class TorchEngine:
             return {}
 
         def ask(number: int, frame: Any) -> None:
-            self.asked = True
+            self.asked = number
 
         return {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-
-
-def _models(shared: Any) -> Iterator[Tensor]:
-    """The replicated models that a round is told."""
-    if isinstance(shared, Tensor):
-        if shared.dtype == torch.float64:
-            yield shared
-    elif isinstance(shared, tuple):
-        for x in shared:
-            yield from _models(x)
-    elif hasattr(shared, "v"):
-        yield from _models(shared.v)
-
-
-def _unpacked(flat: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    parts = flat.split([x.numel() for x in like.values()])
-    return {name: part.reshape(x.shape) for (name, x), part in zip(like.items(), parts, strict=True)}
-
-
-def _range(names: tuple[str, ...]) -> str:
-    return "" if not names else names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"

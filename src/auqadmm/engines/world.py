@@ -22,6 +22,7 @@ from torch import Tensor
 
 from auqadmm.core.reduce import WorkerLost
 from auqadmm.engines.board import LOOK, Board
+from auqadmm.engines.packing import from_bytes, to_bytes
 from auqadmm.problem.agreement import ProcessError, told
 
 _numbers = itertools.count()  # every process makes its worlds in the same order
@@ -92,10 +93,9 @@ class World:
 
     def exchange(self, text: str) -> list[str]:
         """A text of every process, as bytes."""
-        data = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+        data = from_bytes(text.encode())
         counts = [int(n) for n in self.gather(torch.tensor([len(data)]))]
-        whole = self.concat(data, counts)
-        return [bytes(part.tolist()).decode() for part in whole.split(counts)]
+        return [to_bytes(part).decode() for part in self.concat(data, counts).split(counts)]
 
     def _reduced(self, x: Tensor, op: Any) -> Tensor:
         if self.group is not None:
@@ -151,6 +151,10 @@ class World:
         return f"rank {rank} ({held})" if held else f"rank {rank}"
 
     # ------------------------------------------------------------------ the end
+    @property
+    def failed(self) -> bool:
+        return self._failure is not None
+
     def fail(self, error: BaseException) -> None:
         """This process cannot go on: tell the others, and give them the time to hear it."""
         if self._failure is None and self.size > 1:

@@ -31,6 +31,7 @@ from auqadmm.testing.cases import (
     Share,
     after_three,
     ends,
+    flags,
     keep,
     kept,
     missing_file,
@@ -117,7 +118,7 @@ class EngineSuite:
     # ------------------------------------------------------------------ the same answer
     def same_iterates(self, method: Any, name: str, skip: int, **options: Any) -> None:
         """Every iterate, the multipliers and weights at the end, rounds and bytes."""
-        options = {"max_iter": 12, "local": TIGHT, **ENDLESS, **options}
+        options = {"max_iter": 8, "local": TIGHT, **ENDLESS, **options}
         method = OBJECTS.get(method, method) if isinstance(method, str) else method
         ours, path = self._watched(problems(skip)[name], method, self.make(), options)
         theirs, expected = self._watched(problems()[name], method, "local", options)
@@ -181,7 +182,12 @@ class EngineSuite:
             self._close("map_minmax", found, torch.tensor([0.0, 4.0]))
             for name, x in here.map_concat(ragged, None).items():
                 self._close(f"map_concat {name}", opened.map_concat(ragged, None)[name], x)
+                kind = opened.map_concat(ragged, None)[name].dtype
+                need(kind == x.dtype, f"map_concat {name} has {kind} instead of {x.dtype}")
             self._close("gather", opened.gather(numbers, None), torch.arange(5.0))
+            need(opened.gather(flags, None).tolist() == [False, True, True, True, True], "gather of truth values")
+            need(opened.first(lambda: b"one for all") == b"one for all", "first")
+            need(opened.agreed(2.0) == 2.0, "agreed")
             x = torch.arange(10.0, dtype=torch.float64).reshape(5, 2)
             blocks, _ = opened.map_sum(keep, opened.scatter(x), None)
             self._close("gather of scatter", opened.gather(kept, blocks), x)

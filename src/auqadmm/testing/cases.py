@@ -81,11 +81,16 @@ def ends(shard: Any, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
 def ragged(shard: Any, blocks: Any) -> dict[str, Tensor]:
     """Block j sends j rows of two numbers, and 5 − j numbers."""
     rows = torch.tensor([[j, i] for j in shard.index for i in range(j)], dtype=torch.float64).reshape(-1, 2)
-    return {"rows": rows, "rest": torch.tensor([j for j in shard.index for _ in range(5 - j)], dtype=torch.float64)}
+    rest = torch.tensor([j for j in shard.index for _ in range(5 - j)], dtype=torch.float64)
+    return {"rows": rows, "rest": rest, "bytes": torch.tensor([200 + j for j in shard.index], dtype=torch.uint8)}
 
 
 def numbers(shard: Any, blocks: Any) -> Tensor:
     return torch.tensor(shard.index, dtype=torch.float64)
+
+
+def flags(shard: Any, blocks: Any) -> Tensor:
+    return torch.tensor(shard.index) > 0
 
 
 def keep(shard: Any, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
