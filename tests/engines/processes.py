@@ -69,7 +69,8 @@ def ranks(count, program, *args, prefix=None, torchrun=False, address="127.0.0.1
     started = []
     try:
         for rank in range(count):
-            env = environment(RANK=rank, WORLD_SIZE=count, LOCAL_RANK=0, MASTER_ADDR=address, MASTER_PORT=port, **more)
+            fixed = {"RANK": rank, "WORLD_SIZE": count, "LOCAL_RANK": 0, "MASTER_ADDR": address, "MASTER_PORT": port}
+            env = environment(**{**fixed, **more})
             command = [*(prefix(rank) if prefix else ()), sys.executable]
             if torchrun:
                 command += ["-m", "torch.distributed.run", "--nnodes", str(count), "--node-rank", str(rank)]

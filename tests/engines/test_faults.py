@@ -65,6 +65,14 @@ def test_kill_9_under_torchrun(tmp_path):
         assert "Rank 1" in saw["message"], saw
 
 
+def test_a_process_that_never_comes(tmp_path):
+    with ranks(1, "endless.py", tmp_path, 3, WORLD_SIZE=2) as processes:
+        ended(processes[0], 40)
+    (saw,) = reports(tmp_path, [0])
+    assert saw["status"] == "ProcessError"
+    assert "did not find each other within 3 s" in saw["message"]
+
+
 # ------------------------------------------------------------------ three hosts
 @contextmanager
 def three_hosts():

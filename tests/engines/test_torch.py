@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import auqadmm as aq
-from tests.engines.processes import PROGRAMS, reports, torchrun
+from tests.engines.processes import PROGRAMS, ROOT, reports, torchrun
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +76,10 @@ def test_settings_that_differ_are_refused(seen):
     everywhere(seen["other method"], "InputError", "rank 1 was given method C(")
 
 
+def test_processes_whose_models_drift_apart_stop(seen):
+    everywhere(seen["other model"], "ProcessError", "no longer compute the same model")
+
+
 def test_processes_are_fit_for_the_next_run(seen):
     for before, after in zip(seen["plain"], seen["after all that"], strict=True):
         assert before["v"] == after["v"]
@@ -85,6 +89,12 @@ def test_a_process_group_that_exists_is_used_and_left_open(seen):
     for before, after in zip(seen["plain"], seen["group of the user"], strict=True):
         assert before["v"] == after["v"]
         assert after["open"]
+
+
+def test_no_object_collective_is_named():
+    source = "".join(path.read_text() for path in (ROOT / "src" / "auqadmm" / "engines").glob("*.py"))
+    for word in ("_object", "import pickle", "pickle."):
+        assert word not in source
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("inf"), "soon", None])

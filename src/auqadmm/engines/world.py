@@ -13,7 +13,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import cache
 from typing import Any
 
 import torch
@@ -28,10 +27,14 @@ from auqadmm.problem.agreement import ProcessError, told
 _numbers = itertools.count()  # every process makes its worlds in the same order
 
 
-@cache
-def _rendezvous() -> tuple[Any, int, int]:
+_met: list[tuple[Any, int, int]] = []
+
+
+def _rendezvous(limit: timedelta) -> tuple[Any, int, int]:
     """Where processes find each other; kept as long as this process lives, since the first one may serve the others."""
-    return next(iter(dist.rendezvous("env://")))
+    if not _met:
+        _met.extend(itertools.islice(dist.rendezvous("env://", timeout=limit), 1))
+    return _met[0]
 
 
 class World:
@@ -60,7 +63,7 @@ class World:
             return dist.distributed_c10d._get_default_store()
         if not dist.is_available() or "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
             return None
-        store, self.rank, self.size = _rendezvous()
+        store, self.rank, self.size = _rendezvous(limit)
         store.set_timeout(limit)
         own = dist.PrefixStore(name, store)
         dist.init_process_group(backend, store=own, rank=self.rank, world_size=self.size, timeout=limit)
