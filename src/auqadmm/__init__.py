@@ -11,12 +11,13 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from auqadmm import baselines, curvature, local, methods
+from auqadmm import baselines, curvature, engines, local, methods
 from auqadmm.api import solve
 from auqadmm.core.certificate import Certificate
 from auqadmm.core.checkpoint import Checkpoint
 from auqadmm.core.checkpoint_codec import CheckpointError
 from auqadmm.core.history import History
+from auqadmm.core.reduce import WorkerLost
 from auqadmm.core.result import Result
 from auqadmm.core.solve import Iteration
 from auqadmm.core.state import Status, WarmStart
@@ -36,6 +37,7 @@ from auqadmm.problem import (
     NonNegative,
     Poisson,
     Problem,
+    ProcessError,
     SmoothedHinge,
     Zero,
 )
@@ -76,14 +78,17 @@ __all__ = [
     "NonNegative",
     "Poisson",
     "Problem",
+    "ProcessError",
     "Result",
     "SmoothedHinge",
     "Status",
     "WarmStart",
+    "WorkerLost",
     "Zero",
     "baselines",
     "curvature",
     "enet_path",
+    "engines",
     "local",
     "methods",
     "solve",

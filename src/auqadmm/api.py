@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
 from typing import Any
@@ -13,13 +14,15 @@ from torch import Tensor
 
 from auqadmm import baselines, engines, local, methods
 from auqadmm.core.checkpoint import Checkpoint, Keeper
-from auqadmm.core.reduce import Reduce
+from auqadmm.core.gathering import Heeded, Kept, all_weights
+from auqadmm.core.reduce import Engine, Reduce, WorkerLost
 from auqadmm.core.result import Result
 from auqadmm.core.solve import Callback, run
 from auqadmm.core.state import Setup, WarmStart
 from auqadmm.core.stopping import Stopping, whole_number
 from auqadmm.local.step import LocalStep
 from auqadmm.problem import InputError, Problem
+from auqadmm.problem.shard import Census
 from auqadmm.states import REGISTRY, identify
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
@@ -57,7 +60,8 @@ def solve(
         `methods.AUQ(interval=(0.1, 1.0), rank=5)`. What people use instead: "lbfgs", "lbfgs-w", "owl-qn",
         "fista".
     engine
-        Where blocks live: "local", all in this process.
+        Where blocks live: "local", all in this process; "torch", in the processes that `torchrun` started, each of
+        which calls `solve` with its own blocks; or an object such as `engines.Torch(timeout=600)`.
     max_iter, time_limit
         Budgets: iterations, and seconds of wall-clock time.
     abs_tol, rel_tol
@@ -99,41 +103,66 @@ def solve(
     callbacks = _functions(callbacks)
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         checkpoint = Checkpoint(checkpoint)
-    chosen, reason = _method(method, problem)
-    shard = problem.shard(_dtype(dtype), _device(device))
-    reduce = Reduce(engines.resolve(engine, shard))
-    census = problem.census
-    setup = Setup(
-        blocks=census.blocks,
-        features=census.features,
-        columns=census.columns,
-        intercept=census.intercept,
-        regularizer=problem.g,
-        solve=LocalStep(_local.resolve(local, shard)),
-        device=shard.device,
-        seed=seed,
-        start=start,
-        precision=float(torch.finfo(shard.dtype).eps),
-        warm=_warm(warm_start, problem),
-        image=problem.image,
-    )
-    keeper = None
-    if checkpoint is not None:
-        deciding = {"method": chosen, "local": setup.solve, "dtype": shard.dtype, "stop": stop}
-        deciding |= {"evaluate_every": evaluate_every}
-        keeper = Keeper(checkpoint, REGISTRY, identify(reduce, census, problem.loss, deciding, setup))
-    result = run(chosen, setup, reduce, stopping, callbacks, evaluate_every, keeper)
+    kind, place = _dtype(dtype), _device(device)
+    with _opened(engine, problem, kind, place) as opened:
+        reduce, census = Reduce(opened), opened.census
+        chosen, reason = _method(method, census)
+        warm = _warm(warm_start, census)
+        same = {"method": chosen, "local": local, "stopping": stopping, "dtype": kind, "seed": seed, "start": start}
+        opened.same({**same, "evaluate_every": evaluate_every, "warm_start": warm and warm.v.shape})
+        if isinstance(local, str) and local == "auto":
+            local = "direct" if reduce.every(_local.direct_suits) else "newton-cg"
+        setup = Setup(
+            blocks=census.blocks,
+            features=census.features,
+            columns=census.columns,
+            intercept=census.intercept,
+            regularizer=problem.g,
+            solve=LocalStep(_local.resolve(local)),
+            device=getattr(opened, "device", place),
+            seed=seed,
+            start=start,
+            precision=float(torch.finfo(kind).eps),
+            warm=warm,
+            image=problem.image,
+        )
+        keeper = None
+        if checkpoint is not None:
+            deciding = {"method": chosen, "local": setup.solve, "dtype": kind, "stop": stop}
+            deciding |= {"evaluate_every": evaluate_every}
+            keeper = Keeper(checkpoint, REGISTRY, identify(reduce, census, problem.loss, deciding, setup))
+        kept = Kept()
+        try:
+            result = run(chosen, setup, reduce, stopping, (kept, Heeded(callbacks, opened)), evaluate_every, keeper)
+            result = replace(result, weights=all_weights(result.weights, opened))
+        except WorkerLost as lost:
+            result = kept.result(lost)
     chose = f" (auto chose {result.method}: {reason}{methods.found(result.weights)}.)" if reason else ""
     return replace(result, message=result.message + chose, classes=census.classes, has_intercept=census.intercept)
+
+
+@contextmanager
+def _opened(engine: Any, problem: Problem, dtype: torch.dtype, device: torch.device) -> Iterator[Engine]:
+    """The engine with the problem placed on it; one that holds a problem already stays its owner's to close."""
+    if hasattr(engine, "map_sum"):
+        yield engine
+        return
+    opened = engines.resolve(engine).place(problem, dtype, device)
+    try:
+        yield opened
+    except BaseException as error:
+        opened.close(error)
+        raise
+    opened.close()
 
 
 _local = local  # the parameter of the same name hides the module inside `solve`
 
 
-def _method(method: Any, problem: Problem) -> tuple[Any, str]:
+def _method(method: Any, census: Census) -> tuple[Any, str]:
     """The method, and what to say of the choice where it was ours."""
     if isinstance(method, str) and method.lower() == "auto":
-        return methods.choose(problem.census.blocks, problem.census.features)
+        return methods.choose(census.blocks, census.features)
     return methods.resolve(method, {**methods.KNOWN, **baselines.KNOWN}), ""
 
 
@@ -167,14 +196,13 @@ def _device(device: Any) -> torch.device:
     return found
 
 
-def _warm(start: Any, problem: Problem) -> WarmStart | None:
+def _warm(start: Any, census: Census) -> WarmStart | None:
     if start is None:
         return None
     if isinstance(start, Result):
         start = start.warm_start
     if not isinstance(start, WarmStart):
         start = WarmStart(start)
-    census = problem.census
     v = _tensor("v", start.v)
     v = v.reshape(-1, 1) if v.ndim == 1 else v
     lam = None if start.lam is None else _tensor("the multipliers", start.lam)

@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from auqadmm.core.state import Cost
@@ -19,10 +21,15 @@ from auqadmm.core.state import Cost
 MapFn = Callable[[Any, Any, Any], tuple[Any, dict[str, Tensor]]]
 
 
+class WorkerLost(RuntimeError):
+    """A process that holds blocks is gone or cannot be reached; the message names it."""
+
+
 class Engine(Protocol):
     """Where blocks live. Functions get the shard of each process, the blocks' state and replicated data."""
 
     names: tuple[str, ...]
+    census: Any
 
     def map_sum(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
         """`fn(shard, blocks, shared) -> (blocks, summands)`; returns the new blocks and the sums over all."""
@@ -45,7 +52,21 @@ class Engine(Protocol):
         """The inverse of `gather`: the (B, …) part of x (N, …) that belongs to the blocks here."""
         ...
 
-    def close(self) -> None: ...
+    def agreed(self, number: float) -> float:
+        """The largest of the numbers that the processes which run the loop have: each of them must ask."""
+        ...
+
+    def same(self, settings: Mapping[str, Any]) -> None:
+        """Refuse to go on where the processes which run the loop were given different settings."""
+        ...
+
+    def first(self, work: Callable[[], bytes]) -> bytes:
+        """What `work()` gives in the first of the processes which run the loop, told to all of them: for files."""
+        ...
+
+    def close(self, error: BaseException | None = None) -> None:
+        """The end. `error`: why, if it is a premature one; other processes that run the loop are told."""
+        ...
 
 
 @dataclass
@@ -98,6 +119,15 @@ class Reduce:
     def scatter(self, x: Tensor) -> Tensor:
         return self.engine.scatter(x)
 
+    def every(self, fn: Callable[[Any], bool]) -> bool:
+        """Is `fn(shard)` true wherever blocks live? Not counted: for settings of a run."""
+        found = self.engine.map_minmax(partial(_flag, fn), None, None)[1]["flag"]
+        return bool(found[0] > 0)
+
+    def agreed(self, flag: bool) -> bool:
+        """Does any of the processes which run the loop say so? Not counted. Every one of them must ask."""
+        return self.engine.agreed(float(flag)) > 0
+
     def cost(self, hvps: int) -> Cost:
         """What has travelled until now."""
         return Cost(self.traffic.rounds, self.traffic.up, self.traffic.down, hvps)
@@ -106,3 +136,7 @@ class Reduce:
         self.traffic.rounds += 1
         self.traffic.up += 8 * sum(x.numel() for x in up.values())
         self.traffic.down += 8 * sum(x.numel() for x in down)
+
+
+def _flag(fn: Callable[[Any], bool], shard: Any, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+    return blocks, {"flag": torch.full((2,), float(fn(shard)), dtype=torch.float64)}

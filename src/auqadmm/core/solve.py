@@ -124,7 +124,7 @@ class _Loop:
                 what = f"limit of {self.stopping.max_iter} iterations"
                 return out_of_budget(self.rows, self.stopping, Status.max_iter, what)
             limit = self.stopping.time_limit
-            if limit is not None and self.clock.wall >= limit:
+            if limit is not None and self.reduce.agreed(self.clock.wall >= limit):
                 return out_of_budget(self.rows, self.stopping, Status.time_limit, f"time limit of {limit:g} s")
             with self.clock:
                 state = self.method.step(state, self.reduce)

@@ -1,18 +1,41 @@
-"""Where blocks live."""
+"""Where blocks live.
+
+local    all in this process
+torch    in many processes that run the same program, summed by torch.distributed
+"""
 
 from __future__ import annotations
 
+from typing import Any, Protocol
+
+import torch
+
 from auqadmm.core.reduce import Engine
-from auqadmm.engines.local import LocalEngine
-from auqadmm.problem.shard import Shard
+from auqadmm.engines.local import Local, LocalEngine
+from auqadmm.engines.torch_distributed import Torch, TorchEngine
+from auqadmm.problem import Problem
 
-__all__ = ["LocalEngine", "resolve"]
+__all__ = ["KNOWN", "Local", "LocalEngine", "Place", "Torch", "TorchEngine", "resolve"]
 
 
-def resolve(engine: str | Engine, shard: Shard) -> Engine:
-    """An engine by name, holding the shard."""
-    if engine == "local":
-        return LocalEngine(shard)
-    if not hasattr(engine, "map_sum"):
-        raise ValueError(f"Unknown engine {engine!r}; the known engine is 'local'.")
-    return engine  # type: ignore[return-value]  # it has the primitives
+class Place(Protocol):
+    """What `solve(engine=…)` takes: settings of an engine, before it knows a problem."""
+
+    def place(self, problem: Problem, dtype: torch.dtype, device: torch.device) -> Engine:
+        """Put every block where it lives, find out what all of them have in common (`Problem.placed`)."""
+        ...
+
+
+KNOWN: dict[str, Any] = {"local": Local, "torch": Torch}
+
+
+def resolve(engine: Any) -> Place:
+    """An engine by name, with its default settings, or as it is."""
+    if isinstance(engine, str) and engine.lower() in KNOWN:
+        return KNOWN[engine.lower()]()
+    if isinstance(engine, type) and engine in KNOWN.values():
+        return engine()
+    if not callable(getattr(engine, "place", None)):
+        known = ", ".join(map(repr, KNOWN))
+        raise ValueError(f"Unknown engine {engine!r}; the known engines are {known}, or pass an object with `place`.")
+    return engine

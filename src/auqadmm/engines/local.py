@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from auqadmm.core.reduce import MapFn
+from auqadmm.problem import Problem
 from auqadmm.problem.shard import Shard
+
+
+@dataclass(frozen=True)
+class Local:
+    """All blocks in this process."""
+
+    def place(self, problem: Problem, dtype: torch.dtype, device: torch.device) -> LocalEngine:
+        return LocalEngine(problem.placed().shard(dtype, device))
 
 
 class LocalEngine:
@@ -17,6 +28,7 @@ class LocalEngine:
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
         self.names = shard.names
+        self.census = shard.census
 
     def map_sum(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
         return fn(self.shard, blocks, shared)
@@ -33,5 +45,14 @@ class LocalEngine:
     def scatter(self, x: Tensor) -> Tensor:
         return x.to(self.shard.device, self.shard.dtype)
 
-    def close(self) -> None:
+    def agreed(self, number: float) -> float:
+        return number
+
+    def first(self, work: Callable[[], bytes]) -> bytes:
+        return work()
+
+    def same(self, settings: Mapping[str, Any]) -> None:
+        return None
+
+    def close(self, error: BaseException | None = None) -> None:
         return None

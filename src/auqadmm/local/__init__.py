@@ -26,6 +26,7 @@ __all__ = [
     "LocalSolver",
     "NewtonCG",
     "Released",
+    "direct_suits",
     "resolve",
 ]
 
@@ -40,8 +41,8 @@ SOLVERS: dict[str, Callable[[], LocalSolver]] = {
 }
 
 
-def resolve(solver: str | LocalSolver, shard: Shard) -> LocalSolver:
-    """A solver from its name; `"auto"` takes `Direct` where it applies and is affordable, else `NewtonCG`."""
+def resolve(solver: str | LocalSolver, shard: Shard | None = None) -> LocalSolver:
+    """A solver from its name; `"auto"` takes `Direct` where it suits the shard, else `NewtonCG`."""
     if isinstance(solver, type) and solver in SOLVERS.values():
         return solver()
     if not isinstance(solver, str):
@@ -49,7 +50,7 @@ def resolve(solver: str | LocalSolver, shard: Shard) -> LocalSolver:
             raise ValueError(f"local must be {_known()} or a local solver object; got {type(solver).__name__}.")
         return solver
     if solver == "auto":
-        return Direct() if _direct_suits(shard) else NewtonCG()
+        return Direct() if shard is not None and direct_suits(shard) else NewtonCG()
     if solver not in SOLVERS:
         raise ValueError(f"There is no local solver {solver!r}; use {_known()}.")
     return SOLVERS[solver]()
@@ -59,7 +60,8 @@ def _known() -> str:
     return ", ".join(repr(name) for name in ("auto", *SOLVERS))
 
 
-def _direct_suits(shard: Shard) -> bool:
+def direct_suits(shard: Shard) -> bool:
+    """Does `Direct` apply, and is it affordable?"""
     if not (shard.loss.quadratic and shard.design.dense and shard.shape[2] == 1):
         return False
     sizes = (min(piece.X.shape[1:]) for piece in shard.design.pieces if isinstance(piece, DensePiece))

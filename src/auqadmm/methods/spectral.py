@@ -65,7 +65,7 @@ class AC(ConsensusADMM):
     def first_weights(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen:
         W, warm = scalar_weights(shard, self.rho), shared.setup.warm
         if warm is not None and warm.method == self.name and isinstance(warm.weights, Scalar):
-            W = replace(W, rho=warm.weights.rho.to(W.rho))  # continue with the penalties found
+            W = replace(W, rho=warm.weights.rho[list(shard.index)].to(W.rho))  # continue with the penalties found
         return Chosen(W, {})
 
     def weights_due(self, shared: Consensus) -> bool:

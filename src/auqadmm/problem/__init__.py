@@ -1,5 +1,6 @@
 """What is solved: losses, regularizers, blocks."""
 
+from auqadmm.problem.agreement import ProcessError
 from auqadmm.problem.custom_loss import CustomLoss
 from auqadmm.problem.group_lasso import GroupLasso
 from auqadmm.problem.ingest import InputError
@@ -31,6 +32,7 @@ __all__ = [
     "NonNegative",
     "Poisson",
     "Problem",
+    "ProcessError",
     "SmoothedHinge",
     "Zero",
 ]

@@ -37,38 +37,31 @@ class RawBlock:
         return int(self.X.shape[0])
 
 
-def read_blocks(blocks: Any) -> tuple[RawBlock, ...]:
-    """Check every block and bring it to one form."""
+def read_blocks(blocks: Any, first: int = 0) -> tuple[RawBlock, ...]:
+    """Check the blocks of one process and bring them to one form; `first` is the number of its first block."""
     if isinstance(blocks, np.ndarray | torch.Tensor) or not isinstance(blocks, Sequence):
         raise InputError(
             f"blocks must be a list of (X, y) or (X, y, sample_weight) tuples, one per worker; got {_kind(blocks)}."
         )
-    if len(blocks) == 0:
-        raise InputError("There are no blocks: pass at least one (X, y) tuple.")
-    read = tuple(_read_block(f"block {j}", b) for j, b in enumerate(blocks))
-    first = read[0]
-    _same_columns([b for b in read if b.columns is not None])
+    read = tuple(_read_block(f"block {first + j}", b) for j, b in enumerate(blocks))
+    same_columns([(b.name, b.columns) for b in read if b.columns is not None])
     for b in read:
-        if b.X.shape[1] != first.X.shape[1]:
+        if b.X.shape[1] != read[0].X.shape[1]:
             raise InputError(
-                f"{b.name} has {b.X.shape[1]} features but {first.name} has {first.X.shape[1]}; "
+                f"{b.name} has {b.X.shape[1]} features but {read[0].name} has {read[0].X.shape[1]}; "
                 "every block needs the same columns in the same order."
             )
-    if all(b.rows == 0 for b in read):
-        raise InputError("Every block is empty: at least one block must hold rows.")
-    if all(not b.weight.any() for b in read):
-        raise InputError("Every sample weight is zero: at least one row must count.")
     return read
 
 
-def _same_columns(named: Sequence[RawBlock]) -> None:
-    """Data frames must agree on the names and the order of their columns."""
-    for b in named[1:]:
-        ours, theirs = named[0].columns or (), b.columns or ()
+def same_columns(named: Sequence[tuple[str, tuple[str, ...]]]) -> None:
+    """Data frames, (block, columns) each, must agree on the names and the order of their columns."""
+    for block, theirs in named:
+        first, ours = named[0]
         if ours != theirs and len(ours) == len(theirs):
             j = next(j for j in range(len(ours)) if ours[j] != theirs[j])
             raise InputError(
-                f"{b.name} has {theirs[j]!r} where {named[0].name} has {ours[j]!r} (column {j}); give every block the "
+                f"{block} has {theirs[j]!r} where {first} has {ours[j]!r} (column {j}); give every block the "
                 "same columns in the same order."
             )
 

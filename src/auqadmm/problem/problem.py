@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from auqadmm.core.stopping import whole_number
-from auqadmm.problem.ingest import (
-    InputError,
-    RawBlock,
-    agree_on_classes,
-    encode,
-    labels_of,
-    read_blocks,
-    read_reals,
-)
+from auqadmm.problem.agreement import Exchange, Tally, alone, census_of, same, together
+from auqadmm.problem.ingest import InputError, RawBlock, encode, read_blocks, read_reals
 from auqadmm.problem.regularizers import Regularizer, Zero
 from auqadmm.problem.rows import Loss
 from auqadmm.problem.shard import Census, Shard, build_shard
@@ -38,6 +33,8 @@ class Problem:
     blocks
         One tuple `(X, y)` or `(X, y, sample_weight)` per worker. X may be numpy, torch, scipy.sparse or a data
         frame; blocks may have any number of rows, none included. Labels of a classification may be of any kind.
+        With several processes: the blocks of this one (see `Problem.part`), or a function `blocks(rank, world)` that
+        every process calls for its own.
     intercept
         Add one unpenalised row to the unknown: the constant term.
     image
@@ -52,6 +49,7 @@ class Problem:
     image: tuple[int, ...] | None = None
     census: Census = field(init=False, repr=False)
     _targets: tuple[np.ndarray, ...] = field(init=False, repr=False)
+    _first: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.loss, Loss):
@@ -65,25 +63,55 @@ class Problem:
             )
         if not isinstance(self.intercept, bool | np.bool_):
             raise InputError(f"intercept must be True or False, got {self.intercept!r}.")
-        blocks = read_blocks(self.blocks)
-        features = int(blocks[0].X.shape[1])
+        if not callable(self.blocks):
+            self._settle(lambda: read_blocks(self.blocks), 0, alone)
+
+    @staticmethod
+    def part(
+        loss: Loss, regularizer: Regularizer, blocks: Any, intercept: bool = False, image: tuple[int, ...] | None = None
+    ) -> Problem:
+        """The problem whose blocks in this process are `blocks`, other processes holding others or none.
+
+        Nothing is read before `solve`: then a process that cannot use its blocks tells all of them.
+        """
+        return Problem(loss, regularizer, lambda rank, world: blocks, intercept, image)
+
+    def placed(self, rank: int = 0, world: int = 1, exchange: Exchange = alone) -> Problem:
+        """This problem with the blocks of process `rank` of `world`, and the census of all of them."""
+        if world == 1 and not callable(self.blocks):
+            return self
+        settings = {"loss": self.loss, "regularizer": self.regularizer, "intercept": self.intercept}
+        same(exchange, {**settings, "image": self.image})
+        made, counts = together(exchange, lambda: self._made(rank, world))
+        first = sum(counts[:rank])
+        placed = copy(self)
+        placed._settle(lambda: read_blocks(_numbered(made, first), first), first, exchange)
+        return placed
+
+    def _made(self, rank: int, world: int) -> tuple[Sequence[Any], int]:
+        """The blocks of this process as they are given, and how many they are."""
+        made = self.blocks(rank, world) if callable(self.blocks) else self.blocks
+        return (made, len(made)) if isinstance(made, Sequence) else (read_blocks(made), 0)  # which says what is wrong
+
+    def _settle(self, read: Callable[[], tuple[RawBlock, ...]], first: int, exchange: Exchange) -> None:
+        """Read the blocks here, agree with the other processes on the rest, and keep both."""
+        (blocks, targets), messages = together(exchange, lambda: self._read(read()))
+        census = census_of([Tally.read(m) for m in messages], self.loss, bool(self.intercept))
+        features = census.features - int(self.intercept)
         self.regularizer.check(features)
         if self.image is not None:
             object.__setattr__(self, "image", _image(self.image, features))
-        classes = self._classes(blocks)
-        targets = tuple(self._target(b, classes) for b in blocks)
-        census = Census(
-            blocks=len(blocks),
-            features=features + int(self.intercept),
-            columns=self.loss.columns_for(0 if classes is None else len(classes)),
-            intercept=bool(self.intercept),
-            rows=tuple(b.rows for b in blocks),
-            weight_total=float(sum(b.weight.sum() for b in blocks)),
-            classes=classes,
-        )
+        if census.classes is not None:
+            targets = tuple(self._codes(b, census.classes) for b in blocks)
         object.__setattr__(self, "blocks", blocks)
         object.__setattr__(self, "census", census)
         object.__setattr__(self, "_targets", targets)
+        object.__setattr__(self, "_first", first)
+
+    def _read(self, blocks: tuple[RawBlock, ...]) -> tuple[tuple[Any, Any], dict[str, Any]]:
+        """The blocks with their targets, labels still to be encoded, and what to tell of them."""
+        targets = tuple(self._reals(b) for b in blocks) if self.loss.target_kind == "real" else ()
+        return (blocks, targets), Tally.of(blocks, self.loss).message()
 
     @property
     def g(self) -> Regularizer:
@@ -96,34 +124,42 @@ class Problem:
         return self.census.classes
 
     def shard(self, dtype: torch.dtype, device: torch.device) -> Shard:
-        """All blocks, placed on one device."""
-        index = range(self.census.blocks)
-        return build_shard(self.blocks, self._targets, self.loss, self.census, index, dtype, device)
+        """The blocks of this process, placed on one device.
 
-    def _classes(self, blocks: tuple[RawBlock, ...]) -> np.ndarray | None:
-        if self.loss.target_kind == "real":
-            return None
-        classes = agree_on_classes([labels_of(b) for b in blocks])
-        if len(classes) < 2:
-            raise InputError(
-                f"All labels are {classes.tolist()[0]!r}: {type(self.loss).__name__} needs at least two classes over "
-                "all blocks."
-            )
-        if self.loss.target_kind == "binary" and len(classes) > 2:
-            shown = ", ".join(repr(c) for c in classes[:5].tolist())
-            raise InputError(
-                f"{type(self.loss).__name__} separates two classes but the blocks hold {len(classes)} ({shown}…); "
-                "use Multinomial or select two of them."
-            )
-        return classes
+        A process without blocks gets one without rows, to go through the same motions; its engine leaves it out.
+        """
+        blocks, targets, first = self.blocks, self._targets, self._first
+        if not blocks:
+            classes, features = self.census.classes, self.census.features - int(self.intercept)
+            empty = np.zeros(0) if classes is None else classes[:0]
+            blocks, first = (RawBlock("no block", np.zeros((0, features)), empty, np.zeros(0)),), 0
+            targets = (empty if classes is None else self._codes(blocks[0], classes),)
+        index = range(first, first + len(blocks))
+        return build_shard(blocks, targets, self.loss, self.census, index, dtype, device)
 
-    def _target(self, block: RawBlock, classes: np.ndarray | None) -> np.ndarray:
-        if classes is None:
-            y = read_reals(block.name, block.y)
-            self.loss.check_target(block.name, y)
-            return y
+    def _reals(self, block: RawBlock) -> np.ndarray:
+        y = read_reals(block.name, block.y)
+        self.loss.check_target(block.name, y)
+        return y
+
+    def _codes(self, block: RawBlock, classes: np.ndarray) -> np.ndarray:
         codes = encode(block, classes)
         return 2.0 * codes - 1.0 if self.loss.target_kind == "binary" else codes
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("census", "_targets", "_first"):
+            raise InputError(
+                f"{name} is not known yet: the blocks of this problem are made where they live, when `solve` begins."
+            )
+        raise AttributeError(f"Problem has no attribute {name!r}.")
+
+
+def _numbered(blocks: Sequence[Any], first: int) -> Sequence[Any]:
+    """Blocks that were read as a problem of their own, with their numbers among all blocks."""
+    return [
+        replace(b, name=f"block {first + j}") if isinstance(b, RawBlock) and b.name == f"block {j}" else b
+        for j, b in enumerate(blocks)
+    ]
 
 
 def _image(shape: Any, features: int) -> tuple[int, ...]:

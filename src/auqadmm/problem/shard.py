@@ -36,6 +36,7 @@ class Census:
     rows: tuple[int, ...]
     weight_total: float
     classes: np.ndarray | None
+    names: tuple[str, ...] = ()
 
     @property
     def unknowns(self) -> int:

@@ -1,0 +1,178 @@
+"""What processes tell each other before the first iteration, so that all of them hold the same problem.
+
+Each process reads its own blocks only. Three short messages (JSON text, one per process) settle the rest:
+
+    settings   loss, regularizer, …: must be the same everywhere
+    count      how many blocks are here: blocks are numbered through, process after process
+    tally      features, rows, weights and labels of the blocks here; all tallies together give the census
+
+An error in one process is one sentence in all of them: `together` never leaves the others waiting.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from auqadmm.problem.ingest import InputError, RawBlock, agree_on_classes, labels_of, same_columns
+from auqadmm.problem.rows import Loss
+from auqadmm.problem.shard import Census
+
+T = TypeVar("T")
+Exchange = Callable[[str], list[str]]
+"""Tells every process a text, and returns the texts of all of them in their order."""
+
+
+class ProcessError(RuntimeError):
+    """Another process failed, or does not do the same as this one; the message says which and why."""
+
+
+def alone(text: str) -> list[str]:
+    """The exchange of a process that has no others."""
+    return [text]
+
+
+def together(exchange: Exchange, work: Callable[[], tuple[T, Any]]) -> tuple[T, list[Any]]:
+    """`work()` gives what this process keeps and what it tells the others: returns the first, and the messages of all.
+
+    An exception in one process is raised in all of them, with the rank it came from.
+    """
+    kept: T | None = None
+    failure: Exception | None = None
+    try:
+        kept, message = work()
+        answer = {"message": message}
+    except Exception as error:
+        failure, answer = error, {"error": told(error), "input": isinstance(error, InputError)}
+    answers = [json.loads(text) for text in exchange(json.dumps(answer))]
+    bad = [rank for rank, a in enumerate(answers) if "error" in a]
+    if not bad:
+        return cast(T, kept), [a["message"] for a in answers]
+    if len(answers) == 1 and failure is not None:
+        raise failure
+    first = answers[bad[0]]
+    others = "" if len(bad) == 1 else f" (Ranks {', '.join(map(str, bad[1:]))} failed as well.)"
+    kind = InputError if first["input"] else ProcessError
+    raise kind(f"rank {bad[0]}: {first['error']}{others}") from failure
+
+
+def told(error: BaseException) -> str:
+    """An exception as another process hears of it: an input error speaks for itself, others need their name."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, InputError | ProcessError) else f"{type(error).__name__}: {text}".rstrip(": ")
+
+
+def same(exchange: Exchange, settings: Mapping[str, Any]) -> None:
+    """Refuse settings that differ between processes; functions are compared by their names."""
+    own = {name: re.sub(r" at 0x[0-9a-f]+", "", repr(value)) for name, value in settings.items()}
+    _, everyone = together(exchange, lambda: (None, own))
+    for rank, theirs in enumerate(everyone):
+        for name, value in everyone[0].items():
+            if theirs.get(name) != value:
+                raise InputError(
+                    f"rank {rank} was given {name} {theirs.get(name)} but rank 0 {value}; every process must pass the "
+                    "same, its own blocks excepted."
+                )
+
+
+@dataclass(frozen=True)
+class Tally:
+    """The blocks of one process, as told to the others. `columns`: a block with named columns, and their names."""
+
+    names: tuple[str, ...]
+    rows: tuple[int, ...]
+    weights: tuple[float, ...]
+    features: int | None
+    columns: tuple[str, tuple[str, ...]] | None
+    labels: tuple[np.ndarray, ...] | None
+
+    @staticmethod
+    def of(blocks: Sequence[RawBlock], loss: Loss) -> Tally:
+        named = next((b for b in blocks if b.columns is not None), None)
+        return Tally(
+            names=tuple(b.name for b in blocks),
+            rows=tuple(b.rows for b in blocks),
+            weights=tuple(float(b.weight.sum()) for b in blocks),
+            features=int(blocks[0].X.shape[1]) if blocks else None,
+            columns=None if named is None else (named.name, named.columns or ()),
+            labels=None if loss.target_kind == "real" else tuple(labels_of(b) for b in blocks),
+        )
+
+    def message(self) -> dict[str, Any]:
+        labels = None if self.labels is None else [[a.dtype.str, a.tobytes().hex()] for a in self.labels]
+        return {**vars(self), "labels": labels}
+
+    @staticmethod
+    def read(message: Mapping[str, Any]) -> Tally:
+        labels, columns = message["labels"], message["columns"]
+        return Tally(
+            names=tuple(message["names"]),
+            rows=tuple(message["rows"]),
+            weights=tuple(message["weights"]),
+            features=message["features"],
+            columns=None if columns is None else (columns[0], tuple(columns[1])),
+            labels=None if labels is None else tuple(_labels(kind, data) for kind, data in labels),
+        )
+
+
+def _labels(kind: str, data: str) -> np.ndarray:
+    return np.frombuffer(bytes.fromhex(data), dtype=np.dtype(kind))
+
+
+def census_of(tallies: Sequence[Tally], loss: Loss, intercept: bool) -> Census:
+    """All blocks of all processes; everything that no process can check alone is checked here."""
+    holders = [t for t in tallies if t.names]
+    if not holders:
+        raise InputError("There are no blocks: pass at least one (X, y) tuple.")
+    _same_features(holders)
+    rows = tuple(n for t in holders for n in t.rows)
+    weights = [w for t in holders for w in t.weights]
+    if not any(rows):
+        raise InputError("Every block is empty: at least one block must hold rows.")
+    if not any(weights):
+        raise InputError("Every sample weight is zero: at least one row must count.")
+    labels = [a for t in holders for a in t.labels or ()]
+    classes = None if loss.target_kind == "real" else _classes(labels, loss)
+    features = holders[0].features
+    assert features is not None
+    return Census(
+        blocks=len(rows),
+        features=features + int(intercept),
+        columns=loss.columns_for(0 if classes is None else len(classes)),
+        intercept=intercept,
+        rows=rows,
+        weight_total=float(sum(weights)),
+        classes=classes,
+        names=tuple(name for t in holders for name in t.names),
+    )
+
+
+def _same_features(holders: Sequence[Tally]) -> None:
+    same_columns([t.columns for t in holders if t.columns is not None])
+    first = holders[0]
+    for t in holders:
+        if t.features != first.features:
+            raise InputError(
+                f"{t.names[0]} has {t.features} features but {first.names[0]} has {first.features}; "
+                "every block needs the same columns in the same order."
+            )
+
+
+def _classes(labels: Sequence[np.ndarray], loss: Loss) -> np.ndarray:
+    classes = agree_on_classes(labels)
+    if len(classes) < 2:
+        raise InputError(
+            f"All labels are {classes.tolist()[0]!r}: {type(loss).__name__} needs at least two classes over all blocks."
+        )
+    if loss.target_kind == "binary" and len(classes) > 2:
+        shown = ", ".join(repr(c) for c in classes[:5].tolist())
+        raise InputError(
+            f"{type(loss).__name__} separates two classes but the blocks hold {len(classes)} ({shown}…); "
+            "use Multinomial or select two of them."
+        )
+    return classes

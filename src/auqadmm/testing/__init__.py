@@ -1,0 +1,261 @@
+"""A conformance suite for engines: the same problem, its blocks placed anywhere: the same answer at the same cost.
+
+    EngineSuite("torch").verify()               in every process that `torchrun` started
+    EngineSuite(lambda: MyEngine(…)).verify()   raises an AssertionError that names every check that failed
+
+It needs no test framework; with one, `suite.checks()` gives the checks by name. Each of them solves small problems on
+the engine and with `engine="local"`, and compares iterates, status, rounds and bytes. Blocks are made by a function
+`blocks(rank, world)`, called by every process or worker that holds blocks; some get more than others, some none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from auqadmm import engines
+from auqadmm.api import solve
+from auqadmm.baselines import FISTA
+from auqadmm.core.result import Result
+from auqadmm.engines import LocalEngine
+from auqadmm.local import NewtonCG
+from auqadmm.methods import AUQ, AUQLR
+from auqadmm.problem import L2, LeastSquares, Problem
+from auqadmm.testing.cases import (
+    OnFire,
+    Share,
+    after_three,
+    ends,
+    flags,
+    keep,
+    kept,
+    missing_file,
+    note,
+    numbers,
+    press,
+    problems,
+    ragged,
+    regression,
+    total,
+)
+
+__all__ = ["EngineSuite"]
+
+METHODS = ("c-admm", "rb-admm", "ac-admm", "uq-admm", "auq-admm", "auq-lr", "lbfgs", "lbfgs-w", "owl-qn", "fista")
+# a first L measured as a difference of gradients is known to half the digits only
+OBJECTS = {"fista": FISTA(lipschitz=10.0)}
+LOOSE = 1e-6  # of what is made of differences of iterates: the weights of ac-admm
+SMOOTH = ("lbfgs", "lbfgs-w")  # refuse an l1 term
+TIGHT = NewtonCG(tol=1e-13)
+ENDLESS: dict[str, Any] = {"abs_tol": 0.0, "rel_tol": 0.0, "certificate_tol": 0.0}
+CPU = torch.device("cpu")
+
+# numbers that travel per iteration without a certificate, n unknowns: (rounds, up, down); docs/architecture.md
+BUDGET: Mapping[str, Callable[[int], tuple[int, int, int]]] = {
+    "c-admm": lambda n: (1, n + 8, n),
+    "uq-admm": lambda n: (1, n + 8, n),
+    "auq-admm": lambda n: (1, 2 * n + 8, n),
+    "rb-admm": lambda n: (2, n + 8, n),
+    "auq-lr": lambda n: (1, n + 8, n),
+    "global": lambda n: (3, 2 * n + 10, n + 2),
+}
+
+
+# ---------------------------------------------------------------------- the suite
+class EngineSuite:
+    """`engine`: a name, or a function that makes what `solve(engine=…)` takes; `tolerance` of iterates."""
+
+    def __init__(self, engine: str | Callable[[], Any], tolerance: float = 1e-10) -> None:
+        self.make = (lambda: engine) if isinstance(engine, str) else engine
+        self.tolerance = tolerance
+
+    def checks(self) -> dict[str, Callable[[], None]]:
+        """Every check by name, in a fixed order: processes that run the same program must run the same checks."""
+        found: dict[str, Callable[[], None]] = {}
+        for name in problems():
+            for method in METHODS:
+                if name != "elastic-net" or method not in SMOOTH:
+                    found[f"iterates {method} {name}"] = partial(self.same_iterates, method, name, 0)
+        for method in ("rb-admm", "auq-lr", "owl-qn"):
+            found[f"iterates {method}, nothing in the first process"] = partial(
+                self.same_iterates, method, "elastic-net", 1
+            )
+        for name in problems():
+            found[f"answer {name}"] = partial(self.same_answer, name)
+        for method in BUDGET:
+            found[f"budget {method}"] = partial(self.budget, method)
+        found["global range"] = partial(self.same_iterates, AUQ(normalize="global"), "multinomial", 0)
+        found["random start"] = partial(self.same_iterates, "c-admm", "elastic-net", 0, start="random")
+        found["float32"] = self.single_precision
+        found["warm start"] = self.warm_start
+        found["primitives"] = self.primitives
+        found["primitives, nothing in the first process"] = partial(self.primitives, 1)
+        found["callback"] = self.callback
+        found["interrupt"] = self.interrupt
+        found["errors"] = self.errors
+        return found
+
+    def failures(self) -> dict[str, str]:
+        """Run everything; what went wrong, by the name of the check."""
+        wrong = {}
+        for name, check in self.checks().items():
+            try:
+                check()
+            except Exception as error:
+                wrong[name] = f"{type(error).__name__}: {error}"
+        return wrong
+
+    def verify(self) -> None:
+        """Run everything; an AssertionError that names what failed."""
+        wrong = self.failures()
+        need(not wrong, "\n".join(f"{name}: {why}" for name, why in wrong.items()))
+
+    # ------------------------------------------------------------------ the same answer
+    def same_iterates(self, method: Any, name: str, skip: int, **options: Any) -> None:
+        """Every iterate, the multipliers and weights at the end, rounds and bytes."""
+        options = {"max_iter": 8, "local": TIGHT, **ENDLESS, **options}
+        method = OBJECTS.get(method, method) if isinstance(method, str) else method
+        ours, path = self._watched(problems(skip)[name], method, self.make(), options)
+        theirs, expected = self._watched(problems()[name], method, "local", options)
+        need(len(path) == len(expected), f"{len(path)} iterations instead of {len(expected)}")
+        for k, (a, b) in enumerate(zip(path, expected, strict=True)):
+            self._close(f"v of iteration {k + 1}", a, b)
+        self._same_ending(ours, theirs)
+
+    def same_answer(self, name: str) -> None:
+        """With the default settings: status, iterations, message, model."""
+        ours, theirs = solve(problems()[name], engine=self.make()), solve(problems()[name])
+        need(ours.message == theirs.message, f"{ours.message!r} instead of {theirs.message!r}")
+        need(repr(ours.classes) == repr(theirs.classes), f"classes {ours.classes} instead of {theirs.classes}")
+        self._close("v", ours.v, theirs.v, 1e-7)
+        self._same_ending(ours, theirs, 1e-6)
+
+    def budget(self, method: str) -> None:
+        """Rounds and bytes per iteration are what the documentation says."""
+        # what acceleration and renewed weights add to auq-lr is a handful of scalars, and no round
+        special: dict[str, Any] = {"global": AUQ(normalize="global"), "auq-lr": AUQLR(memory=0, refresh=())}
+        chosen = special.get(method, method)
+        problem = problems()["multinomial"]
+        run = solve(problem, chosen, self.make(), max_iter=8, stop="residuals", evaluate_every=0, **ENDLESS)
+        n = run.v.numel()
+        for before, after in zip(run.history.rows[2:], run.history.rows[3:], strict=False):
+            spent = (
+                after.rounds - before.rounds,
+                (after.bytes_up - before.bytes_up) // 8,
+                (after.bytes_down - before.bytes_down) // 8,
+            )
+            need(spent == BUDGET[method](n), f"{spent} instead of {BUDGET[method](n)}")
+
+    def single_precision(self) -> None:
+        options: dict[str, Any] = {"max_iter": 5, "dtype": "float32", **ENDLESS}
+        ours, _ = self._watched(problems()["elastic-net"], "uq-admm", self.make(), options)
+        theirs, _ = self._watched(problems()["elastic-net"], "uq-admm", "local", options)
+        self._close("v", ours.v, theirs.v, 1e-4)
+
+    def warm_start(self) -> None:
+        """A result of one engine continues on the other."""
+        problem = problems()["elastic-net"]
+        options: dict[str, Any] = {"max_iter": 4, "local": TIGHT, **ENDLESS}
+        start = solve(problem, "ac-admm", **options)
+        ours = solve(problem, "ac-admm", self.make(), warm_start=start, **options)
+        theirs = solve(problem, "ac-admm", warm_start=start, **options)
+        self._close("v", ours.v, theirs.v)
+        back = solve(problem, "ac-admm", warm_start=ours, **options)
+        self._close("v after another run", back.v, solve(problem, "ac-admm", warm_start=theirs, **options).v)
+
+    # ------------------------------------------------------------------ the primitives
+    def primitives(self, skip: int = 0) -> None:
+        problem = Problem(LeastSquares(), L2(1.0), Share(regression(), skip))
+        place = engines.resolve(self.make())
+        opened, here = place.place(problem, torch.float64, CPU), LocalEngine(problem.placed().shard(torch.float64, CPU))
+        try:
+            need(opened.names == here.names, f"{opened.names}")
+            need(opened.census.rows == here.census.rows, f"{opened.census.rows}")
+            for name, x in here.map_sum(total, None, torch.ones(3))[1].items():
+                self._close(f"map_sum {name}", opened.map_sum(total, None, torch.ones(3))[1][name], x)
+            found = opened.map_minmax(ends, None, None)[1]["ends"]
+            self._close("map_minmax", found, torch.tensor([0.0, 4.0]))
+            for name, x in here.map_concat(ragged, None).items():
+                self._close(f"map_concat {name}", opened.map_concat(ragged, None)[name], x)
+                kind = opened.map_concat(ragged, None)[name].dtype
+                need(kind == x.dtype, f"map_concat {name} has {kind} instead of {x.dtype}")
+            self._close("gather", opened.gather(numbers, None), torch.arange(5.0))
+            need(opened.gather(flags, None).tolist() == [False, True, True, True, True], "gather of truth values")
+            need(opened.first(lambda: b"one for all") == b"one for all", "first")
+            need(opened.agreed(2.0) == 2.0, "agreed")
+            x = torch.arange(10.0, dtype=torch.float64).reshape(5, 2)
+            blocks, _ = opened.map_sum(keep, opened.scatter(x), None)
+            self._close("gather of scatter", opened.gather(kept, blocks), x)
+        finally:
+            opened.close()
+
+    # ------------------------------------------------------------------ stops and errors
+    def callback(self) -> None:
+        problem = problems()["multinomial"]
+        run = solve(problem, "c-admm", self.make(), callbacks=[after_three], **ENDLESS)
+        need((run.status, run.n_iter) == ("interrupted", 3), run.message)
+
+    def interrupt(self) -> None:
+        problem = problems()["multinomial"]
+        run = solve(problem, "c-admm", self.make(), callbacks=[press], local=TIGHT, **ENDLESS)
+        need((run.status, run.n_iter) == ("interrupted", 3), run.message)
+        self._close("v", run.v, solve(problem, "c-admm", max_iter=3, local=TIGHT, **ENDLESS).v)
+
+    def errors(self) -> None:
+        """One sentence, in every process, that names the block."""
+        good = regression()
+        X, y = good[3]
+        broken = X.copy()
+        broken[2, 1] = np.nan
+        cases: list[tuple[Sequence[Any], str]] = [
+            ([*good[:3], (broken, y), good[4]], "block 3: X[row 2, column 1] is nan"),
+            ([*good[:3], (X[:, :4], y), good[4]], "block 3 has 4 features but block 0 has 5"),
+            ([*good[:4], (good[4][0], np.full(7, np.inf))], "block 4: y[0] is inf"),
+            ([*good[:4], "a block"], "block 4 must be a tuple"),
+        ]
+        for blocks, words in cases:
+            self._refused(words, Problem(LeastSquares(), L2(1.0), Share(tuple(blocks))))
+        self._refused("no such file", Problem(LeastSquares(), L2(1.0), missing_file))
+        self._refused("on fire", problems()["elastic-net"], local=OnFire())
+
+    # ------------------------------------------------------------------ comparisons
+    def _watched(self, problem: Problem, method: Any, engine: Any, options: Any) -> tuple[Result, list[Tensor]]:
+        path: list[Tensor] = []
+        return solve(problem, method, engine, callbacks=[partial(note, path)], **options), path
+
+    def _same_ending(self, ours: Result, theirs: Result, tolerance: float | None = None) -> None:
+        need((ours.status, ours.n_iter) == (theirs.status, theirs.n_iter), f"{ours.status} after {ours.n_iter}")
+        for column in ("rounds", "bytes_up", "bytes_down", "failed_blocks"):
+            a, b = ours.history.column(column), theirs.history.column(column)
+            need(a == b, f"{column} {a} instead of {b}")
+        if theirs.lam is not None:
+            assert ours.lam is not None
+            self._close("lam", ours.lam, theirs.lam, tolerance)
+        if theirs.weights is not None:
+            assert ours.weights is not None
+            self._close("weights", ours.weights.diagonal(), theirs.weights.diagonal(), LOOSE)
+
+    def _close(self, what: str, a: Tensor, b: Tensor, tolerance: float | None = None) -> None:
+        need(a.shape == b.shape, f"{what} has shape {tuple(a.shape)} instead of {tuple(b.shape)}")
+        limit = self.tolerance if tolerance is None else tolerance
+        off = float((a - b).abs().max()) if a.numel() else 0.0
+        need(off <= limit * max(1.0, float(b.abs().max())), f"{what} is off by {off:.1e}")
+
+    def _refused(self, words: str, problem: Problem, **options: Any) -> None:
+        try:
+            solve(problem, "c-admm", self.make(), **options)
+        except Exception as error:
+            need(words in str(error), f"{str(error)!r} does not say {words!r}")
+        else:
+            raise AssertionError(f"nothing said {words!r}")
+
+
+def need(fact: bool, otherwise: str) -> None:
+    """An assertion that optimised byte code keeps."""
+    if not fact:
+        raise AssertionError(otherwise)
