@@ -90,7 +90,7 @@ def solve(
         A folder, or a `Checkpoint`: the whole state is saved there every ten iterations, at the end, on Ctrl-C and on
         SIGTERM, and the same call goes on from what is there, to the same iterates. A checkpoint of other data,
         another method or other settings is refused; `max_iter`, `time_limit` (which counts from the call) and the
-        tolerances may change.
+        tolerances may change. One process only, so far.
     """
     if not isinstance(problem, Problem):
         raise InputError(f"problem must be an auqadmm.Problem, got {type(problem).__name__}.")
@@ -128,6 +128,10 @@ def solve(
         )
         keeper = None
         if checkpoint is not None:
+            if getattr(opened, "processes", 1) > 1:
+                raise ValueError(
+                    "checkpoint is not supported yet with several processes; leave it out, or keep `result.warm_start`."
+                )
             deciding = {"method": chosen, "local": setup.solve, "dtype": kind, "stop": stop}
             deciding |= {"evaluate_every": evaluate_every}
             keeper = Keeper(checkpoint, REGISTRY, identify(reduce, census, problem.loss, deciding, setup))

@@ -36,7 +36,7 @@ METHODS = {
     "owl-qn": aq.baselines.OWLQN(),
     "fista": aq.baselines.FISTA(),
 }
-LENGTH = 24
+LENGTH = 18
 
 
 @cache

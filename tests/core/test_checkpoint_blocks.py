@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import auqadmm as aq
-from auqadmm import engines
 from auqadmm.problem.shard import build_shard
 from tests.core.checkpoints import PROBLEMS, assert_same, no_waiting
 
@@ -26,6 +25,16 @@ class Split:
             for r in ranges
         ]
         self.names = shard.names
+        self.census = shard.census
+
+    def agreed(self, number):
+        return number
+
+    def same(self, settings):
+        return None
+
+    def first(self, work):
+        return work()
 
     def _parts(self, blocks):
         return [None] * len(self.shards) if blocks is None else blocks
@@ -54,7 +63,7 @@ class Split:
     def scatter(self, x):
         return [x[list(s.index)].to(s.device, s.dtype) for s in self.shards]
 
-    def close(self):
+    def close(self, error=None):
         return None
 
 
@@ -62,7 +71,7 @@ def solve(problem, method, sizes, monkeypatch, **options):
     """On as many processes as there are sizes; the result's weights are those of blocks in several places."""
     with monkeypatch.context() as patch:
         if sizes is not None:
-            patch.setattr(engines, "resolve", lambda engine, shard: Split(problem, shard, sizes))
+            options["engine"] = Split(problem, problem.shard(torch.float64, torch.device("cpu")), sizes)
             patch.setattr("auqadmm.core.solve._Loop.result", _without_weights)
         never = {"stop": "residuals", "abs_tol": 0, "rel_tol": 0, "certificate_tol": 0}
         return aq.solve(problem, method, evaluate_every=5, **never, **options)

@@ -28,7 +28,7 @@ from tests.problems import least_squares
 
 __all__ = ["no_waiting"]  # a fixture
 
-FUZZ = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+FUZZ = settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 CPU = torch.device("cpu")
 
 

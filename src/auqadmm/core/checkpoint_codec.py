@@ -162,7 +162,7 @@ class Reader:
             raise CheckpointError(f"the fields of {name} are not those of this version ({odd})")
         values = {key: self.decode(x) for key, x in parts.items()}
         for key, value in values.items():
-            if not (_is_ref(parts[key]) or fits(value, hints[key])):
+            if not fits(value, hints[key]):
                 raise CheckpointError(f"{name}.{key} is a {type(value).__name__}, not a {hints[key]}")
         return cls(**values)
 
@@ -198,10 +198,6 @@ def _contiguous(shape: Sequence[Any]) -> list[int]:
     if not all(isinstance(n, int) and 0 <= n < 2**40 for n in shape) or len(shape) > 8:
         raise CheckpointError("a shape is not one of an array")
     return [math.prod(max(n, 1) for n in shape[i + 1 :]) for i in range(len(shape))]
-
-
-def _is_ref(tree: Any) -> bool:
-    return isinstance(tree, dict) and "ref" in tree
 
 
 def fits(value: Any, hint: Any) -> bool:

@@ -71,6 +71,7 @@ class TorchEngine:
         held = len(placed.blocks)
         self.shard, self.counts = together(world.exchange, lambda: (placed.shard(dtype, device), held))
         self.world, self.device, self.census = world, device, placed.census
+        self.processes = world.size
         self.names = placed.census.names
         self.begin, self.idle = sum(self.counts[: world.rank]), held == 0
         ends = [sum(self.counts[:r]) for r in range(world.size + 1)]
