@@ -39,7 +39,7 @@ ALPHA, ALPHA_LATER = 1.8, 1.6  # before and after PATIENCE
 MOST = 64  # directions per block
 PATIENCE = 32  # iterations from which a run counts as one that lasts
 SPEND, GROWTH = 0.25, 1.25  # how many directions are bought then, see `_affordable`
-CONSISTENT = 1e-6  # v and the v-step of z count as the same
+TELLING = 1e-6  # relative differences below this count as none
 ROOM = 2**30  # bytes that the directions of all blocks may take on the server
 
 
@@ -170,10 +170,12 @@ class AUQLR:
 
     def _started(self, shared: Consensus, metric: LowRankMetric) -> Server:
         """After the first round. A start whose v does not come from its z (a neighbour's model and multipliers, say)
-        has taught nothing of T: keep z, and begin with the v that belongs to it."""
+        has taught nothing of T, nor has one that was a solution: keep z, and begin with the v that belongs to it."""
         server: Server = shared.memory
+        assert server.heard is not None
         found = metric.solve(shared.setup.regularizer, server.z, shared.v, _tolerance(server))
-        if float((found.v - shared.v).norm()) <= CONSISTENT * float(shared.v.norm()):
+        consistent = float((found.v - shared.v).norm()) <= TELLING * float(shared.v.norm())
+        if consistent and server.heard.dual > TELLING * float(server.z.norm()):
             return self._next_z(server)
         return replace(server, directive=replace(server.directive, action=KEEP, gamma=None, refresh=False))
 
