@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from scipy.optimize import minimize
 
@@ -415,3 +416,13 @@ def test_a_warm_start_along_a_path_saves_rounds():
         return total
 
     assert rounds(warm=True) < rounds(warm=False)
+
+
+def test_an_image_basis_takes_sparse_blocks():
+    blocks = [(X * (X > 0), y) for X, y in class_to_real()]
+    dense, sparse = (
+        aq.solve(aq.Problem(aq.Huber(0.3), aq.L2(1e-3), found, image=(1, 5)), LR(rank=0), **TIGHT)
+        for found in (blocks, [(scipy.sparse.csr_matrix(X), y) for X, y in blocks])
+    )
+    torch.testing.assert_close(sparse.v, dense.v, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(sparse.weights.d, dense.weights.d, rtol=1e-6, atol=1e-9)

@@ -99,7 +99,7 @@ class SparsePiece:
         return self.A.shape[0]
 
     def forward(self, u: Tensor) -> Tensor:
-        return self.A @ u.reshape(-1, u.shape[-1])
+        return self.A @ u.reshape(u.shape[0] * u.shape[1], u.shape[-1])
 
     def adjoint(self, z: Tensor) -> Tensor:
         return (self.At @ z).reshape(len(self.blocks), self.features, z.shape[-1])
@@ -111,7 +111,7 @@ class SparsePiece:
         squared = torch.sparse_csr_tensor(
             self.A.crow_indices(), self.A.col_indices(), self.A.values().square(), self.A.shape, check_invariants=False
         )
-        return squared @ u.reshape(-1, u.shape[-1])
+        return squared @ u.reshape(u.shape[0] * u.shape[1], u.shape[-1])
 
     def adjoint_squared_in(self, F: Any, z: Tensor) -> Tensor:
         out = []
@@ -119,7 +119,12 @@ class SparsePiece:
         for j, (first, w) in enumerate(
             zip(self.heights.cumsum(0) - self.heights, z.split(self.heights.tolist()), strict=True)
         ):
-            rows = self.A[int(first) : int(first) + len(w)].to_dense()[:, j * m : (j + 1) * m]
+            a, b = int(first), int(first) + len(w)
+            crow = self.A.crow_indices()[a : b + 1]
+            held = slice(int(crow[0]), int(crow[-1]))
+            row = torch.arange(len(w), device=w.device).repeat_interleave(crow.diff())
+            rows = w.new_zeros(len(w), m)
+            rows[row, self.A.col_indices()[held] - j * m] = self.A.values()[held]
             out.append((F @ rows.mT).square() @ w)
         return torch.stack(out)
 
