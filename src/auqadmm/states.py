@@ -21,8 +21,8 @@ from auqadmm.core.reduce import Reduce
 from auqadmm.curvature.posterior import Posterior
 from auqadmm.local import direct
 from auqadmm.local.lbfgs import Pairs
-from auqadmm.methods import lowrank as auq_lr
 from auqadmm.methods.lowrank_round import Directive
+from auqadmm.methods.lowrank_server import Heard, Server
 from auqadmm.problem.design import DensePiece
 from auqadmm.problem.shard import Census
 
@@ -41,8 +41,8 @@ REGISTRY = Registry(
         "Kronecker": basis.Kronecker,
         "Anderson": acceleration.Anderson,
         "Posterior": Posterior,
-        "auq-lr.Server": auq_lr.Server,
-        "auq-lr.Heard": auq_lr.Heard,
+        "auq-lr.Server": Server,
+        "auq-lr.Heard": Heard,
         "auq-lr.Directive": Directive,
         "direct.Factors": direct.Factors,
         "direct.Tall": direct.Tall,

@@ -6,11 +6,11 @@ The iteration is S2 written on z_j = W_j v − λ_j. One round:
 
     server   v ← argmin g(v) + ½⟨v, Kv⟩ − ⟨Σ_j z_j, v⟩,  K = Σ_j W_j
     blocks   u_j from a local solve in the metric W_j, T z_j = z_j + αW_j(u_j − v)          (lowrank_round.py)
-    server   Anderson on z, from scalars (core/acceleration.py); Σ_j z_j follows from Σ_j T z_j
+    server   Anderson on z, from scalars (core/acceleration.py); Σ_j z_j follows from Σ_j T z_j  (lowrank_server.py)
 
 In the metric W = H the reflected resolvent of a quadratic f vanishes, so α near 2 makes this Newton's method.
-Weights are renewed at iterations 2, 4, 8, …, 1024 if they changed by a tenth: finitely often, so S8 applies. What is
-proved is in docs/theory.md.
+Weights are renewed at iterations 2, 4, 8, …, 1024 if they changed by a tenth (lowrank_schedule.py): finitely often, so
+S8 applies. What blocks send of them is in lowrank_parts.py, what is proved in docs/theory.md.
 
 Shapes: N blocks, m features, C columns, r directions per block; v and sums over blocks (m, C).
 """
@@ -30,49 +30,14 @@ from auqadmm.core.consensus import failed_blocks, start_blocks
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Residuals, Setup, State
 from auqadmm.core.vstep import LowRankMetric
-from auqadmm.curvature.posterior import LATENCY, Posterior, second_wins, typical_curvature
+from auqadmm.curvature.posterior import Posterior, second_wins, typical_curvature
 from auqadmm.methods.checks import at_least_one, relaxation, whole
 from auqadmm.methods.lowrank_parts import directions, first_parts, next_parts, unpacked
-from auqadmm.methods.lowrank_round import ACCELERATE, BACK, KEEP, PLAIN, Directive, Round
+from auqadmm.methods.lowrank_round import Directive, Round
+from auqadmm.methods.lowrank_schedule import ROOM, Schedule
+from auqadmm.methods.lowrank_server import Heard, Server, first_z, next_z, tolerance
 
-ALPHA, ALPHA_LATER = 1.8, 1.6  # before and after PATIENCE
-MOST = 64  # directions per block
-PATIENCE = 32  # iterations from which a run counts as one that lasts
-SPEND, GROWTH = 0.25, 1.25  # how many directions are bought then, see `_affordable`
-TELLING = 1e-6  # relative differences below this count as none
-ROOM = 2**30  # bytes that the directions of all blocks may take on the server
-
-
-@dataclass(frozen=True)
-class Heard:
-    """The sums of the last round: Tz and r (m, C), ‖r‖ in W⁻¹, the scalars for Anderson, whether weights are out of
-    date (`stale`) and whether they fit better in another basis (`turn`)."""
-
-    Tz: Tensor
-    r: Tensor
-    norm: float
-    dual: float
-    gram: Tensor | None
-    heft: Tensor | None
-    against: Tensor | None
-    stale: bool
-    turn: bool = False
-
-
-@dataclass(frozen=True)
-class Server:
-    """The replicated half of the state. `z` is Σ_j z_j; `before` are z and r of the round before; `plain` the step
-    that acceleration replaced; `U` the directions of all blocks, `bought` the iteration they were sent in."""
-
-    anderson: Anderson
-    directive: Directive
-    z: Tensor
-    heard: Heard | None = None
-    before: tuple[Tensor, Tensor] | None = None
-    plain: Tensor | None = None
-    U: Tensor | None = None
-    bought: int = 0
-    v_residual: float = 0.0
+MOST = 64  # directions that a block may keep from the start
 
 
 @dataclass(frozen=True)
@@ -122,11 +87,9 @@ class AUQLR:
     def _round(self) -> Round:
         return Round(self.memory, self.local, self.skip)
 
-    def _alpha(self, k: int) -> float:
-        """α of iteration k."""
-        if self.relaxation is not None:
-            return self.relaxation
-        return 1.0 if not self.local else ALPHA if k < PATIENCE else ALPHA_LATER
+    @property
+    def _schedule(self) -> Schedule:
+        return Schedule(self.refresh, self.relaxation, self.local, buys=self.rank == "auto")
 
     def init(self, setup: Setup, reduce: Reduce) -> State:
         warm = setup.warm
@@ -140,7 +103,7 @@ class AUQLR:
         if posterior.l2 == 0:  # only then can a block without rows be left without weight
             typical = float(reduce(typical_curvature, blocks, v)[1]["mean"]) / setup.blocks
         cosines = None if setup.image is None else replace(posterior, image=setup.image)
-        directive = Directive(posterior, typical, self._alpha(1), refresh=True, contest=cosines)
+        directive = Directive(posterior, typical, self._schedule.alpha(1), refresh=True, contest=cosines)
         shared = replace(shared, memory=Server(Anderson.empty(self.memory, v), directive, zero))
         blocks, sums = reduce(self._round, blocks, (directive, _told(shared)), down=(v,))
         return State(blocks, self._received(shared, sums, blocks, reduce))
@@ -151,9 +114,9 @@ class AUQLR:
         assert isinstance(metric, LowRankMetric)
         failed = failed_blocks(state, reduce)
         k, g = old.iteration + 1, old.setup.regularizer
-        server = self._next_z(old.memory) if k > 1 else self._started(old, metric)
-        found = metric.solve(g, server.z, old.v, _tolerance(server))
-        server = replace(self._scheduled(old.setup, server, k), v_residual=found.residual)
+        server = next_z(old.memory) if k > 1 else first_z(old.memory, metric, g, old.v)
+        found = metric.solve(g, server.z, old.v, tolerance(server))
+        server = replace(self._schedule.told(old.setup, server, k), v_residual=found.residual)
         shared = replace(
             old,
             iteration=k,
@@ -168,82 +131,12 @@ class AUQLR:
         blocks, sums = reduce(self._round, state.blocks, (server.directive, _told(shared)), down=down)
         return State(blocks, self._received(shared, sums, blocks, reduce))
 
-    def _started(self, shared: Consensus, metric: LowRankMetric) -> Server:
-        """After the first round. A start whose v does not come from its z (a neighbour's model and multipliers, say)
-        has taught nothing of T, nor has one that was a solution: keep z, and begin with the v that belongs to it."""
-        server: Server = shared.memory
-        assert server.heard is not None
-        found = metric.solve(shared.setup.regularizer, server.z, shared.v, _tolerance(server))
-        consistent = float((found.v - shared.v).norm()) <= TELLING * float(shared.v.norm())
-        if consistent and server.heard.dual > TELLING * float(server.z.norm()):
-            return self._next_z(server)
-        return replace(server, directive=replace(server.directive, action=KEEP, gamma=None, refresh=False))
-
-    def _next_z(self, server: Server) -> Server:
-        """Judge the round that came back, and choose the next Σz: accelerated, plain, or the step taken back."""
-        heard, anderson, told = server.heard, server.anderson, server.directive
-        assert heard is not None
-        quiet = replace(told, gamma=None, refresh=False)
-        # a round with new weights measures r in another norm: no verdict on the step before it
-        if anderson.worse(heard.norm, told.action == ACCELERATE and not told.refresh) and server.plain is not None:
-            back = replace(quiet, action=BACK)
-            return replace(server, anderson=anderson.cleared(), directive=back, z=server.plain, before=None)
-        anderson = anderson.measured(heard.norm)
-        if heard.gram is not None and heard.heft is not None and server.before is not None:
-            z_old, r_old = server.before
-            anderson = anderson.extended(heard.gram, heard.heft, (heard.r - r_old) + (server.z - z_old))
-        gamma = None if heard.against is None else anderson.coefficients(heard.against)
-        z, directive = heard.Tz, replace(quiet, action=PLAIN)
-        if gamma is not None:
-            z, directive = z - anderson.columns @ gamma, replace(quiet, action=ACCELERATE, gamma=gamma)
-            anderson = anderson.step()
-        before = (server.z, heard.r)
-        return replace(server, anderson=anderson, directive=directive, z=z, before=before, plain=heard.Tz)
-
-    def _scheduled(self, setup: Setup, server: Server, k: int) -> Server:
-        """Renew the weights in iteration k + 1? Whether they are stale was found out one round earlier."""
-        heard, told = server.heard, server.directive
-        assert heard is not None
-        posterior = told.contest if heard.turn and told.contest is not None else told.posterior
-        due = (k + 1) in self.refresh
-        rank = self._affordable(setup, server, k) if due else 0
-        turn = rank > 0
-        renew = heard.turn or turn or (due and heard.stale)
-        if turn:
-            posterior = replace(posterior, rank=rank, choose=False)
-        look_ahead, alpha = (k + 2) in self.refresh, self._alpha(k + 1)
-        directive = replace(
-            told,
-            posterior=posterior,
-            relaxation=alpha,
-            refresh=renew,
-            turn=turn,
-            look_ahead=look_ahead,
-            forget=renew or alpha != told.relaxation,  # another map: what was learned of the old one does not count
-            contest=None,
-        )
-        anderson = server.anderson.cleared() if directive.forget else server.anderson
-        return replace(server, directive=directive, anderson=anderson, bought=k if turn else server.bought)
-
-    def _affordable(self, setup: Setup, server: Server, k: int) -> int:
-        """New directions in iteration k + 1? As many as cost a quarter of the rounds since the last ones; 0: none.
-
-        A run that lasts long will last long: the more rounds it has taken, the more will be saved.
-        """
-        assert server.U is not None
-        if self.rank != "auto" or k + 1 < PATIENCE:
-            return 0
-        size, held = server.U.shape[1:]
-        rank = int(SPEND * (k - server.bought) * (setup.unknowns + LATENCY) / size)
-        rank = min(rank, ROOM // (8 * setup.blocks * size), size)
-        return rank if rank >= GROWTH * max(held, 1) else 0
-
     def _received(self, shared: Consensus, sums: Mapping[str, Tensor], blocks: Any, reduce: Reduce) -> Consensus:
         """Book the sums of a round; renewed weights bring a new metric K."""
         setup, server, metric = shared.setup, shared.memory, shared.metric
         N = setup.blocks
         if server.directive.refresh:
-            new = server.U is None or server.directive.turn
+            new = server.U is None or server.directive.new_directions
             parts = reduce.concat(first_parts if new else next_parts, blocks)
             U = directions(parts) if new else server.U
             # v and the multipliers stay: Σλ = Kv − Σz in the old metric and in the new
@@ -261,7 +154,7 @@ class AUQLR:
             heft=sums.get("heft"),
             against=sums.get("against"),
             stale="stale" in sums and bool(sums["stale"] > 0),
-            turn="contest" in sums and second_wins(sums["contest"], N * setup.features),
+            contest_won="contest" in sums and second_wins(sums["contest"], N * setup.features),
         )
         residuals = Residuals(
             primal=math.sqrt(float(sums["primal"])),
@@ -302,13 +195,6 @@ def most_directions(rank: int | str, blocks: int, features: int) -> int:
 def _told(shared: Consensus) -> Consensus:
     """What blocks need of the replicated state: v and the tolerances, not the server's own memory."""
     return replace(shared, memory=None, metric=None)
-
-
-def _tolerance(server: Server) -> float:
-    """The v-step is solved far below the residual it follows, in the units of a gradient."""
-    assert server.heard is not None
-    scale = float(server.z.norm())
-    return min(1e-9 * scale, max(1e-5 * server.heard.dual, 1e-13 * scale))
 
 
 def _curvature_of(regularizer: Any) -> float:

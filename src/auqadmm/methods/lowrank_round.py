@@ -35,7 +35,7 @@ ACCURACY = 10.0
 
 @dataclass(frozen=True)
 class Directive:
-    """What the server tells the blocks along with v. `refresh`: renew the weights, with `turn` also the directions;
+    """What the server tells the blocks along with v. `refresh`: renew the weights, with `new_directions` those too;
     `look_ahead`: would new weights differ? `forget` the differences of earlier rounds; `contest` is another way to
     make weights: which is better?"""
 
@@ -45,7 +45,7 @@ class Directive:
     action: int = KEEP
     gamma: Tensor | None = None
     refresh: bool = False
-    turn: bool = False
+    new_directions: bool = False
     look_ahead: bool = False
     forget: bool = False
     contest: Posterior | None = None
@@ -115,7 +115,7 @@ class Round:
     ) -> tuple[Any, dict[str, Tensor]]:
         """New weights at v; v and λ_j stay, so z_j moves with W_j, and differences of before mean nothing."""
         posterior = directive.posterior
-        kept = "U" in memory and not directive.turn
+        kept = "U" in memory and not directive.new_directions
         U = memory["U"] if kept else posterior.directions(shard, shared.v, W)
         W = posterior.weights(shard, shared.v, U, W, directive.typical)
         return W, {"U": U, "z": W.apply(v) - lam}

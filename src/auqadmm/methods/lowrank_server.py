@@ -1,0 +1,89 @@
+"""The server's side of AUQ-LR between two rounds: what it heard, and which Σz comes next (S12; the method: lowrank.py).
+
+Shapes: N blocks, m features, C columns, r directions per block; v, z and other sums over blocks (m, C).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from auqadmm.core.acceleration import Anderson
+from auqadmm.core.vstep import LowRankMetric
+from auqadmm.methods.lowrank_round import ACCELERATE, BACK, KEEP, PLAIN, Directive
+
+TELLING = 1e-6  # relative differences below this count as none
+
+
+@dataclass(frozen=True)
+class Heard:
+    """The sums of the last round: Tz and r (m, C), ‖r‖ in W⁻¹, the scalars for Anderson, whether weights are out of
+    date (`stale`) and whether they would fit better in the other basis (`contest_won`)."""
+
+    Tz: Tensor
+    r: Tensor
+    norm: float
+    dual: float
+    gram: Tensor | None
+    heft: Tensor | None
+    against: Tensor | None
+    stale: bool
+    contest_won: bool = False
+
+
+@dataclass(frozen=True)
+class Server:
+    """The replicated half of the state. `z` is Σ_j z_j; `before` are z and r of the round before; `plain` the step
+    that acceleration replaced; `U` the directions of all blocks, `bought` the iteration they were sent in."""
+
+    anderson: Anderson
+    directive: Directive
+    z: Tensor
+    heard: Heard | None = None
+    before: tuple[Tensor, Tensor] | None = None
+    plain: Tensor | None = None
+    U: Tensor | None = None
+    bought: int = 0
+    v_residual: float = 0.0
+
+
+def first_z(server: Server, metric: LowRankMetric, g: Any, v: Tensor) -> Server:
+    """After the first round. A start whose v does not come from its z (a neighbour's model and multipliers, say) has
+    taught nothing of T, nor has one that was a solution: keep z, and begin with the v that belongs to it."""
+    assert server.heard is not None
+    found = metric.solve(g, server.z, v, tolerance(server))
+    consistent = float((found.v - v).norm()) <= TELLING * float(v.norm())
+    if consistent and server.heard.dual > TELLING * float(server.z.norm()):
+        return next_z(server)
+    return replace(server, directive=replace(server.directive, action=KEEP, gamma=None, refresh=False))
+
+
+def next_z(server: Server) -> Server:
+    """Judge the round that came back, and choose the next Σz: accelerated, plain, or the step taken back."""
+    heard, anderson, told = server.heard, server.anderson, server.directive
+    assert heard is not None
+    quiet = replace(told, gamma=None, refresh=False)
+    # a round with new weights measures r in another norm: no verdict on the step before it
+    if anderson.worse(heard.norm, told.action == ACCELERATE and not told.refresh) and server.plain is not None:
+        back = replace(quiet, action=BACK)
+        return replace(server, anderson=anderson.cleared(), directive=back, z=server.plain, before=None)
+    anderson = anderson.measured(heard.norm)
+    if heard.gram is not None and heard.heft is not None and server.before is not None:
+        z_old, r_old = server.before
+        anderson = anderson.extended(heard.gram, heard.heft, (heard.r - r_old) + (server.z - z_old))
+    gamma = None if heard.against is None else anderson.coefficients(heard.against)
+    z, directive = heard.Tz, replace(quiet, action=PLAIN)
+    if gamma is not None:
+        z, directive = z - anderson.columns @ gamma, replace(quiet, action=ACCELERATE, gamma=gamma)
+        anderson = anderson.step()
+    before = (server.z, heard.r)
+    return replace(server, anderson=anderson, directive=directive, z=z, before=before, plain=heard.Tz)
+
+
+def tolerance(server: Server) -> float:
+    """The v-step is solved far below the residual it follows, in the units of a gradient."""
+    assert server.heard is not None
+    scale = float(server.z.norm())
+    return min(1e-9 * scale, max(1e-5 * server.heard.dual, 1e-13 * scale))
