@@ -12,7 +12,7 @@ import torch
 import auqadmm as aq
 from auqadmm.core.weights import Scalar
 from auqadmm.local import LBFGS, Direct, LocalProblem, NewtonCG, Released
-from auqadmm.problem.rows import RowPoint
+from auqadmm.problem.rows import RowHessian
 from tests.local.cases import (
     CPU,
     EVEN,
@@ -124,8 +124,8 @@ def test_newton_is_superlinear():
 def test_hessian_vector_products_are_counted(solver, loss, monkeypatch):
     """Of a block on its own, every product is its own; among others, it never pays for them."""
     calls = []
-    plain = RowPoint.hvp
-    monkeypatch.setattr(RowPoint, "hvp", lambda self, P: calls.append(1) or plain(self, P))
+    plain = RowHessian.hvp
+    monkeypatch.setattr(RowHessian, "hvp", lambda self, P: calls.append(1) or plain(self, P))
     problem = problem_of(loss, UNEVEN)
     local = local_problem(problem.shard(torch.float64, CPU), "scalar")
     u0 = start_of(local.shard)

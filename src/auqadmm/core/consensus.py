@@ -32,6 +32,8 @@ from auqadmm.core.weights import DiagonalMetric, Metric, Weights, sum_blocks
 
 Sums = dict[str, Tensor]
 
+SQUARES = ("primal", "dual", "u", "lam", "moved")
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -138,16 +140,7 @@ class ConsensusADMM(ABC):
         assert shared.v_prev is not None
         memory = self.observe(shard, blocks, shared)
         v, v_prev = shard.expand(shared.v), shard.expand(shared.v_prev)
-        u, W, alpha = blocks.u, blocks.W, self.relaxation
-        lam = blocks.lam + W.apply(v - _relaxed(u, v_prev, alpha))
-        dual = W.apply((v - v_prev) - (alpha - 1) * (u - v_prev))
-        sums = {
-            "primal": _square(u - v),
-            "dual": _square(dual),
-            "u": _square(u),
-            "lam": _square(lam),
-            "moved": _square(W.apply(u - v_prev)),
-        }
+        lam, sums = shard.programs(_dual, blocks.u, blocks.lam, blocks.W, v, v_prev, self.relaxation)
         if shared.setup.scoring:
             sums |= score(shard, None, shared.v)[1]
         return replace(blocks, lam=lam, memory=memory), sums
@@ -160,17 +153,10 @@ class ConsensusADMM(ABC):
         found = shared.setup.solve(
             shard, W, v, blocks.lam, blocks.u, shared.reference, blocks.solver_memory, self.accuracy
         )
-        moved = W.apply(_relaxed(found.u, v, self.relaxation)) - blocks.lam
-        spent = found.hvps.sum() + (0 if chosen is None else chosen.hvps * shard.blocks)
-        healthy = found.grad_norm.isfinite() & W.diagonal().isfinite().flatten(1).all(1)
-        sums = {
-            "s": sum_blocks(moved),
-            "hvps": spent.double(),
-            "failed": (~found.converged).sum().double(),
-            "not_finite": (~healthy).sum().double(),
-        }
+        solved = (found.u, found.hvps, found.converged, found.grad_norm)
+        sums = shard.programs(_primal, *solved, blocks.lam, W, v, self.relaxation)
         if chosen is not None:
-            sums |= W.totals()
+            sums = sums | W.totals() | {"hvps": sums["hvps"] + chosen.hvps * shard.blocks}
         memory = blocks.memory if chosen is None else chosen.memory
         failed = ~found.converged
         return Blocks(found.u, blocks.lam, W, failed, memory, found.memory), sums
@@ -191,14 +177,18 @@ class ConsensusADMM(ABC):
         assert shared.v_prev is not None
         N, n = shared.setup.blocks, shared.setup.unknowns
         weighted = self.residuals == "weighted"
-        change = math.sqrt(N) * float((shared.v - shared.v_prev).norm())
-        reference = math.sqrt(float(sums["moved"]) / N)
+        norms = torch.stack([(shared.v - shared.v_prev).norm(), shared.v.norm()])
+        squares = torch.stack([sums[name] for name in SQUARES])
+        change, v_norm, *found = torch.cat([norms, squares]).tolist()  # one look at the device
+        change, v_norm = math.sqrt(N) * change, math.sqrt(N) * v_norm
+        primal, dual, u, lam, moved = map(math.sqrt, found)
+        reference = moved / math.sqrt(N)
         residuals = Residuals(
-            primal=math.sqrt(float(sums["primal"])),
-            dual=math.sqrt(float(sums["dual"])) if weighted else change,
-            u_norm=math.sqrt(float(sums["u"])),
-            v_norm=math.sqrt(N) * float(shared.v.norm()),
-            lam_norm=math.sqrt(float(sums["lam"])),
+            primal=primal,
+            dual=dual if weighted else change,
+            u_norm=u,
+            v_norm=v_norm,
+            lam_norm=lam,
             reference=reference,
             scale=math.sqrt(N * n) if weighted else math.sqrt(n),
         )
@@ -206,14 +196,36 @@ class ConsensusADMM(ABC):
         return replace(shared, residuals=residuals, reference=reference, scored=scored)
 
     def _pending(self, shared: Consensus, sums: Mapping[str, Tensor]) -> Consensus:
+        hvps, failed, not_finite = torch.stack([sums["hvps"], sums["failed"], sums["not_finite"]]).tolist()
         return replace(
             shared,
             s=sums["s"],
             metric=self.metric(sums) if "K" in sums else shared.metric,
-            hvps=shared.hvps + int(sums["hvps"]),
-            inner_failures=int(sums["failed"]),
-            not_finite=int(sums["not_finite"]),
+            hvps=shared.hvps + int(hvps),
+            inner_failures=int(failed),
+            not_finite=int(not_finite),
         )
+
+
+def _dual(u: Tensor, lam: Tensor, W: Weights, v: Tensor, v_prev: Tensor, alpha: float) -> tuple[Tensor, Sums]:
+    """The new multipliers, and the squares of the residuals."""
+    lam = lam + W.apply(v - _relaxed(u, v_prev, alpha))
+    dual = W.apply((v - v_prev) - (alpha - 1) * (u - v_prev))
+    squares = (u - v, dual, u, lam, W.apply(u - v_prev))
+    return lam, {name: _square(x) for name, x in zip(SQUARES, squares, strict=True)}
+
+
+def _primal(
+    u: Tensor, hvps: Tensor, converged: Tensor, grad_norm: Tensor, lam: Tensor, W: Weights, v: Tensor, alpha: float
+) -> Sums:
+    """The summands of the next v-step, and what became of the local solves."""
+    healthy = grad_norm.isfinite() & W.diagonal().isfinite().flatten(1).all(1)
+    return {
+        "s": sum_blocks(W.apply(_relaxed(u, v, alpha)) - lam),
+        "hvps": hvps.sum().double(),
+        "failed": (~converged).sum().double(),
+        "not_finite": (~healthy).sum().double(),
+    }
 
 
 def start_blocks(shard: Any, lam: Tensor | None, shared: Consensus) -> tuple[Blocks, Sums]:

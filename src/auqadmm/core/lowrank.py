@@ -109,6 +109,10 @@ class LowRank:
         return {}
 
     # ------------------------------------------------------------------ more
+    def ready(self) -> None:
+        """Compute what `solve` needs now: it waits for the host, which a recording (`programs`) must not."""
+        _ = self._inverse
+
     def take(self, index: Any) -> LowRank:
         """The weights of some blocks: a slice, a mask or positions."""
         parts = {name: getattr(self, name)[index] for name in ("U", "M", "d", "S", "phi")}
@@ -161,14 +165,15 @@ class LowRank:
 
 @dataclass(frozen=True)
 class _Inverse:
-    """W_j⁻¹ in float64. Q (B, C, C), sigma (B, C), D (B, m, C), G (B, m, r), chol (B, C, r, r)."""
+    """W_j⁻¹ in float64. Q (B, C, C), sigma (B, C), D (B, m, C), G (B, m, r), T = L⁻¹ (B, C, r, r) with
+    LLᵀ = I + σ_c Gᵀ D_c⁻¹ G: two products are faster than two triangular solves, on a GPU by far."""
 
     F: Basis
     Q: Tensor
     sigma: Tensor
     D: Tensor
     G: Tensor
-    chol: Tensor
+    T: Tensor
 
     @classmethod
     def of(cls, W: LowRank) -> _Inverse:
@@ -183,7 +188,8 @@ class _Inverse:
         eye = torch.eye(G.shape[-1], dtype=G.dtype, device=G.device)
         # one column at a time: all at once would copy G as often as there are columns
         gram = [sigma[:, c, None, None] * (G.mT @ (G / D[:, :, c, None])) for c in range(sigma.shape[1])]
-        return cls(W.F, Q, sigma, D, G, torch.linalg.cholesky_ex(eye + torch.stack(gram, 1))[0])
+        L = torch.linalg.cholesky_ex(eye + torch.stack(gram, 1))[0]
+        return cls(W.F, Q, sigma, D, G, torch.linalg.solve_triangular(L, eye.expand_as(L), upper=False))
 
     def solve(self, y: Tensor) -> Tensor:
         """y (B, m, C, k)."""
@@ -191,7 +197,7 @@ class _Inverse:
         y = y if F is None else (F @ y.flatten(2)).reshape(y.shape)
         y = _columns(y, self.Q) / self.D[..., None]
         known = (self.G.mT @ y.flatten(2)).reshape(blocks, r, C, k).transpose(1, 2)
-        known = self.sigma[:, :, None, None] * torch.cholesky_solve(known, self.chol)
+        known = self.sigma[:, :, None, None] * (self.T.mT @ (self.T @ known))
         known = (self.G @ known.transpose(1, 2).flatten(2)).reshape(y.shape)
         y = _columns(y - known / self.D[..., None], self.Q.mT)
         return y if F is None else (F.mT @ y.flatten(2)).reshape(y.shape)

@@ -13,18 +13,17 @@ Shapes: B blocks, m features, C columns; u, v, λ, P are (B, m, C), one number p
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
-from auqadmm.core.weights import Weights
+from auqadmm.core.weights import Diagonal, Weights
 from auqadmm.problem.shard import Shard
 
 if TYPE_CHECKING:
-    from auqadmm.problem.rows import Point
+    from auqadmm.problem.rows import Hessian, Point
 
 # ∇F_j is a sum of terms that cancel at the solution, each known to a few units in the last place: a norm below this
 # many ulps of their sizes is noise, which no step can be told to lower.
@@ -76,7 +75,7 @@ class LocalProblem:
         """∇F_j (B, m, C)."""
         return point.grad + self.W.apply(point.u - self.v) - self.lam
 
-    def hvp(self, point: Point, P: Tensor) -> Tensor:
+    def hvp(self, point: Hessian, P: Tensor) -> Tensor:
         """(∇²f_j + W_j) P."""
         return point.hvp(P) + self.W.apply(P)
 
@@ -88,12 +87,9 @@ class LocalProblem:
         """The norm of gradients, (B,): Euclidean, or that of W_j⁻¹ where W_j models the curvature (S12)."""
         return (x * self.W.solve(x)).flatten(1).sum(1).clamp(min=0).sqrt() if self.curved else norm(x)
 
-    def preconditioner(self, point: Point) -> Callable[[Tensor], Tensor]:
-        """An approximate inverse of ∇²f_j + W_j: by its diagonal, or by W_j itself where it is like ∇²f_j."""
-        if self.curved:
-            return self.W.solve
-        diagonal = self.hessian_diagonal(point)
-        return lambda r: r / diagonal
+    def preconditioner(self, point: Point) -> Weights:
+        """What to solve with in place of ∇²f_j + W_j: its diagonal, or W_j itself where it is like ∇²f_j."""
+        return self.W if self.curved else Diagonal(self.hessian_diagonal(point))
 
     @property
     def curved(self) -> bool:
@@ -107,10 +103,13 @@ class LocalProblem:
         """The same where f_j is known already."""
         pull = self.W.apply(point.u - self.v)
         grad = point.grad + pull - self.lam
-        plain = norm(point.grad) + norm(pull) + norm(self.lam)
-        pull_norm = self.norm(pull)
-        scale = self.norm(point.grad) + pull_norm + self.norm(self.lam) if self.curved else plain
-        return Iterate(point.u, point, pull, grad, self.norm(grad), pull_norm, scale, plain)
+        f, w, lam, F = (norm(x) for x in (point.grad, pull, self.lam, grad))
+        plain = scale = f + w + lam
+        if self.curved:
+            terms = torch.stack([point.grad, pull, self.lam.expand_as(grad), grad], -1)
+            f, w, lam, F = (terms * self.W.solve(terms)).sum((1, 2)).clamp(min=0).sqrt().unbind(-1)
+            scale = f + w + lam
+        return Iterate(point.u, point, pull, grad, F, w, scale, plain)
 
 
 @dataclass(frozen=True)

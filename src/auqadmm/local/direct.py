@@ -6,9 +6,9 @@ written as a Newton step, which is exact for a quadratic, and repeated once or t
 
     u ← u − H⁻¹∇F(u),   H = AᵀA + W,   A = √c X
 
-rows ≥ features: Cholesky of the m×m matrix H. Fewer rows (Woodbury), with Z = W⁻¹Aᵀ and the n×n matrix S = I + AZ:
+rows ≥ features: Cholesky of the m×m matrix H. Fewer rows (Woodbury), with the n×n matrix S = I + AW⁻¹Aᵀ:
 
-    H⁻¹g = W⁻¹g − Z S⁻¹ Zᵀg
+    H⁻¹g = W⁻¹g − W⁻¹Aᵀ S⁻¹ AW⁻¹g
 
 Reference: G. H. Golub, C. F. Van Loan, Matrix Computations, 4th ed., sections 2.1.4, 3.5.3 and 4.2.
 
@@ -17,7 +17,8 @@ Shapes: B blocks, b blocks of a piece with n rows each, m features; C = 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from torch import Tensor
 from auqadmm.core.weights import Weights
 from auqadmm.local.base import (
     Goal,
+    Iterate,
     LocalProblem,
     LocalSolution,
     check_tolerance,
@@ -34,7 +36,7 @@ from auqadmm.local.base import (
     select,
     settle,
 )
-from auqadmm.problem.design import DensePiece
+from auqadmm.problem.design import PARTS, DensePiece
 from auqadmm.problem.shard import Shard
 
 # One solve and as many steps of refinement as pay: each gains the digits that the conditioning of H leaves, in
@@ -64,66 +66,114 @@ class Direct:
 
     def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
         _check(problem.shard)
+        run = problem.shard.programs
         factors, hvps = _factors(problem, memory)
-        here = problem.at(u0)
+        here = run(_at, problem, factors, u0)
         goal = Goal.of(here, reference, self.factor, self.tol)
-        iterations = count(here)
-        active = here.finite
-        for _ in range(STEPS):
-            active = active & (here.grad_norm > here.floor)
-            if not active.any():
+        iterations, active, left = count(here), here.finite, True
+        at_once = 2 if run.active else 1  # a step too many costs a GPU less than a look
+        for _ in range(0, STEPS, at_once):
+            here, iterations, active, left = run(_refined, problem, factors, here, iterations, active, at_once)
+            if not left:
                 break
-            u = select(active, here.u - factors.solve(here.grad), here.u)
-            trial = problem.at(u)
-            # Not better (rounding, or a factorisation that broke down): stay. Hardly better: stop after this step.
-            worse = active & ~(trial.grad_norm < here.grad_norm)
-            iterations = iterations + (active & ~worse)
-            active = active & (trial.grad_norm < 0.5 * here.grad_norm)
-            here = problem.at(select(worse, here.u, u)) if worse.any() else trial
         converged, hvps = settle(goal, problem, here, hvps)
         return LocalSolution(here.u, converged, here.grad_norm, hvps, iterations, factors)
 
 
+def _refined(
+    problem: LocalProblem, factors: Factors, here: Iterate, iterations: Tensor, active: Tensor, steps: int
+) -> tuple[Iterate, Tensor, Tensor, Tensor]:
+    """Steps u ← u − H⁻¹∇F(u) of the active blocks; is any left?"""
+    for _ in range(steps):
+        active = active & (here.grad_norm > here.floor)
+        trial = _at(problem, factors, select(active, here.u - factors.solve(here.grad), here.u))
+        # Not better (rounding, or a factorisation that broke down): stay. Hardly better: stop after this step.
+        better = active & (trial.grad_norm < here.grad_norm)
+        active = active & (trial.grad_norm < 0.5 * here.grad_norm)
+        iterations = iterations + better
+        here = _either(better, trial, here)
+    return here, iterations, active, (active & (here.grad_norm > here.floor)).any()
+
+
+def _at(problem: LocalProblem, factors: Factors, u: Tensor) -> Iterate:
+    """F_j at u, by the Gram matrices where there are some: smaller than X, and in float64 as good."""
+    if factors.moment is None:
+        return problem.at(u)
+    return problem.around(GramPoint(u, factors.product(u) - factors.moment, factors))  # type: ignore[arg-type]
+
+
+def _either(mask: Tensor, a: Iterate, b: Iterate) -> Iterate:
+    """Blocks of a where the mask holds, of b elsewhere. The point serves for its Hessian, the same everywhere."""
+    names = [f.name for f in fields(Iterate) if f.name != "point"]
+    parts: dict[str, Any] = {name: select(mask, getattr(a, name), getattr(b, name)) for name in names}
+    return replace(a, **parts)
+
+
+@dataclass(frozen=True)
+class GramPoint:
+    """f_j at u as far as a solve asks: the gradient, and products with the Hessian."""
+
+    u: Tensor
+    grad: Tensor
+    factors: Factors
+
+    def hvp(self, P: Tensor) -> Tensor:
+        return self.factors.product(P)
+
+
 @dataclass(frozen=True)
 class Tall:
-    """Blocks with rows ≥ features. blocks (b,), gram AᵀA and the Cholesky factor of H, both (b, m, m)."""
+    """Blocks with rows ≥ features. blocks (b,), gram AᵀA (b, m, m), H factorised (b, m, m)."""
 
     blocks: Tensor
     gram: Tensor
-    chol: Tensor
+    factor: Tensor
+    inverted: bool
 
-    def solve(self, g: Tensor, Wg: Tensor) -> Tensor:
-        return torch.cholesky_solve(g[self.blocks], self.chol)
+    def solve(self, g: Tensor, W: Weights, shard: Shard) -> Tensor:
+        return _solved(self.factor, self.inverted, g[self.blocks])
 
 
 @dataclass(frozen=True)
 class Wide:
-    """Blocks with rows < features, none included. blocks (b,), Z = W⁻¹Aᵀ (b, m, n), Cholesky factor of S (b, n, n)."""
+    """Blocks with rows < features, none included: the piece's number, blocks (b,), S factorised (b, n, n)."""
 
+    piece: int
     blocks: Tensor
-    Z: Tensor
-    chol: Tensor
+    factor: Tensor
+    inverted: bool
 
-    def solve(self, g: Tensor, Wg: Tensor) -> Tensor:
-        return Wg[self.blocks] - self.Z @ torch.cholesky_solve(self.Z.mT @ g[self.blocks], self.chol)
+    def solve(self, g: Tensor, W: Weights, shard: Shard) -> Tensor:
+        X, c = _held(shard, self.piece)
+        Wg = W.solve(g)
+        y = _solved(self.factor, self.inverted, c * (X @ Wg[self.blocks]))
+        back = torch.zeros_like(g).index_copy(0, self.blocks, X.mT @ (c * y))
+        return (Wg - W.solve(back))[self.blocks]
 
 
 @dataclass(frozen=True)
 class Factors:
-    """H⁻¹ of every block, and the data and the weights it belongs to."""
+    """H⁻¹ of every block, and the data and the weights it belongs to; Xᵀ(cy) (B, m, 1) where Gram matrices serve."""
 
     shard: Shard
     W: Weights
     parts: tuple[Tall | Wide, ...]
+    moment: Tensor | None
 
     def solve(self, g: Tensor) -> Tensor:
         """H⁻¹g, (B, m, 1)."""
-        Wg = self.W.solve(g)
+        return self._collect(g, lambda part: part.solve(g, self.W, self.shard))
+
+    def product(self, P: Tensor) -> Tensor:
+        """AᵀAP for P (B, m, 1), by Gram matrices alone."""
+        return self._collect(P, lambda part: part.gram @ P[part.blocks])
+
+    def _collect(self, like: Tensor, of: Callable[[Any], Tensor]) -> Tensor:
         if len(self.parts) == 1:  # one piece holds the blocks in their own order
-            return self.parts[0].solve(g, Wg)
-        out = torch.empty_like(g)
+            return of(self.parts[0])
+        out = torch.zeros_like(like)
         for part in self.parts:
-            out[part.blocks] = part.solve(g, Wg)
+            out = out.index_copy(0, part.blocks, of(part))
         return out
 
 
@@ -138,30 +188,68 @@ def _factors(problem: LocalProblem, memory: Any) -> tuple[Factors, Tensor]:
     if known is not None and known.W is W:
         return known, hvps
     parts: list[Tall | Wide] = []
-    row_weights = shard.design.split(shard.row_weight)
-    for i, (piece, c) in enumerate(zip(shard.design.pieces, row_weights, strict=True)):
+    for i, piece in enumerate(shard.design.pieces):
         assert isinstance(piece, DensePiece)
-        b, n, m = piece.X.shape
-        A = c.reshape(b, n, 1).sqrt() * piece.X
+        _, n, m = piece.X.shape
         if n < m:
-            parts.append(_wide(piece.blocks, A, W, shard.blocks))
+            parts.append(Wide(i, piece.blocks, *_factorised(_small(shard, i, W))))
             hvps[piece.blocks] = n
         else:
             old = known.parts[i] if known is not None else None
-            gram = old.gram if isinstance(old, Tall) else A.mT @ A
-            parts.append(Tall(piece.blocks, gram, _cholesky(gram + W.dense()[piece.blocks])))
+            gram = old.gram if isinstance(old, Tall) else _gram(*_held(shard, i))
+            parts.append(Tall(piece.blocks, gram, *_factorised(gram + W.dense()[piece.blocks])))
             hvps[piece.blocks] = 0 if isinstance(old, Tall) else m
-    return Factors(shard, W, tuple(parts)), hvps
+    # in single precision refinement needs the residuals of the rows themselves
+    exact = shard.dtype == torch.float64 and all(isinstance(part, Tall) for part in parts)
+    moment = known.moment if known is not None else -shard.linearize(shard.zeros()).grad if exact else None
+    return Factors(shard, W, tuple(parts), moment), hvps
 
 
-def _wide(blocks: Tensor, A: Tensor, W: Weights, total: int) -> Wide:
-    """W is known as an operator on all blocks at once, so the others get zeros to solve for."""
-    _, n, m = A.shape
-    At = A.new_zeros(total, m, 1, n)
-    At[blocks, :, 0] = A.mT
-    Z = W.solve(At)[blocks, :, 0]
-    eye = torch.eye(n, dtype=A.dtype, device=A.device)
-    return Wide(blocks, Z, _cholesky(eye + A @ Z))
+def _held(shard: Shard, i: int) -> tuple[Tensor, Tensor]:
+    """X (b, n, m) and √c (b, n, 1) of a piece."""
+    X = shard.design.pieces[i].X  # type: ignore[attr-defined]
+    return X, shard.design.split(shard.row_weight)[i].reshape(*X.shape[:2], 1).sqrt()
+
+
+def _gram(X: Tensor, c: Tensor) -> Tensor:
+    """AᵀA, some rows at a time: A is as large as the data."""
+    out = X.new_zeros(X.shape[0], X.shape[2], X.shape[2])
+    for rows in _slices(X.shape[1]):
+        A = c[:, rows] * X[:, rows]
+        out.baddbmm_(A.mT, A)
+    return out
+
+
+def _small(shard: Shard, i: int, W: Weights) -> Tensor:
+    """S = I + A W⁻¹ Aᵀ (b, n, n), some columns at a time.
+
+    W is known as an operator on all blocks at once, so the others get zeros to solve for.
+    """
+    X, c = _held(shard, i)
+    blocks = shard.design.pieces[i].blocks
+    _, n, m = X.shape
+    S = torch.eye(n, dtype=X.dtype, device=X.device).repeat(len(blocks), 1, 1)
+    for rows in _slices(n):
+        At = X.new_zeros(shard.blocks, m, 1, len(range(n)[rows]))
+        At[blocks, :, 0] = (c[:, rows] * X[:, rows]).mT
+        S[:, :, rows] += c * (X @ W.solve(At)[blocks, :, 0])
+    return S
+
+
+def _slices(n: int) -> list[slice]:
+    step = max(1, -(-n // PARTS))
+    return [slice(i, min(i + step, n)) for i in range(0, n, step)]
+
+
+def _factorised(M: Tensor) -> tuple[Tensor, bool]:
+    """The Cholesky factor of M (b, k, k); on a GPU, where triangular solves are slow, the inverse. Refinement repairs
+    what that costs in digits."""
+    L = _cholesky(M)
+    return (torch.cholesky_inverse(L), True) if M.is_cuda else (L, False)
+
+
+def _solved(factor: Tensor, inverted: bool, b: Tensor) -> Tensor:
+    return factor @ b if inverted else torch.cholesky_solve(b, factor)
 
 
 def _cholesky(M: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ from auqadmm.local.base import (
     over,
     select,
 )
-from auqadmm.local.descent import descend
+from auqadmm.local.descent import Look, Step, descend, searched
 
 
 @dataclass(frozen=True)
@@ -106,12 +106,13 @@ class LBFGS:
         check_count("max_iter", self.max_iter)
 
     def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
-        start = problem.at(u0)
-        goal = Goal.of(start, reference, self.factor, self.tol)
-        return descend(self, problem, start, goal, self.max_iter)
+        return descend(self, problem, u0, reference, self.max_iter)
 
-    def direction(
-        self, problem: LocalProblem, here: Iterate, active: Tensor, goal: Goal, state: Any
+    def step(self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: Any) -> Step:
+        return searched(problem, here, look, *self._direction(problem, here, look.active, state))
+
+    def _direction(
+        self, problem: LocalProblem, here: Iterate, active: Tensor, state: Any
     ) -> tuple[Tensor, Tensor, Any]:
         """−Hg; the state is the pairs, and the iterate they lead to."""
         hvps = count(here)

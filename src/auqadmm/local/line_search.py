@@ -17,6 +17,8 @@ Shapes: B blocks, R flat rows, m features, C columns; P (B, m, C); t, slopes and
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import torch
 from torch import Tensor
 
@@ -36,48 +38,113 @@ def search(problem: LocalProblem, here: Iterate, P: Tensor, active: Tensor) -> t
     Returns the new iterate and the blocks that moved (B,). A block for which no step is better, which for a convex
     F and a descent direction happens at the limit of rounding only, stays where it is.
     """
-    line = here.point.line(P)
-    t, point = _step_lengths(problem, here, line, P, active)
-    there = problem.around(point)
-    # Where a is below the noise of slopes the unit step was taken unseen: it must show in the gradient's norm.
-    unseen = active & (_descent(here, P) <= _noise(here, P))
-    undo = (t > 0) & ~(there.finite & (~unseen | (there.grad_norm < here.grad_norm)))
-    if undo.any():
+    run = problem.shard.programs
+    ray, bracket, left = run(_first, problem, here, P, active)
+    for trial in range(1, TRIALS):
+        if not left:
+            break
+        bracket, left = run(_further, here, ray, bracket, trial % 2 == 0)
+    if left:
+        # Still descending at the lower end of the bracket (or at the start, t = 0): a small step, but a safe one.
+        bracket = run(_shortest, ray, bracket)
+    there, t, undo, any_undo = run(_arrive, problem, here, ray, bracket, active)
+    if any_undo:
         t = torch.where(undo, 0.0, t)
-        there = problem.around(line.at(t))
+        there = problem.around(ray.line.at(t))
     return there, t > 0
 
 
-def _step_lengths(problem: LocalProblem, here: Iterate, line: Line, P: Tensor, active: Tensor) -> tuple[Tensor, Point]:
-    """t (B,), zero where no step was found, and f_j there."""
+def unit_step(
+    problem: LocalProblem, here: Iterate, P: Tensor, active: Tensor
+) -> tuple[Iterate, Tensor, Tensor, Tensor]:
+    """The first trial alone, without a look: where it leads, t (B,), whether any block is to undo it, and whether any
+    needs another."""
+    ray, bracket, left = _first(problem, here, P, active)
+    there, t, _, undo = _arrive(problem, here, ray, bracket, active)
+    return there, t, undo, left
+
+
+@dataclass(frozen=True)
+class Ray:
+    """F_j along P: a = −φ'(0), its `noise`, and the part of φ' that W_j and λ_j add, linear + t·bend; all (B,)."""
+
+    line: Line
+    P: Tensor
+    a: Tensor
+    noise: Tensor
+    linear: Tensor
+    bend: Tensor
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """The last trial t and f_j there; the ends of the bracket with their slopes; the blocks that go on, all (B,)."""
+
+    t: Tensor
+    point: Point
+    slope: Tensor
+    lo: Tensor
+    slope_lo: Tensor
+    hi: Tensor
+    slope_hi: Tensor
+    open: Tensor
+
+
+def _first(problem: LocalProblem, here: Iterate, P: Tensor, active: Tensor) -> tuple[Ray, Bracket, Tensor]:
+    """The ray, and the trial of the unit step; is any block left?"""
     a = _descent(here, P)
-    noise = _noise(here, P)
     linear = dot(here.pull - problem.lam, P)
-    bend = dot(problem.W.apply(P), P)
+    ray = Ray(here.point.line(P), P, a, _noise(here, P), linear, dot(problem.W.apply(P), P))
     open_ = active & (a > 0)
-    t = open_.to(a.dtype)
-    lo, slope_lo = torch.zeros_like(a), -a
-    hi, slope_hi = torch.full_like(a, torch.inf), torch.full_like(a, torch.inf)
-    for trial in range(TRIALS):
-        point = line.at(t)
-        slope = _slope(line, point, P) + linear + t * bend
-        change = point.value - here.point.value + t * (linear + 0.5 * t * bend)
-        # Values carry rounding: a change within it cannot contradict the slopes.
-        slack = ULPS * torch.finfo(a.dtype).eps * here.point.value.abs()
-        lower = change <= slack - ARMIJO * t * a
-        finite = slope.isfinite() & point.value.isfinite()
-        good = (slope >= -SHORT * a) & ((slope <= 0) | ((slope <= PAST * a) & lower))
-        open_ = open_ & ~(finite & (good | (a <= noise)))
-        if not open_.any():
-            return t, point
-        # A trial that overflowed went too far, like one that climbs.
-        far = ~finite | (slope > 0)
-        hi, slope_hi = _update(open_ & far, t, torch.where(finite, slope, torch.inf), hi, slope_hi)
-        lo, slope_lo = _update(open_ & ~far, t, slope, lo, slope_lo)
-        t = torch.where(open_, _next(lo, slope_lo, hi, slope_hi, a, halve=trial % 2 == 1), t)
-    # Still descending at the lower end of the bracket (or at the start, t = 0): a small step, but a safe one.
-    t = torch.where(open_, lo, t)
-    return t, line.at(t)
+    none = torch.full_like(a, torch.inf)
+    zero = torch.zeros_like(a)
+    return ray, *_tried(here, ray, open_.to(a.dtype), zero, -a, none, none, open_)
+
+
+def _further(here: Iterate, ray: Ray, at: Bracket, halve: bool) -> tuple[Bracket, Tensor]:
+    """The bracket made narrower (or a longer step), and a trial within."""
+    # A trial that overflowed went too far, like one that climbs.
+    finite = at.slope.isfinite() & at.point.value.isfinite()
+    far = ~finite | (at.slope > 0)
+    hi, slope_hi = _update(at.open & far, at.t, torch.where(finite, at.slope, torch.inf), at.hi, at.slope_hi)
+    lo, slope_lo = _update(at.open & ~far, at.t, at.slope, at.lo, at.slope_lo)
+    t = torch.where(at.open, _next(lo, slope_lo, hi, slope_hi, ray.a, halve), at.t)
+    return _tried(here, ray, t, lo, slope_lo, hi, slope_hi, at.open)
+
+
+def _tried(
+    here: Iterate, ray: Ray, t: Tensor, lo: Tensor, slope_lo: Tensor, hi: Tensor, slope_hi: Tensor, open_: Tensor
+) -> tuple[Bracket, Tensor]:
+    """A trial at t: which blocks it does not satisfy."""
+    point, a = ray.line.at(t), ray.a
+    slope = _slope(ray.line, point, ray.P) + ray.linear + t * ray.bend
+    change = point.value - here.point.value + t * (ray.linear + 0.5 * t * ray.bend)
+    # Values carry rounding: a change within it cannot contradict the slopes.
+    slack = ULPS * torch.finfo(a.dtype).eps * here.point.value.abs()
+    lower = change <= slack - ARMIJO * t * a
+    finite = slope.isfinite() & point.value.isfinite()
+    good = (slope >= -SHORT * a) & ((slope <= 0) | ((slope <= PAST * a) & lower))
+    open_ = open_ & ~(finite & (good | (a <= ray.noise)))
+    return Bracket(t, point, slope, lo, slope_lo, hi, slope_hi, open_), open_.any()
+
+
+def _shortest(ray: Ray, at: Bracket) -> Bracket:
+    """The lower end, where no trial was good."""
+    finite = at.slope.isfinite() & at.point.value.isfinite()
+    lo, _ = _update(at.open & finite & (at.slope <= 0), at.t, at.slope, at.lo, at.slope_lo)
+    t = torch.where(at.open, lo, at.t)
+    return replace(at, t=t, point=ray.line.at(t))
+
+
+def _arrive(
+    problem: LocalProblem, here: Iterate, ray: Ray, at: Bracket, active: Tensor
+) -> tuple[Iterate, Tensor, Tensor, Tensor]:
+    """The iterate at the end of the step; the blocks in which it is to be undone, and whether there are any."""
+    there = problem.around(at.point)
+    # Where a is below the noise of slopes the unit step was taken unseen: it must show in the gradient's norm.
+    unseen = active & (ray.a <= ray.noise)
+    undo = (at.t > 0) & ~(there.finite & (~unseen | (there.grad_norm < here.grad_norm)))
+    return there, at.t, undo, undo.any()
 
 
 def _next(lo: Tensor, slope_lo: Tensor, hi: Tensor, slope_hi: Tensor, a: Tensor, halve: bool) -> Tensor:

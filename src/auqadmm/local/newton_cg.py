@@ -8,6 +8,9 @@ separable data included. η falls with the gradient, so convergence is superline
 only, solved to the target at once.
 ∇²f_j is averaged over the last step's length (`secant`), which carries Newton's method over the corners of a hinge.
 
+Blocks whose system is solved wait for the others. A GPU does a few steps before the host looks who is left: a step
+too many costs less than a look, and changes nothing.
+
 Reference: J. Nocedal, S. J. Wright, Numerical Optimization, 2nd ed., section 7.1; R. S. Dembo, S. C. Eisenstat,
 T. Steihaug, SIAM J. Numer. Anal. 19 (1982).
 
@@ -16,13 +19,13 @@ Shapes: B blocks, m features, C columns; vectors (B, m, C), one number per block
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from auqadmm.core.weights import Weights
 from auqadmm.local.base import (
     Goal,
     Iterate,
@@ -31,12 +34,17 @@ from auqadmm.local.base import (
     check_count,
     check_tolerance,
     dot,
+    norm,
     over,
     select,
 )
-from auqadmm.local.descent import descend
+from auqadmm.local.descent import Look, Step, descend, looked, searched
+from auqadmm.local.line_search import unit_step
 from auqadmm.local.secant import averaged
-from auqadmm.problem.rows import Point
+from auqadmm.problem.rows import Hessian, Point
+
+# conjugate-gradient steps of a GPU before the host looks for the first time, where the last such system tells no better
+FIRST = 4
 
 
 @dataclass(frozen=True)
@@ -64,58 +72,125 @@ class NewtonCG:
         check_count("max_cg", self.max_cg)
 
     def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
-        start = problem.at(u0)
-        goal = Goal.of(start, reference, self.factor, self.tol)
-        return descend(self, problem, start, goal, self.max_iter)
+        return descend(self, problem, u0, reference, self.max_iter)
 
-    def direction(
-        self, problem: LocalProblem, here: Iterate, active: Tensor, goal: Goal, state: Any
-    ) -> tuple[Tensor, Tensor, Any]:
-        """The Newton direction of the active blocks, as far as it pays to know it; the state is the last point."""
-        quadratic = problem.shard.loss.quadratic
-        model = here.point if quadratic else averaged(here.point, state)
-        precondition = problem.preconditioner(model)
-        enough = 0.5 * goal.at(here)
-        if goal.share is not None or not quadratic:
-            eta = (here.grad_norm / here.scale).sqrt().clamp(max=0.1)
-            enough = torch.maximum(enough, eta * here.grad_norm)
-        P, hvps = _conjugate_gradients(problem, model, here.grad, precondition, active, enough, self.max_cg)
-        # Rounding may spoil the direction of a system at the edge of singularity; the gradient always descends.
-        descends = dot(here.grad, P) < 0
-        return select(descends, P, -precondition(here.grad)), hvps, here.point
+    def step(self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: Any) -> Step:
+        """One Newton step of the active blocks; the state is the last point, where the next will ask for it.
+
+        Direction, unit step and arrival go to a GPU at one go, in the hope that the system takes no more steps than
+        last time and the unit step is good. It mostly is.
+        """
+        run, key = problem.shard.programs, (NewtonCG, look.round)
+        system, way = run(_begin, problem, here, state, look.active, goal)
+        steps = min(run.notes.get(key, FIRST), self.max_cg) if run.active else 1
+        last = here.point if here.u.shape[2] == 1 else None  # what `averaged` will look back to
+        while True:
+            way = run.repeat(_advance, steps, way, system, problem, self.max_cg)
+            if not run.active:
+                if way.open.any():
+                    continue
+                P = _descending(here, system, way)
+                return searched(problem, here, look, P, way.hvps, last)
+            leap = run(_arrive, problem, here, system, way, look.active, look.alive, look.checked, goal)
+            needed, short, further, undo, active, doubt = leap.told.tolist()
+            steps = max(2, needed // 4)
+            if not short:
+                break
+        run.notes[key] = needed
+        if further or undo:
+            return searched(problem, here, look, leap.P, way.hvps, last)
+        return Step(leap.there, leap.moved, way.hvps, last, look=replace(leap.look, told=(active, doubt)))
 
 
-def _conjugate_gradients(
-    problem: LocalProblem,
-    model: Point,
-    grad: Tensor,
-    precondition: Callable[[Tensor], Tensor],
-    active: Tensor,
-    enough: Tensor,
-    max_cg: int,
-) -> tuple[Tensor, Tensor]:
-    """Solve (∇²f_j + W_j)P = −∇F_j to residual `enough` (B,), from P = 0: every step of it is a descent direction."""
-    P = torch.zeros_like(grad)
-    r = select(active, -grad, P)
-    p = precondition(r)
-    rz = dot(r, p)
+@dataclass(frozen=True)
+class System:
+    """(∇²f_j + W_j)P = −∇F_j, what to precondition it with, and the norm of a residual that will do (B,)."""
+
+    hessian: Hessian
+    precondition: Weights
+    enough: Tensor
+
+
+@dataclass(frozen=True)
+class Way:
+    """On the way to the solution, from P = 0: every P on it descends.
+
+    r is the residual, p the direction, rz = ⟨r, z⟩ with z the preconditioned residual; `open` (B,) the blocks that
+    go on.
+    """
+
+    P: Tensor
+    r: Tensor
+    p: Tensor
+    rz: Tensor
+    open: Tensor
+    hvps: Tensor
+
+
+def _begin(problem: LocalProblem, here: Iterate, last: Point | None, active: Tensor, goal: Goal) -> tuple[System, Way]:
+    quadratic = problem.shard.loss.quadratic
+    model = here.point if quadratic else averaged(here.point, last)
+    precondition = problem.preconditioner(model)
+    enough = 0.5 * goal.at(here)
+    if goal.share is not None or not quadratic:
+        eta = (here.grad_norm / here.scale).sqrt().clamp(max=0.1)
+        enough = torch.maximum(enough, eta * here.grad_norm)
+    zero = torch.zeros_like(here.grad)
+    r = select(active, -here.grad, zero)
+    p = precondition.solve(r)
     hvps = torch.zeros_like(active, dtype=torch.int64)
-    open_ = active
-    for _ in range(max_cg):
-        Hp = problem.hvp(model, p)
-        hvps = hvps + open_
-        curvature = dot(p, Hp)
-        # Not positive, or NaN: p is at the level of rounding, or the data overflow. Keep what there is.
-        good = open_ & (curvature > 0) & curvature.isfinite()
-        alpha = over(torch.where(good, rz / curvature, 0.0), P)
-        P = P + alpha * p
-        r = select(good, r - alpha * Hp, r)
-        z = precondition(r)
-        rz_next = dot(r, z)
-        open_ = good & (problem.norm(r) > enough)
-        if not open_.any():
-            break
-        beta = over(torch.where(open_, rz_next / rz, 0.0), P)
-        p = select(open_, z + beta * p, p.new_zeros(()))
-        rz = rz_next
-    return P, hvps
+    return System(model.hessian, precondition, enough), Way(zero, r, p, dot(r, p), active.clone(), hvps)
+
+
+def _advance(at: Way, system: System, problem: LocalProblem, limit: int) -> Way:
+    """One step of conjugate gradients in the open blocks; it changes nothing in the others."""
+    Hp = problem.hvp(system.hessian, at.p)
+    hvps = at.hvps + at.open
+    curvature = dot(at.p, Hp)
+    # Not positive, or NaN: p is at the level of rounding, or the data overflow. Keep what there is.
+    good = at.open & (curvature > 0) & curvature.isfinite()
+    alpha = over(torch.where(good, at.rz / curvature, 0.0), Hp)
+    r = torch.addcmul(at.r, alpha, Hp, value=-1)  # of a block that is not good, no matter what
+    z = system.precondition.solve(r)
+    rz = dot(r, z)
+    size = rz.clamp(min=0).sqrt() if problem.curved else norm(r)
+    left = good & (size > system.enough) & (hvps < limit)
+    beta = over(torch.where(left, rz / at.rz, 0.0), Hp)
+    p = select(left, torch.addcmul(z, beta, at.p), Hp.new_zeros(()))
+    return Way(torch.addcmul(at.P, alpha, at.p), r, p, rz, left, hvps)
+
+
+def _descending(here: Iterate, system: System, way: Way) -> Tensor:
+    """Rounding may spoil the direction of a system at the edge of singularity; the gradient always descends."""
+    descends = dot(here.grad, way.P) < 0
+    return select(descends, way.P, -system.precondition.solve(here.grad))
+
+
+@dataclass(frozen=True)
+class Leap:
+    """The unit step along P; `told`: steps of conjugate gradients, any block left there?, unit step not good?, undo?,
+    and of `look`: any active?, any in doubt?"""
+
+    P: Tensor
+    there: Iterate
+    moved: Tensor
+    look: Look
+    told: Tensor
+
+
+def _arrive(
+    problem: LocalProblem,
+    here: Iterate,
+    system: System,
+    way: Way,
+    active: Tensor,
+    alive: Tensor,
+    checked: Tensor,
+    goal: Goal,
+) -> Leap:
+    P = select(active, _descending(here, system, way), here.u.new_zeros(()))
+    there, t, undo, further = unit_step(problem, here, P, active)
+    moved = t > 0
+    after = looked(goal, there, alive & (moved | ~active), checked)
+    flags = (way.open.any(), further, undo, *after.any.unbind())
+    return Leap(P, there, moved, after, torch.stack([way.hvps.max(), *(x.long() for x in flags)]))

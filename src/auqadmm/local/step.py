@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from auqadmm.core.lowrank import LowRank
 from auqadmm.core.weights import Weights
 from auqadmm.local.base import LocalProblem, LocalSolution, LocalSolver
 from auqadmm.local.direct import Direct
@@ -34,6 +35,8 @@ class LocalStep:
     ) -> LocalSolution:
         """`accuracy` < 1 tightens a tolerance that follows the outer residuals; a fixed one stays."""
         solver = self.solver
+        if isinstance(W, LowRank):
+            W.ready()
         if accuracy != 1.0 and isinstance(solver, Direct | NewtonCG | LBFGS):
             solver = replace(solver, factor=accuracy * solver.factor)
         return solver.solve(LocalProblem(shard, W, v, lam), u, reference, memory)

@@ -22,6 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+# Work on copies of the data, such as their squares, goes part by part.
+PARTS = 8
 # A block joins a piece when padding it to the piece's height adds at most this share of rows.
 PADDING = 0.25
 
@@ -61,7 +63,13 @@ class DensePiece:
         return self.X.mT @ self._stack(z)
 
     def adjoint_squared(self, z: Tensor) -> Tensor:
-        return self.X.square().mT @ self._stack(z)
+        # some rows of every block at a time: the squares of all of them are as large as the data
+        z = self._stack(z)
+        step = max(1, -(-self.X.shape[1] // PARTS))
+        out = z.new_zeros(z.shape[0], self.X.shape[2], z.shape[2])
+        for i in range(0, self.X.shape[1], step):
+            out = torch.baddbmm(out, self.X[:, i : i + step].square().mT, z[:, i : i + step])
+        return out
 
     def forward_squared(self, u: Tensor) -> Tensor:
         return (self.X.square() @ u).reshape(self.rows, u.shape[-1])

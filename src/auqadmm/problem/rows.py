@@ -38,6 +38,12 @@ class Line(ABC):
         """The point u + t·P, t (B,)."""
 
 
+class Hessian(Protocol):
+    """∇²f_j of every block at some point."""
+
+    def hvp(self, P: Tensor) -> Tensor: ...
+
+
 class Point(ABC):
     """f_j and its derivatives at u (B, m, C), for every block of a shard."""
 
@@ -56,6 +62,11 @@ class Point(ABC):
     @abstractmethod
     def hvp(self, P: Tensor) -> Tensor:
         """∇²f_j(u_j)[P_j] for P (B, m, C) or (B, m, C, k), in the shape of P."""
+
+    @property
+    def hessian(self) -> Hessian:
+        """What `hvp` needs, and no more: for many products at one point."""
+        return self
 
     @abstractmethod
     def hessian_diagonal(self) -> Tensor:
@@ -97,6 +108,8 @@ class Loss(ABC):
     """What y holds: `"real"` numbers, `"binary"` ±1, or `"classes"` 0 … K−1."""
     quadratic: ClassVar[bool] = False
     """Whether the Hessian is the same at every u."""
+    recordable: ClassVar[bool] = False
+    """Whether what it computes never looks at the values of tensors (`core/programs.py`)."""
 
     def __post_init__(self) -> None:
         if self.reduction not in REDUCTIONS:
@@ -130,6 +143,10 @@ class Curvature(Protocol):
         """Σ_i a_i φ''(z_i) over the rows of each block, (B, C, C)."""
         ...
 
+    def weighted(self, c: Tensor) -> Curvature:
+        """c_i φ''(z_i), with c (R,); exactly 0 where c_i is."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class DiagonalCurvature:
@@ -146,23 +163,45 @@ class DiagonalCurvature:
     def total(self, design: Design, a: Tensor) -> Tensor:
         return torch.diag_embed(design.sum_rows(a[:, None] * self.h))
 
+    def weighted(self, c: Tensor) -> DiagonalCurvature:
+        return DiagonalCurvature(_times(c, self.h))
+
 
 @dataclass(frozen=True, eq=False)
 class SoftmaxCurvature:
-    """φ'' = diag(p) − ppᵀ, with the probabilities p (R, C)."""
+    """φ'' = diag(q) − qpᵀ, with the probabilities p (R, C), and q = p times the weight of a row (p itself: None)."""
 
     p: Tensor
+    q: Tensor | None = None
 
     def apply(self, P: Tensor) -> Tensor:
         p = _beside(self.p, P)
-        return p * (P - (p * P).sum(1, keepdim=True))
+        q = p if self.q is None else _beside(self.q, P)
+        return q * (P - (p * P).sum(1, keepdim=True))
 
     def diagonal(self) -> Tensor:
-        return self.p * (1 - self.p)
+        return (self.p if self.q is None else self.q) * (1 - self.p)
 
     def total(self, design: Design, a: Tensor) -> Tensor:
-        weighted = a[:, None] * self.p
+        weighted = a[:, None] * (self.p if self.q is None else self.q)
         return torch.diag_embed(design.sum_rows(weighted)) - design.inner(weighted, self.p)
+
+    def weighted(self, c: Tensor) -> SoftmaxCurvature:
+        return SoftmaxCurvature(self.p, _times(c, self.p if self.q is None else self.q))
+
+
+@dataclass(frozen=True, eq=False)
+class RowHessian:
+    """∇²f_j[P] = Xᵀ(c φ'' XP): the curvature carries the weights of rows."""
+
+    design: Design
+    curvature: Curvature
+
+    def hvp(self, P: Tensor) -> Tensor:
+        return self.design.adjoint(self.curvature.apply(self.design.forward(P)))
+
+    def diagonal(self) -> Tensor:
+        return self.design.adjoint_squared(self.curvature.diagonal())
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,6 +219,8 @@ class RowLoss(Loss):
 
     Slope and curvature take s = `prepare(z)` in place of z: what they share is computed once per point.
     """
+
+    recordable: ClassVar[bool] = True
 
     def prepare(self, z: Tensor) -> Tensor:
         """What slope and curvature have in common: z itself unless it pays to say more."""
@@ -248,12 +289,15 @@ class RowPoint(Point):
         trace = torch.where(c == 0, 0.0, c * curvature.diagonal().sum(1))
         return RowModel(trace, design.sum_rows(squares * trace), curvature.total(design, c * squares))
 
+    @cached_property
+    def hessian(self) -> RowHessian:
+        return RowHessian(self.shard.design, self.curvature.weighted(self.shard.row_weight))
+
     def hvp(self, P: Tensor) -> Tensor:
-        design = self.shard.design
-        return design.adjoint(self._weigh(self.curvature.apply(design.forward(P))))
+        return self.hessian.hvp(P)
 
     def hessian_diagonal(self) -> Tensor:
-        return self.shard.design.adjoint_squared(self._weigh(self.curvature.diagonal()))
+        return self.hessian.diagonal()
 
     def line(self, P: Tensor) -> RowLine:
         design = self.shard.design
@@ -269,8 +313,7 @@ class RowPoint(Point):
 
     def _weigh(self, x: Tensor) -> Tensor:
         """c_i x_i; a row of weight 0 adds exactly 0, even where its x_i is infinite."""
-        c = _beside(self.shard.row_weight, x)
-        return torch.where(c == 0, 0.0, c * x)
+        return _times(self.shard.row_weight, x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,6 +329,12 @@ class RowLine(Line):
         u = start.u + t[:, None, None] * self.P
         t_row = t[start.shard.design.block_of_row, None]
         return RowPoint(start.loss, start.shard, u, start.z + t_row * self.XP)
+
+
+def _times(c: Tensor, x: Tensor) -> Tensor:
+    """c_i x_i, and 0 where c_i is 0, whatever x_i."""
+    c = _beside(c, x)
+    return torch.where(c == 0, 0.0, c * x)
 
 
 def _beside(x: Tensor, like: Tensor) -> Tensor:

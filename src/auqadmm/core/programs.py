@@ -1,0 +1,221 @@
+"""Functions of tensors that a GPU runs as one CUDA graph: launched once, not operation by operation.
+
+The tensors of a local solve are small, and starting a kernel takes longer than running it. A function that was called
+a few times with arguments of the same form (types, shapes, settings) is recorded, and replayed from then on: inputs
+are copied to where the recording reads them, outputs to new tensors, so that a call stays a pure function. Without
+CUDA, with autograd, or where a recording is not possible (an operation that waits for the host), the function is
+simply called.
+
+What a function may do: anything that does not look at the values of tensors. Numbers among its arguments, and whatever
+is listed in `Programs.fixed` (the data), belong to its form. Objects are taken apart by their attributes, caches
+included.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+import weakref
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# calls before the recording: libraries set themselves up in the first
+WARM = 1
+# forms of arguments that are recorded for one function; a function that is never called twice alike has none
+FORMS = 16
+# tensors of more numbers are read where they lie instead of being copied: a call with others is another form
+LARGE = 2**22
+
+
+class Programs:
+    """Recordings that belong together, kept as long as this object. `fixed`: objects that are never copied."""
+
+    def __init__(self, device: torch.device, fixed: tuple[Any, ...] = ()) -> None:
+        self.fixed = {id(x): x for x in fixed}
+        self.active = device.type == "cuda" and os.environ.get("AUQADMM_GRAPHS", "1") != "0"
+        self.calls: dict[Hashable, int] = {}
+        self.recorded: dict[Hashable, _Recording | None] = {}
+        self.forms: dict[Callable[..., Any], int] = {}
+        self.large: dict[Callable[..., Any], Hashable] = {}
+        self.pool: Any = None
+        self.notes: dict[Hashable, int] = {}  # what callers learned about speed; no result may depend on it
+
+    def __call__(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """fn(*args)."""
+        recording, taken = self._recording(fn, args, loop=False)
+        return fn(*args) if recording is None else recording(taken)
+
+    def repeat(self, fn: Callable[..., Any], times: int, state: Any, *args: Any) -> Any:
+        """state ← fn(state, *args), that many times; fn returns a state of the same form."""
+        recording, taken = self._recording(fn, (state, *args), loop=True)
+        if recording is not None:
+            return recording(taken, times)
+        for _ in range(times):
+            state = fn(state, *args)
+        return state
+
+    def _recording(self, fn: Callable[..., Any], args: Any, loop: bool) -> tuple[_Recording | None, list[Tensor]]:
+        """The recording of such a call, if there is one or its time has come; and the tensors to call it with."""
+        if not self.active or torch.cuda.is_current_stream_capturing():
+            return None, []
+        taken = _Taken(self.fixed)
+        form = (fn, taken.form(args))
+        if form in self.recorded:
+            return self.recorded[form], taken.tensors
+        self.calls[form] = self.calls.get(form, 0) + 1
+        if self.calls[form] <= WARM or self.forms.get(fn, 0) >= FORMS:
+            return None, []
+        self.forms[fn] = self.forms.get(fn, 0) + 1
+        if taken.large:  # of the recordings that hold large tensors only the last is kept
+            self.forget(self.large.pop(fn, None))
+            self.large[fn] = form
+        self.pool = self.pool or torch.cuda.graph_pool_handle()
+        try:
+            self.recorded[form] = _Recording.of(fn, args, taken, self.pool, loop)
+        except RuntimeError:  # waits for the host, or has no memory left
+            self.recorded[form] = None
+        return self.recorded[form], taken.tensors
+
+    def forget(self, form: Hashable) -> None:
+        if self.recorded.pop(form, None) is not None:
+            self.forms[form[0]] -= 1  # type: ignore[index]
+
+
+class _Taken:
+    """Arguments taken apart: a hashable form, and the tensors in it, each once."""
+
+    def __init__(self, fixed: dict[int, Any]) -> None:
+        self.fixed = fixed
+        self.large = False
+        self.tensors: list[Tensor] = []
+        self.places: dict[int, int] = {}
+
+    def form(self, x: Any) -> Hashable:
+        if isinstance(x, Tensor):
+            return self._tensor(x)
+        if x is None or isinstance(x, bool | int | float | str | torch.dtype | torch.device | torch.Size):
+            return x
+        if isinstance(x, tuple | list):
+            return (type(x), *map(self.form, x))
+        if isinstance(x, dict):
+            return (dict, *((key, self.form(value)) for key, value in x.items()))
+        if id(x) in self.fixed or callable(x) or not hasattr(x, "__dict__"):
+            return ("fixed", id(x))
+        return (type(x), *((name, self.form(value)) for name, value in vars(x).items()))
+
+    def _tensor(self, x: Tensor) -> Hashable:
+        if x.numel() > LARGE:
+            self.large = True
+            return ("fixed", id(x))
+        place = self.places.setdefault(id(x), len(self.tensors))
+        if place == len(self.tensors):
+            self.tensors.append(x)
+        return (place, x.shape, x.stride(), x.dtype, x.device)
+
+
+def _rebuilt(x: Any, fixed: dict[int, Any], tensors: Iterator[Tensor], known: dict[int, Tensor]) -> Any:
+    """A copy of x with other tensors in it, taken in the order in which `_Taken` found them."""
+    if isinstance(x, Tensor):
+        if x.numel() > LARGE:
+            return x
+        if id(x) not in known:
+            known[id(x)] = next(tensors)
+        return known[id(x)]
+    if isinstance(x, tuple | list):
+        parts = [_rebuilt(part, fixed, tensors, known) for part in x]
+        return type(x)(parts) if not hasattr(x, "_fields") else type(x)(*parts)
+    if isinstance(x, dict):
+        return {key: _rebuilt(value, fixed, tensors, known) for key, value in x.items()}
+    if x is None or id(x) in fixed or callable(x) or not hasattr(x, "__dict__") or isinstance(x, torch.Size):
+        return x
+    copy = object.__new__(type(x))
+    copy.__dict__.update({name: _rebuilt(value, fixed, tensors, known) for name, value in vars(x).items()})
+    return copy
+
+
+@dataclass
+class _Recording:
+    """One recorded call: where it reads, the graph, what it wrote. The state of a loop is read and written in place."""
+
+    fixed: dict[int, Any]
+    kept: Any  # the arguments it was recorded with: their fixed parts must not die, ids would be used again
+    read: list[Tensor]  # the memory behind each input, without expanded axes
+    graph: Any
+    result: Any
+    wrote: list[Tensor]
+    state: int  # so many of the inputs are the state of a loop
+    last: list[Callable[[], Tensor | None]]
+
+    @classmethod
+    def of(cls, fn: Callable[..., Any], args: Any, taken: _Taken, pool: Any, loop: bool) -> _Recording:
+        read = [_dense(x).clone(memory_format=torch.preserve_format) for x in taken.tensors]
+        inputs = [base.expand(x.shape) for base, x in zip(read, taken.tensors, strict=True)]
+        own = _rebuilt(args, taken.fixed, iter(inputs), {})
+        graph = torch.cuda.CUDAGraph()
+        here, aside = torch.cuda.current_stream(), _aside(taken.tensors[0].device)
+        aside.wait_stream(here)
+        with warnings.catch_warnings(), torch.cuda.stream(aside):
+            warnings.simplefilter("ignore")  # a recording that failed is empty, and says so
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                result = fn(*own)
+                found = _Taken(taken.fixed)
+                found.form(result)
+                if loop:
+                    _back(read, own[0], found.tensors, taken.fixed)
+            finally:
+                graph.capture_end()
+        here.wait_stream(aside)
+        state = len(found.tensors) if loop else 0
+        wrote = read[:state] if loop else found.tensors
+        return cls(taken.fixed, own, read, graph, result, wrote, state, [_nothing] * len(read))
+
+    def __call__(self, tensors: list[Tensor], times: int = 1) -> Any:
+        # tensors are never written to, so what was copied for the call before need not be copied again
+        news = [i for i, x in enumerate(tensors) if self.last[i]() is not x]
+        _copy([self.read[i] for i in news], [_dense(tensors[i]) for i in news])
+        for i in news:
+            self.last[i] = weakref.ref(tensors[i]) if i >= self.state else _nothing
+        for _ in range(times):
+            self.graph.replay()
+        out = [torch.empty_like(x, memory_format=torch.preserve_format) for x in self.wrote]
+        _copy(out, self.wrote)
+        return _rebuilt(self.result, self.fixed, iter(out), {})
+
+
+def _back(read: list[Tensor], state: Any, new: list[Tensor], fixed: dict[int, Any]) -> None:
+    """Write the new state where the old one is read."""
+    old = _Taken(fixed)
+    old.form(state)
+    if [x.shape for x in old.tensors] != [x.shape for x in new]:
+        raise RuntimeError("the state changed its form")
+    _copy(read[: len(new)], new)
+
+
+def _nothing() -> None:
+    return None
+
+
+@cache
+def _aside(device: torch.device) -> Any:
+    """The stream on which everything is recorded: libraries keep a workspace per stream."""
+    return torch.cuda.Stream(device)
+
+
+def _dense(x: Tensor) -> Tensor:
+    """x without its expanded axes: every number once."""
+    if 0 not in x.stride():
+        return x
+    return x.as_strided([1 if s == 0 else n for n, s in zip(x.shape, x.stride(), strict=True)], x.stride())
+
+
+def _copy(to: list[Tensor], source: list[Tensor]) -> None:
+    """Many copies in few launches, one per dtype."""
+    for dtype in {x.dtype for x in to}:
+        pairs = [(a, b) for a, b in zip(to, source, strict=True) if a.dtype == dtype]
+        torch._foreach_copy_([a for a, _ in pairs], [b for _, b in pairs])
