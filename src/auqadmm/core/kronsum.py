@@ -68,12 +68,12 @@ class KroneckerSum:
         """m and C."""
         return self.parts.d.shape[1], self.parts.S.shape[-1]
 
+    @cached_property
+    def product(self) -> Product:
+        return Product(self.G, self.Q, self.parts.S, self.kappa, self.parts.F)
+
     def apply(self, x: Tensor) -> Tensor:
-        F, S = self.parts.F, self.parts.S
-        known = (self.G.mT @ x).reshape(len(S), -1, x.shape[1]) @ S
-        rest = x if F is None else F @ x
-        rest = (rest[:, None, :] @ self.Q)[:, 0]
-        return self.G @ known.flatten(0, 1) + (rest if F is None else F.mT @ rest) + self.kappa * x
+        return self.product(x)
 
     @cached_property
     def diagonal(self) -> Tensor:
@@ -171,6 +171,48 @@ class KroneckerSum:
         K = (self.G * q.repeat_interleave(r)) @ self.G.mT
         K = K + (torch.diag(rest) if F is None else F.mT @ (rest[:, None] * F))
         return K + self.kappa * torch.eye(len(rest), dtype=K.dtype, device=K.device)
+
+
+@dataclass(frozen=True)
+class Product:
+    """x ↦ Kx + h∘x, in the shape of x: G (m, R), Q (m, C, C), S (N, C, C), h (m, C) or nothing."""
+
+    G: Tensor
+    Q: Tensor
+    S: Tensor
+    kappa: Tensor
+    F: Basis
+    h: Tensor | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = x.reshape(self.Q.shape[:2])
+        known = (self.G.mT @ y).reshape(len(self.S), -1, y.shape[1]) @ self.S
+        rest = y if self.F is None else self.F @ y
+        rest = (rest[:, None, :] @ self.Q)[:, 0]
+        y = self.G @ known.flatten(0, 1) + (rest if self.F is None else self.F.mT @ rest) + self.kappa * y
+        y = y.reshape(x.shape)
+        return y if self.h is None else y + self.h * x
+
+
+@dataclass(frozen=True)
+class Outside:
+    """An inverse that acts on x as it is outside; a joint weight sees (m·C, 1)."""
+
+    inverse: Inverse
+    shape: tuple[int, int]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.inverse(x.reshape(self.shape)).reshape(x.shape)
+
+
+@dataclass(frozen=True)
+class Jacobi:
+    """x ↦ x / D."""
+
+    D: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x / self.D
 
 
 @dataclass(frozen=True)

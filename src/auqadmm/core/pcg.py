@@ -14,44 +14,103 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+
+from auqadmm.core.programs import Programs
 
 Operator = Callable[[Tensor], Tensor]
 
 RESTARTS = 8
 
 
+@dataclass(frozen=True)
+class Run:
+    """Conjugate gradients on the way: ry = ⟨r, Mr⟩, steps so far, `open` while they go on, `sound` while A and M are
+    positive; numbers are tensors."""
+
+    x: Tensor
+    r: Tensor
+    p: Tensor
+    ry: Tensor
+    steps: Tensor
+    open: Tensor
+    sound: Tensor
+
+
 def cg(
-    apply: Operator, precondition: Operator, b: Tensor, tol: float, max_iter: int, relative: float = 0.0
+    apply: Operator,
+    precondition: Operator,
+    b: Tensor,
+    tol: float,
+    max_iter: int,
+    relative: float = 0.0,
+    programs: Programs | None = None,
 ) -> tuple[Tensor, int, bool]:
     """x with r = b − Ax, ‖r‖ ≤ tol or ⟨r, Mr⟩ ≤ relative²·⟨b, Mb⟩ by the recursion, from x = 0.
 
     With a good preconditioner M the second is the error in the energy norm, which sees the directions in which A is
     small. Returns x, the number of iterations, and whether A and M were positive on the way; if not, x is the last
-    iterate for which they were.
+    iterate for which they were. With `programs` a GPU does several steps between two looks of the host.
     """
-    x, r = b.new_zeros(b.shape), b
+    y = precondition(b)
+    ry = (b * y).sum()
+    enough = torch.stack([b.new_full((), tol), relative**2 * ry])
+    zero = torch.zeros((), dtype=torch.int64, device=b.device)
+    sound = torch.ones((), dtype=torch.bool, device=b.device)
+    run = Run(torch.zeros_like(b), b, y, ry, zero, ~_enough(b, ry, enough), sound)
+    several = programs is not None and programs.active
+    steps = programs.notes.get(cg, 4) if programs is not None and several else 1
+    done, left, fine = _told(run)
+    while left and done < max_iter:
+        steps = min(steps, max_iter - done)
+        if programs is not None and several:
+            run = programs.repeat(_step, steps, run, apply, precondition, enough)
+        else:
+            run = _step(run, apply, precondition, enough)
+        done, left, fine = _told(run)
+        steps = max(2, done // 4) if several else 1
+    if programs is not None:
+        programs.notes[cg] = max(done, 2)
+    return run.x, int(done), bool(fine)
+
+
+def _step(at: Run, apply: Operator, precondition: Operator, enough: Tensor) -> Run:
+    """One step while it goes on; it changes nothing afterwards."""
+    q = apply(at.p)
+    curvature = (at.p * q).sum()
+    # not positive: rounding, or numbers that are none
+    sound = (at.ry > 0) & (curvature > 0) & curvature.isfinite()
+    go = at.open & sound
+    step = torch.where(go, at.ry / curvature, 0.0)
+    x = torch.where(go, at.x + step * at.p, at.x)
+    r = torch.where(go, at.r - step * q, at.r)
     y = precondition(r)
-    p, ry = y, (r * y).sum()
-    enough = relative**2 * float(ry)
-    for k in range(max_iter):
-        if float(r.norm()) <= tol or 0 < float(ry) <= enough:
-            return x, k, True
-        q = apply(p)
-        curvature = (p * q).sum()
-        if not (float(ry) > 0 and 0 < float(curvature) < math.inf):  # rounding, or numbers that are none
-            return x, k, False
-        step = ry / curvature
-        x, r = x + step * p, r - step * q
-        y = precondition(r)
-        ry, old = (r * y).sum(), ry
-        p = y + (ry / old) * p
-    return x, max_iter, True
+    ry = (r * y).sum()
+    p = torch.where(go, y + (ry / at.ry) * at.p, at.p)
+    left = go & ~_enough(r, ry, enough)
+    return Run(x, r, p, torch.where(go, ry, at.ry), at.steps + go, left, at.sound & (sound | ~at.open))
+
+
+def _enough(r: Tensor, ry: Tensor, enough: Tensor) -> Tensor:
+    return (r.norm() <= enough[0]) | ((ry > 0) & (ry <= enough[1]))
+
+
+def _told(run: Run) -> list[int]:
+    """Steps, whether it goes on, whether all was sound: one look at the device."""
+    return torch.stack([run.steps, run.open.long(), run.sound.long()]).tolist()
 
 
 def solve(
-    apply: Operator, preconditioners: Sequence[Operator], b: Tensor, x: Tensor, tol: float, max_iter: int
+    apply: Operator,
+    preconditioners: Sequence[Operator],
+    b: Tensor,
+    x: Tensor,
+    tol: float,
+    max_iter: int,
+    programs: Programs | None = None,
 ) -> tuple[Tensor, float, int]:
     """x with ‖b − Ax‖ ≤ tol if rounding allows, from the given x.
 
@@ -66,7 +125,7 @@ def solve(
         for _ in range(RESTARTS):
             if residual <= tol or iterations >= max_iter:
                 return x, residual, iterations
-            step, k, sound = cg(apply, precondition, r, tol, max_iter - iterations)
+            step, k, sound = cg(apply, precondition, r, tol, max_iter - iterations, programs=programs)
             iterations += k
             trial = x + step
             r_trial = b - apply(trial)

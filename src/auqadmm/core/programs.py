@@ -14,6 +14,7 @@ included.
 from __future__ import annotations
 
 import os
+import types
 import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterator
@@ -30,6 +31,7 @@ WARM = 1
 FORMS = 16
 # tensors of more numbers are read where they lie instead of being copied: a call with others is another form
 LARGE = 2**22
+CODE = (type, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 
 
 class Programs:
@@ -104,7 +106,7 @@ class _Taken:
             return (type(x), *map(self.form, x))
         if isinstance(x, dict):
             return (dict, *((key, self.form(value)) for key, value in x.items()))
-        if id(x) in self.fixed or callable(x) or not hasattr(x, "__dict__"):
+        if id(x) in self.fixed or isinstance(x, CODE) or not hasattr(x, "__dict__"):
             return ("fixed", id(x))
         return (type(x), *((name, self.form(value)) for name, value in vars(x).items()))
 
@@ -115,7 +117,7 @@ class _Taken:
         place = self.places.setdefault(id(x), len(self.tensors))
         if place == len(self.tensors):
             self.tensors.append(x)
-        return (place, x.shape, x.stride(), x.dtype, x.device)
+        return place, _form(x)
 
 
 def _rebuilt(x: Any, fixed: dict[int, Any], tensors: Iterator[Tensor], known: dict[int, Tensor]) -> Any:
@@ -131,7 +133,7 @@ def _rebuilt(x: Any, fixed: dict[int, Any], tensors: Iterator[Tensor], known: di
         return type(x)(parts) if not hasattr(x, "_fields") else type(x)(*parts)
     if isinstance(x, dict):
         return {key: _rebuilt(value, fixed, tensors, known) for key, value in x.items()}
-    if x is None or id(x) in fixed or callable(x) or not hasattr(x, "__dict__") or isinstance(x, torch.Size):
+    if x is None or id(x) in fixed or isinstance(x, CODE) or not hasattr(x, "__dict__") or isinstance(x, torch.Size):
         return x
     copy = object.__new__(type(x))
     copy.__dict__.update({name: _rebuilt(value, fixed, tensors, known) for name, value in vars(x).items()})
@@ -149,6 +151,7 @@ class _Recording:
     result: Any
     wrote: list[Tensor]
     state: int  # so many of the inputs are the state of a loop
+    made: list[Hashable]  # the forms of new tensors like those
     last: list[Callable[[], Tensor | None]]
 
     @classmethod
@@ -173,7 +176,8 @@ class _Recording:
         here.wait_stream(aside)
         state = len(found.tensors) if loop else 0
         wrote = read[:state] if loop else found.tensors
-        return cls(taken.fixed, own, read, graph, result, wrote, state, [_nothing] * len(read))
+        made = [_form(torch.empty_like(x, memory_format=torch.preserve_format)) for x in wrote]
+        return cls(taken.fixed, own, read, graph, result, wrote, state, made, [_nothing] * len(read))
 
     def __call__(self, tensors: list[Tensor], times: int = 1) -> Any:
         # tensors are never written to, so what was copied for the call before need not be copied again
@@ -185,6 +189,8 @@ class _Recording:
             self.graph.replay()
         out = [torch.empty_like(x, memory_format=torch.preserve_format) for x in self.wrote]
         _copy(out, self.wrote)
+        for new, form in zip(out, self.made, strict=True):
+            new._auqadmm_form = form  # type: ignore[attr-defined]
         return _rebuilt(self.result, self.fixed, iter(out), {})
 
 
@@ -205,6 +211,18 @@ def _nothing() -> None:
 def _aside(device: torch.device) -> Any:
     """The stream on which everything is recorded: libraries keep a workspace per stream."""
     return torch.cuda.Stream(device)
+
+
+_KNOWN: dict[Hashable, int] = {}
+
+
+def _form(x: Tensor) -> Hashable:
+    """Shape, strides and kind of numbers, kept with the tensor: asking for them takes longer than comparing them."""
+    known = getattr(x, "_auqadmm_form", None)
+    if known is None:
+        known = _KNOWN.setdefault((x.shape, x.stride(), x.dtype, x.device), len(_KNOWN))
+        x._auqadmm_form = known  # type: ignore[attr-defined]
+    return known
 
 
 def _dense(x: Tensor) -> Tensor:

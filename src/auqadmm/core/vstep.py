@@ -15,7 +15,7 @@ Shapes: N blocks, m features, C columns; v, s, guess (m, C).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,9 +24,10 @@ from torch import Tensor
 
 from auqadmm.core import pcg
 from auqadmm.core.composite import Composite, accelerated, prox_and_slope, scale
-from auqadmm.core.kronsum import Inverse, KroneckerSum
+from auqadmm.core.kronsum import Inverse, Jacobi, KroneckerSum, Outside
 from auqadmm.core.lowrank import LowRank
 from auqadmm.core.pivot import pivot
+from auqadmm.core.programs import Programs
 
 TOLERANCE = 1e-10  # relative to ‖s‖, where none is asked for
 MAX_CG = 2000
@@ -99,9 +100,10 @@ class LowRankMetric:
         _, p = prox_and_slope(regularizer, torch.ones_like(s), gamma)
         h = (1 / p - gamma).clamp(min=0)
         b = s + (gamma + h) * regularizer.prox(torch.zeros_like(s), gamma)
-        around, D = self._K.inverse(h.reshape(self._K.shape)), self.diagonal() + h
-        preconditioners: list[Inverse] = [self._outside(around), lambda x: x / D]
-        v, residual, iterations = pcg.solve(lambda x: self.apply(x) + h * x, preconditioners, b, guess, tol, MAX_CG)
+        around = self._K.inverse(h.reshape(self._K.shape))
+        preconditioners: list[Inverse] = [self._outside(around), Jacobi(self.diagonal() + h)]
+        apply = replace(self._K.product, h=h)
+        v, residual, iterations = pcg.solve(apply, preconditioners, b, guess, tol, MAX_CG, self._programs)
         return VStep(v, residual, iterations)
 
     def _restricted(self, active: Tensor, h: Tensor) -> Inverse:
@@ -109,8 +111,11 @@ class LowRankMetric:
         return self._outside(self._K.restricted(active.reshape(inside), h.reshape(inside)))
 
     def _outside(self, inverse: Inverse) -> Inverse:
-        """An inverse that acts on (m, C) as it is outside; a joint weight sees (m·C, 1)."""
-        return lambda x: inverse(x.reshape(self._K.shape)).reshape(x.shape)
+        return Outside(inverse, self._K.shape)
+
+    @cached_property
+    def _programs(self) -> Programs:
+        return Programs(self.parts.d.device)
 
     @cached_property
     def _K(self) -> KroneckerSum:

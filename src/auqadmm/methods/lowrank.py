@@ -143,8 +143,10 @@ class AUQLR:
             lam_sum = sums["lam_sum"] if metric is None else metric.apply(shared.v) - server.z
             metric = LowRankMetric(unpacked(U, parts, setup.columns, server.directive.posterior.basis(shared.v)))
             server = replace(server, U=U, z=metric.apply(shared.v) - lam_sum)
-        norm = math.sqrt(max(float(sums["rr"]), 0.0))
-        dual = math.sqrt(float(sums["dual"]))
+        names = ("rr", "dual", "primal", "u", "lam", "hvps", "failed", "not_finite")
+        numbers = torch.stack([sums[name].double() for name in names] + [shared.v.norm()]).tolist()  # one look
+        rr, dual, primal, u, lam, hvps, inner_failures, not_finite, v_norm = numbers
+        norm, dual = math.sqrt(max(rr, 0.0)), math.sqrt(dual)
         heard = Heard(
             Tz=sums["Tz"],
             r=sums["Tz"] - server.z,
@@ -157,11 +159,11 @@ class AUQLR:
             contest_won="contest" in sums and second_wins(sums["contest"], N * setup.features),
         )
         residuals = Residuals(
-            primal=math.sqrt(float(sums["primal"])),
+            primal=math.sqrt(primal),
             dual=dual,
-            u_norm=math.sqrt(float(sums["u"])),
-            v_norm=math.sqrt(N) * float(shared.v.norm()),
-            lam_norm=math.sqrt(float(sums["lam"])),
+            u_norm=math.sqrt(u),
+            v_norm=math.sqrt(N) * v_norm,
+            lam_norm=math.sqrt(lam),
             reference=norm,
             scale=math.sqrt(N * setup.unknowns),
         )
@@ -174,9 +176,9 @@ class AUQLR:
             memory=replace(server, heard=heard),
             residuals=residuals,
             reference=min(norm, summable) / math.sqrt(N),
-            hvps=shared.hvps + int(sums["hvps"]),
-            inner_failures=int(sums["failed"]),
-            not_finite=int(sums["not_finite"]),
+            hvps=shared.hvps + int(hvps),
+            inner_failures=int(inner_failures),
+            not_finite=int(not_finite),
             scored={name: sums[name] for name in ("f", "G", "norms")} if setup.scoring else None,
         )
 
