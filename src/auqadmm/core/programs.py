@@ -13,11 +13,13 @@ included.
 
 from __future__ import annotations
 
+import gc
 import os
 import types
 import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -35,7 +37,7 @@ CODE = (type, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 
 
 class Programs:
-    """Recordings that belong together, kept as long as this object. `fixed`: objects that are never copied."""
+    """Recordings that belong together, kept until `clear`. `fixed`: objects that are never copied."""
 
     def __init__(self, device: torch.device, fixed: tuple[Any, ...] = ()) -> None:
         self.fixed = {id(x): x for x in fixed}
@@ -66,7 +68,9 @@ class Programs:
         if not self.active or torch.cuda.is_current_stream_capturing():
             return None, []
         taken = _Taken(self.fixed)
-        form = (fn, taken.form(args))
+        first = (taken.form(args[0]),) if loop else ()
+        taken.spare = True
+        form = (fn, *first, *map(taken.form, args[len(first) :]))
         if form in self.recorded:
             return self.recorded[form], taken.tensors
         self.calls[form] = self.calls.get(form, 0) + 1
@@ -83,17 +87,28 @@ class Programs:
             self.recorded[form] = None
         return self.recorded[form], taken.tensors
 
+    def clear(self) -> None:
+        """The end: give back the memory of all recordings, and of the data, to which they refer and which refer to them."""
+        self.active, self.fixed = False, {}
+        self.recorded.clear()
+        self.calls.clear()
+        self.forms.clear()
+        self.large.clear()
+
     def forget(self, form: Hashable) -> None:
         if self.recorded.pop(form, None) is not None:
             self.forms[form[0]] -= 1  # type: ignore[index]
 
 
 class _Taken:
-    """Arguments taken apart: a hashable form, and the tensors in it, each once."""
+    """Arguments taken apart: a hashable form, and the tensors in it, each once.
+
+    `spare`: large tensors count as fixed.
+    """
 
     def __init__(self, fixed: dict[int, Any]) -> None:
         self.fixed = fixed
-        self.large = False
+        self.large, self.spare = False, False
         self.tensors: list[Tensor] = []
         self.places: dict[int, int] = {}
 
@@ -111,8 +126,9 @@ class _Taken:
         return (type(x), *((name, self.form(value)) for name, value in vars(x).items()))
 
     def _tensor(self, x: Tensor) -> Hashable:
-        if x.numel() > LARGE:
-            self.large = True
+        if self.spare and x.numel() > LARGE and id(x) not in self.places:
+            self.fixed, self.large = {**self.fixed, id(x): x}, True
+        if id(x) in self.fixed:
             return ("fixed", id(x))
         place = self.places.setdefault(id(x), len(self.tensors))
         if place == len(self.tensors):
@@ -122,9 +138,9 @@ class _Taken:
 
 def _rebuilt(x: Any, fixed: dict[int, Any], tensors: Iterator[Tensor], known: dict[int, Tensor]) -> Any:
     """A copy of x with other tensors in it, taken in the order in which `_Taken` found them."""
+    if id(x) in fixed:
+        return x
     if isinstance(x, Tensor):
-        if x.numel() > LARGE:
-            return x
         if id(x) not in known:
             known[id(x)] = next(tensors)
         return known[id(x)]
@@ -133,7 +149,7 @@ def _rebuilt(x: Any, fixed: dict[int, Any], tensors: Iterator[Tensor], known: di
         return type(x)(parts) if not hasattr(x, "_fields") else type(x)(*parts)
     if isinstance(x, dict):
         return {key: _rebuilt(value, fixed, tensors, known) for key, value in x.items()}
-    if x is None or id(x) in fixed or isinstance(x, CODE) or not hasattr(x, "__dict__") or isinstance(x, torch.Size):
+    if x is None or isinstance(x, CODE) or not hasattr(x, "__dict__") or isinstance(x, torch.Size):
         return x
     copy = object.__new__(type(x))
     copy.__dict__.update({name: _rebuilt(value, fixed, tensors, known) for name, value in vars(x).items()})
@@ -162,7 +178,7 @@ class _Recording:
         graph = torch.cuda.CUDAGraph()
         here, aside = torch.cuda.current_stream(), _aside(taken.tensors[0].device)
         aside.wait_stream(here)
-        with warnings.catch_warnings(), torch.cuda.stream(aside):
+        with warnings.catch_warnings(), _uncollected(), torch.cuda.stream(aside):
             warnings.simplefilter("ignore")  # a recording that failed is empty, and says so
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
@@ -207,20 +223,29 @@ def _nothing() -> None:
     return None
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No garbage collection: an old graph that dies while a new one is recorded spoils it."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
 @cache
 def _aside(device: torch.device) -> Any:
     """The stream on which everything is recorded: libraries keep a workspace per stream."""
     return torch.cuda.Stream(device)
 
 
-_KNOWN: dict[Hashable, int] = {}
-
-
 def _form(x: Tensor) -> Hashable:
     """Shape, strides and kind of numbers, kept with the tensor: asking for them takes longer than comparing them."""
     known = getattr(x, "_auqadmm_form", None)
     if known is None:
-        known = _KNOWN.setdefault((x.shape, x.stride(), x.dtype, x.device), len(_KNOWN))
+        known = (x.shape, x.stride(), x.dtype, x.device)
         x._auqadmm_form = known  # type: ignore[attr-defined]
     return known
 

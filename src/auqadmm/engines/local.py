@@ -55,4 +55,4 @@ class LocalEngine:
         return None
 
     def close(self, error: BaseException | None = None) -> None:
-        return None
+        self.shard.programs.clear()

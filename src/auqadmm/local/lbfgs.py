@@ -49,7 +49,7 @@ class Pairs:
         """No pairs yet: H = γI."""
         blocks, *shape = like.shape
         empty = like.new_zeros(blocks, history, *shape)
-        return cls(empty, empty, like.new_zeros(blocks, history), gamma)
+        return cls(empty, empty.clone(), like.new_zeros(blocks, history), gamma)
 
     def push(self, s: Tensor, y: Tensor, keep: Tensor) -> Pairs:
         """Append a pair in the blocks where `keep` holds; the oldest leaves."""

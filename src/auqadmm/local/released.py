@@ -62,31 +62,38 @@ class Released:
 
     def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
         """`converged` is True wherever numbers are finite: the amount of work is fixed, the accuracy is not."""
-        trace = _evaluate(problem, _start(u0, self.history))
-        for _ in range(self.calls):
-            live = trace.alive & ~_small(trace.g, GRAD_TOLERANCE)
-            if not live.any():  # nothing left to change in later calls either
+        run = problem.shard.programs
+        trace = run(_evaluate, _start(u0, self.history), problem)
+        # a GPU goes through with all calls: one that has nothing left to change changes nothing
+        at_once = self.calls if run.active else 1
+        for _ in range(0, self.calls, at_once):
+            trace = run.repeat(_call, at_once, trace, problem, self.max_iter, self.lr)
+            if not _live(trace).any():
                 break
-            trace = _evaluate(problem, self._call(problem, trace, live))
         none = torch.zeros_like(trace.iterations)
         return LocalSolution(trace.safe, trace.alive, problem.norm(trace.g), none, trace.iterations, None)
 
-    def _call(self, problem: LocalProblem, trace: _Trace, live: Tensor) -> _Trace:
-        """One call of the optimizer in the live blocks."""
-        for i in range(1, self.max_iter + 1):
-            trace = _aim(trace, live, self.lr)
-            live = live & ~(dot(trace.g, trace.d) > -CHANGE_TOLERANCE)
-            step = over(trace.t, trace.d) * trace.d
-            trace = replace(trace, u=select(live, trace.u + step, trace.u))
-            if i == self.max_iter or i + 1 >= self.max_iter * 5 // 4:
-                break
-            before = trace.F
-            trace = _evaluate(problem, trace)
-            stuck = _small(step, CHANGE_TOLERANCE) | ((trace.F - before).abs() < CHANGE_TOLERANCE)
-            live = live & trace.alive & ~_small(trace.g, GRAD_TOLERANCE) & ~stuck
-            if not live.any():
-                break
-        return trace
+
+def _call(trace: _Trace, problem: LocalProblem, max_iter: int, lr: float) -> _Trace:
+    """One call of the optimizer in the live blocks."""
+    live = _live(trace)
+    for i in range(1, max_iter + 1):
+        trace = _aim(trace, live, lr)
+        live = live & ~(dot(trace.g, trace.d) > -CHANGE_TOLERANCE)
+        step = over(trace.t, trace.d) * trace.d
+        trace = replace(trace, u=select(live, trace.u + step, trace.u))
+        if i == max_iter or i + 1 >= max_iter * 5 // 4:
+            break
+        before = trace.F
+        trace = _evaluate(trace, problem)
+        stuck = _small(step, CHANGE_TOLERANCE) | ((trace.F - before).abs() < CHANGE_TOLERANCE)
+        live = live & trace.alive & ~_small(trace.g, GRAD_TOLERANCE) & ~stuck
+    return _evaluate(trace, problem)
+
+
+def _live(trace: _Trace) -> Tensor:
+    """The blocks that the next call would change, (B,)."""
+    return trace.alive & ~_small(trace.g, GRAD_TOLERANCE)
 
 
 @dataclass(frozen=True)
@@ -107,22 +114,21 @@ class _Trace:
 
 def _start(u0: Tensor, history: int) -> _Trace:
     per_block = u0.new_zeros(u0.shape[0])
-    zero = torch.zeros_like(u0)
-    return _Trace(
+    return _Trace(  # tensors of their own all of them: a program writes the new state where it read the old
         u=u0,
-        safe=u0,
+        safe=u0.clone(),
         alive=per_block == 0,
         F=per_block,
-        g=zero,
-        g_prev=zero,
-        d=zero,
-        t=per_block,
+        g=torch.zeros_like(u0),
+        g_prev=torch.zeros_like(u0),
+        d=torch.zeros_like(u0),
+        t=per_block.clone(),
         pairs=Pairs.none(history, torch.ones_like(per_block), u0),
         iterations=per_block.to(torch.int64),
     )
 
 
-def _evaluate(problem: LocalProblem, trace: _Trace) -> _Trace:
+def _evaluate(trace: _Trace, problem: LocalProblem) -> _Trace:
     """F and g at u; a block where they are not finite goes back to its last finite u and stops."""
     point = problem.shard.linearize(trace.u)
     F, g = problem.value(point), problem.grad(point)
