@@ -88,7 +88,7 @@ class Programs:
         return self.recorded[form], taken.tensors
 
     def clear(self) -> None:
-        """The end: give back the memory of all recordings, and of the data, to which they refer and which refer to them."""
+        """The end: give back the memory of recordings and data, which refer to each other."""
         self.active, self.fixed = False, {}
         self.recorded.clear()
         self.calls.clear()
