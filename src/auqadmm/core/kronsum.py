@@ -217,17 +217,20 @@ class Jacobi:
 
 @dataclass(frozen=True)
 class Cholesky:
-    """One m × m factor per column: L (C, m, m)."""
+    """One m × m factor per column: L (C, m, m), on a GPU the inverse, since triangular solves are slow there."""
 
     P: Tensor
     L: Tensor
+    inverted: bool
 
     @classmethod
     def of(cls, K: KroneckerSum, P: Tensor, q: Tensor, h: Tensor) -> Cholesky:
-        return cls(P, torch.stack([cholesky(K.weighted(q_c) + torch.diag(h)) for q_c in q]))
+        L = torch.stack([cholesky(K.weighted(q_c) + torch.diag(h)) for q_c in q])
+        return cls(P, torch.cholesky_inverse(L) if L.is_cuda else L, L.is_cuda)
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = torch.cholesky_solve((x @ self.P).mT[..., None], self.L)
+        y = (x @ self.P).mT[..., None]
+        y = self.L @ y if self.inverted else torch.cholesky_solve(y, self.L)
         return y[..., 0].mT @ self.P.mT
 
 
