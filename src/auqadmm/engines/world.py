@@ -94,6 +94,14 @@ class World:
         padded = torch.cat([x, x.new_zeros(most - len(x), *x.shape[1:])])
         return torch.cat([part[:count] for part, count in zip(self.gather(padded), counts, strict=True)])
 
+    def broadcast(self, x: Tensor, count: int) -> Tensor:
+        """x (count,) of the first process, in all of them."""
+        if self.group is None or count == 0:
+            return x
+        found = x if self.rank == 0 else x.new_empty(count)
+        self._finish(dist.broadcast, found, found, 0)
+        return found
+
     def exchange(self, text: str) -> list[str]:
         """A text of every process, as bytes."""
         data = from_bytes(text.encode())
