@@ -63,8 +63,8 @@ def recovered(attempt: Attempt, checkpoint: Checkpoint | None, on_loss: str, spm
                 return _stopped(lost, left, f" It began again {checkpoint.restarts} times and got no further.")
             if at >= 0 and checkpoint.resume is False:  # what is there now is ours
                 checkpoint = replace(checkpoint, resume=True)
-            where = f"from iteration {at}" if at >= 0 else "from the start"
-            losses.append(f"{sentence(lost)} The run began again {where}.")
+            where = f" from iteration {furthest}" if furthest >= 0 else ""
+            losses.append(f"{sentence(lost)} The run began again{where}.")
 
 
 def _stopped(lost: WorkerLost, left: Result | None, more: str) -> Result:
