@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from os import PathLike
 from typing import Any
@@ -174,7 +174,8 @@ def _opened(engine: Any, problem: Problem, dtype: torch.dtype, device: torch.dev
     try:
         yield opened
     except BaseException as error:
-        opened.close(error)
+        with suppress(Exception):  # what went wrong first counts
+            opened.close(error)
         raise
     opened.close()
 

@@ -47,7 +47,7 @@ class Checkpoint:
     resume
         "auto": go on where the folder holds checkpoints of this very run, begin where it holds none. True: there must
         be one. False: there must be none. A folder whose checkpoints cannot be used is refused before anything is
-        computed, whatever is said here.
+        computed, whatever is said here. Processes that torchrun starts again need "auto".
     restarts
         With `on_loss="restart"`: how often in a row a run begins again from the same checkpoint before it gives up.
     """
