@@ -8,7 +8,7 @@ import signal
 import time
 import warnings
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -81,6 +81,9 @@ class Child:
     def gather(self, fn, blocks):
         return self._ask("gather", fn, blocks)
 
+    def peek(self, fn, blocks):
+        return self._ask("peek", fn, blocks)
+
     def scatter(self, x):
         return x
 
@@ -126,24 +129,26 @@ def solve(place, folder, every=4, on_loss="restart", **options):
     return aq.solve(multinomial(), engine=place, checkpoint=checkpoint, on_loss=on_loss, **{**RUN, **options})
 
 
+def dying(place, iteration, calls=1):
+    """A callback: the first worker is killed so many calls after this iteration."""
+
+    def doom(event):
+        if event.row.iteration == iteration and place.placed == 1:
+            place.dies = (len(place.calls) + calls,)
+
+    return doom
+
+
 @pytest.fixture(scope="module")
 def undisturbed():
-    """Its result, and how many calls it takes with a checkpoint."""
-    return replace(aq.solve(multinomial(), **RUN), weights=None)
-
-
-@pytest.fixture(scope="module")
-def calls(tmp_path_factory):
-    place = Mortal()
-    solve(place, tmp_path_factory.mktemp("calls"))
-    return place.calls
+    return aq.solve(multinomial(), **RUN)
 
 
 # ------------------------------------------------------------------ restart
-@pytest.mark.parametrize("part", [0.0, 0.1, 0.35, 0.6, 0.85, 1.0])
-def test_a_run_that_lost_its_worker_begins_again_and_arrives_at_the_same_answer(tmp_path, undisturbed, calls, part):
-    """Killed in any call: the first, while it saves, in mid-iteration, while the result is gathered."""
-    place = Mortal(dies=(1 + int(part * (len(calls) - 1)),))
+@pytest.mark.parametrize("call", [1, 4, 7, 23, 40])
+def test_a_run_that_lost_its_worker_begins_again_and_arrives_at_the_same_answer(tmp_path, undisturbed, call):
+    """Killed in any call: while the data are read, while it saves, in mid-iteration."""
+    place = Mortal(dies=(call,))
     result = solve(place, tmp_path)
     assert_same(result, undisturbed)
     assert "Worker 1 was lost (its process is gone). The run began again" in result.message
@@ -152,14 +157,21 @@ def test_a_run_that_lost_its_worker_begins_again_and_arrives_at_the_same_answer(
     assert place.closed[1] is None
 
 
-def test_it_begins_where_the_last_checkpoint_is(tmp_path, calls):
+def test_it_begins_where_the_last_checkpoint_is(tmp_path):
     seen = []
-    place = Mortal(dies=(int(0.8 * len(calls)),))
-    result = solve(place, tmp_path, callbacks=[lambda event: bool(seen.append(event.row.iteration))])
+    place = Mortal()
+    watch = [lambda event: bool(seen.append(event.row.iteration)), dying(place, 10)]
+    result = solve(place, tmp_path, callbacks=watch)
     assert "The run began again from iteration 8." in result.message
-    again = seen.index(9, seen.index(9) + 1)
-    assert seen[:again] == list(range(1, again + 1))
-    assert seen[again:] == list(range(9, LENGTH + 1))
+    assert seen == [*range(1, 11), *range(9, LENGTH + 1)]
+
+
+def test_a_worker_lost_after_the_end_costs_no_iteration(tmp_path, undisturbed):
+    """The end is saved, and summed once more for the result; then the worker is lost that has the multipliers."""
+    place = Mortal()
+    result = solve(place, tmp_path, callbacks=[dying(place, LENGTH, calls=3)])
+    assert_same(result, undisturbed)
+    assert f"The run began again from iteration {LENGTH}." in result.message
 
 
 def test_many_losses_as_long_as_each_run_gets_further(tmp_path, undisturbed):
@@ -202,8 +214,8 @@ def test_workers_that_do_not_come_at_first(tmp_path, undisturbed):
         solve(Mortal(unplaced=9), tmp_path / "never")
 
 
-def test_a_folder_that_had_to_be_empty_may_hold_what_the_run_saved(tmp_path, undisturbed, calls):
-    place = Mortal(dies=(int(0.7 * len(calls)),))
+def test_a_folder_that_had_to_be_empty_may_hold_what_the_run_saved(tmp_path, undisturbed):
+    place = Mortal(dies=(30,))
     keep = aq.Checkpoint(tmp_path, every=4, resume=False)
     assert_same(aq.solve(multinomial(), engine=place, checkpoint=keep, on_loss="restart", **RUN), undisturbed)
 
@@ -217,11 +229,11 @@ def test_a_time_limit_counts_from_the_first_attempt(tmp_path):
 
 
 # ------------------------------------------------------------------ stop
-def test_stop_returns_the_last_complete_iterate_and_says_where_to_go_on(tmp_path, undisturbed, calls):
-    place = Mortal(dies=(int(0.8 * len(calls)),))
-    result = solve(place, tmp_path, on_loss="stop")
-    assert result.status == "interrupted"
-    assert result.message.startswith("Worker 1 was lost (its process is gone). Stopped in iteration 1")
+def test_stop_returns_the_last_complete_iterate_and_says_where_to_go_on(tmp_path, undisturbed):
+    place = Mortal()
+    result = solve(place, tmp_path, on_loss="stop", callbacks=[dying(place, 10)])
+    assert (result.status, result.n_iter) == ("interrupted", 10)
+    assert result.message.startswith("Worker 1 was lost (its process is gone). Stopped in iteration 11; v is the ")
     assert result.message.endswith(f"The same call goes on from the checkpoint of iteration 8 in {tmp_path}.")
     assert rows(result) == rows(undisturbed)[: result.n_iter]
     assert result.classes is not None
