@@ -82,12 +82,12 @@ def test_a_first_process_without_blocks_writes_as_well(seen):
 
 def test_three_two_and_one_process_go_on_with_each_others_runs(folder, seen, whole):
     close(seen["whole auq-lr"][0], whole)
-    assert (folder / "three-1" / "checkpoint-000002" / "blocks-00002.json").is_file()
-    close(run(folder / "three-1", "auq-lr", "local"), whole)
+    assert (folder / "three-1 auq-lr" / "checkpoint-000002" / "blocks-00002.json").is_file()
+    close(run(folder / "three-1 auq-lr", "auq-lr", "local"), whole)
     run(folder / "local", "auq-lr", "local", max_iter=STOP)
     processes(2, "go on", folder)
     for found in reports(folder / "go on", range(2)):
-        close(found["three-2"], whole)
+        close(found["three-2 auq-lr"], whole)
         close(found["local"], whole)
     close(run(folder / "two", "auq-lr", "local"), whole)
 

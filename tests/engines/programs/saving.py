@@ -85,11 +85,10 @@ def everything(folder, seen):
     for name, method in (("auq-lr", "auq-lr"), ("rb", "rb-admm"), ("fista", aq.baselines.FISTA(lipschitz=10.0))):
         seen[f"whole {name}"] = run(None, method)
         seen[f"stopped {name}"] = run(folder / name, method, max_iter=STOP)
+        by_first(lambda name=name: [shutil.copytree(folder / name, folder / f"three-{k} {name}") for k in (1, 2)])
         seen[f"resumed {name}"] = run(folder / name, method)
     seen["again"] = run(folder / "rb", "rb-admm")
     seen["resumed idle"] = [run(folder / "idle", skip=1, max_iter=k) for k in (STOP, LENGTH)][1]
-    run(folder / "three", "auq-lr", max_iter=STOP)
-    by_first(lambda: [shutil.copytree(folder / "three", folder / f"three-{k}") for k in (1, 2)])
 
     # signals: to one of them, to all of them
     for name, number, whom in (("sigterm", signal.SIGTERM, (1,)), ("ctrl-c", signal.SIGINT, (0, 1, 2))):
@@ -123,7 +122,7 @@ def everything(folder, seen):
 
 
 def go_on(folder, seen):
-    for name in ("three-2", "local"):
+    for name in ("three-2 auq-lr", "local"):
         seen[name] = run(folder / name, "auq-lr")
     seen["two"] = run(folder / "two", "auq-lr", max_iter=STOP)
 
