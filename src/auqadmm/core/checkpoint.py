@@ -86,11 +86,11 @@ class Keeper:
             try:
                 return b"+" + work()
             except (OSError, CheckpointError, MemoryError) as error:
-                return b"-" + os.fsencode(_reason(error))
+                return b"-" + _reason(error).encode(errors="surrogateescape")
 
         answer = self.reduce.engine.first(tried)
         if answer[:1] == b"-":
-            raise CheckpointError(os.fsdecode(answer[1:]))
+            raise CheckpointError(answer[1:].decode(errors="surrogateescape"))
         return answer[1:]
 
     # ------------------------------------------------------------------ begin
@@ -175,6 +175,15 @@ class Keeper:
     @property
     def last(self) -> Path | None:
         return self.folder / name_of(self._own[-1]) if self._own else None
+
+    @property
+    def way_back(self) -> str:
+        """Where the same call goes on when the run is cut off."""
+        if self.iteration is None:
+            return self.warning
+        return (
+            f" The same call goes on from the checkpoint of iteration {self.iteration} in {self.folder}.{self.warning}"
+        )
 
     def close(self) -> None:
         self.files.close()

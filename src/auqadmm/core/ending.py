@@ -43,18 +43,16 @@ def out_of_budget(rows: Sequence[Row], stopping: Stopping, status: Status, what:
     return Ended(status, f"Stopped at the {what}: {', '.join(parts)}; {advice}.{_failures(rows)}")
 
 
-def left(saved: Saved, method: str, lost: WorkerLost, folder: str, iteration: int | None) -> Result:
+def left(saved: Saved, method: str, lost: WorkerLost, more: str) -> Result:
     """What is left when a worker is lost and nothing can be summed any more: the last complete iterate.
 
-    Objective and KKT residual as far as they are known; multipliers are lost with their blocks. `folder`, `iteration`:
-    where the last checkpoint is, and of which iteration.
+    Objective and KKT residual as far as they are known; multipliers are lost with their blocks. `more`: what to say of
+    checkpoints.
     """
     rows = tuple(saved.rows[: saved.done])
     row = rows[-1] if rows else None
     known = (None, None) if row is None else (row.objective, row.kkt)
-    message = f"{sentence(lost)} Stopped in iteration {saved.done + 1}; v is the iterate before it."
-    if iteration is not None:
-        message += f" The same call goes on from the checkpoint of iteration {iteration} in {folder}."
+    message = f"{sentence(lost)} Stopped in iteration {saved.done + 1}; v is the iterate before it.{more}"
     return Result(
         v=saved.state.shared.v,
         status=Status.interrupted,

@@ -205,9 +205,9 @@ class _Loop:
 
     def leave(self, lost: WorkerLost) -> None:
         """A worker is lost: hand over the last complete iterate, and say where the run is saved."""
-        folder = "" if self.keeper is None else str(self.keeper.folder)
         lost.saved = None if self.keeper is None else self.keeper.iteration
-        lost.left = None if self.at is None else left(self.at, self.method.name, lost, folder, lost.saved)
+        more = "" if self.keeper is None else self.keeper.way_back
+        lost.left = None if self.at is None else left(self.at, self.method.name, lost, more)
 
     # ------------------------------------------------------------------ after each iteration
     def _judge(self, state: State) -> tuple[Certificate | None, bool]:
