@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from os import PathLike
 from typing import Any
@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from auqadmm import baselines, engines, local, methods
+from auqadmm import baselines, engines, local, methods, recovery
 from auqadmm.core.checkpoint import Checkpoint, Keeper
-from auqadmm.core.gathering import Heeded, Kept, all_weights
+from auqadmm.core.gathering import Heeded, all_weights
+from auqadmm.core.history import Clock
 from auqadmm.core.reduce import Engine, Reduce, WorkerLost
 from auqadmm.core.result import Result
 from auqadmm.core.solve import Callback, run
@@ -48,6 +49,7 @@ def solve(
     callbacks: Sequence[Callback] = (),
     evaluate_every: int = 1,
     checkpoint: Checkpoint | str | PathLike[str] | None = None,
+    on_loss: str = "stop",
 ) -> Result:
     """Minimise Σ_j f_j(u) + g(u) over all blocks of a problem.
 
@@ -89,8 +91,13 @@ def solve(
     checkpoint
         A folder, or a `Checkpoint`: the whole state is saved there every ten iterations, at the end, on Ctrl-C and on
         SIGTERM, and the same call goes on from what is there, to the same iterates. A checkpoint of other data,
-        another method or other settings is refused; `max_iter`, `time_limit` (which counts from the call) and the
-        tolerances may change. One process only, so far.
+        another method or other settings is refused; `max_iter`, `time_limit` (which counts from the call), the
+        tolerances and the number of processes may change. With several processes the first one writes.
+    on_loss
+        When a worker is lost: "stop" returns the last complete iterate, status `interrupted`; the message names the
+        worker, and the checkpoint from which the same call goes on. "restart" (needs `checkpoint`) places the
+        problem anew and goes on from there at once; callbacks see the iterations since then again. With
+        `engine="torch"` the others raise `WorkerLost` instead, and `torchrun --max-restarts` starts all anew.
     """
     if not isinstance(problem, Problem):
         raise InputError(f"problem must be an auqadmm.Problem, got {type(problem).__name__}.")
@@ -101,48 +108,60 @@ def solve(
     if whole_number("seed", seed) >= 2**31:
         raise ValueError(f"seed must be below 2**31, got {seed!r}.")
     callbacks = _functions(callbacks)
-    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
-        checkpoint = Checkpoint(checkpoint)
+    checkpoint, on_loss = recovery.read(checkpoint, on_loss, engine)
     kind, place = _dtype(dtype), _device(device)
-    with _opened(engine, problem, kind, place) as opened:
-        reduce, census = Reduce(opened), opened.census
-        chosen, reason = _method(method, census)
-        warm = _warm(warm_start, census)
-        same = {"method": chosen, "local": local, "stopping": stopping, "dtype": kind, "seed": seed, "start": start}
-        opened.same({**same, "evaluate_every": evaluate_every, "warm_start": warm and warm.v.shape})
-        if isinstance(local, str) and local == "auto":
-            local = "direct" if reduce.every(_local.direct_suits) else "newton-cg"
-        setup = Setup(
-            blocks=census.blocks,
-            features=census.features,
-            columns=census.columns,
-            intercept=census.intercept,
-            regularizer=problem.g,
-            solve=LocalStep(_local.resolve(local)),
-            device=getattr(opened, "device", place),
-            seed=seed,
-            start=start,
-            precision=float(torch.finfo(kind).eps),
-            warm=warm,
-            image=problem.image,
-        )
-        keeper = None
-        if checkpoint is not None:
-            if getattr(opened, "processes", 1) > 1:
-                raise ValueError(
-                    "checkpoint is not supported yet with several processes; leave it out, or keep `result.warm_start`."
-                )
-            deciding = {"method": chosen, "local": setup.solve, "dtype": kind, "stop": stop}
-            deciding |= {"evaluate_every": evaluate_every}
-            keeper = Keeper(checkpoint, REGISTRY, identify(reduce, census, problem.loss, deciding, setup))
-        kept = Kept()
-        try:
-            result = run(chosen, setup, reduce, stopping, (kept, Heeded(callbacks, opened)), evaluate_every, keeper)
-            result = replace(result, weights=all_weights(result.weights, opened))
-        except WorkerLost as lost:
-            result = kept.result(lost)
+    clocks: list[Clock] = []  # of every attempt; the time limit counts from the first
+    where = engine if hasattr(engine, "map_sum") else engines.resolve(engine)
+
+    def attempt(checkpoint: Checkpoint | None) -> Result:
+        with _opened(where, problem, kind, place) as opened:
+            reduce, census = Reduce(opened), opened.census
+            chosen, reason = _method(method, census)
+            warm = _warm(warm_start, census)
+            same = {"method": chosen, "local": local, "stopping": stopping, "dtype": kind, "seed": seed, "start": start}
+            same |= {"evaluate_every": evaluate_every, "warm_start": warm and warm.v.shape, "on_loss": on_loss}
+            opened.same({**same, "checkpoint": checkpoint and replace(checkpoint, folder="…")})  # the first's counts
+            setup = Setup(
+                blocks=census.blocks,
+                features=census.features,
+                columns=census.columns,
+                intercept=census.intercept,
+                regularizer=problem.g,
+                solve=LocalStep(_local_solver(local, reduce)),
+                device=getattr(opened, "device", place),
+                seed=seed,
+                start=start,
+                precision=float(torch.finfo(kind).eps),
+                warm=warm,
+                image=problem.image,
+            )
+            keeper = None
+            if checkpoint is not None:
+                deciding = {"method": chosen, "local": setup.solve, "dtype": kind, "stop": stop}
+                deciding |= {"evaluate_every": evaluate_every}
+                identity = identify(reduce, census, problem.loss, deciding, setup)
+                keeper = Keeper(checkpoint, REGISTRY, identity, reduce)
+            heeded = Heeded(callbacks, opened)
+            clocks.append(clocks[0].since() if clocks else Clock())
+            try:
+                result = run(chosen, setup, reduce, stopping, (heeded,), evaluate_every, keeper, clocks[-1])
+            except WorkerLost as lost:
+                lost.left = lost.left and _labelled(lost.left, census, reason)
+                raise
+            try:
+                result = replace(result, weights=all_weights(result.weights, opened))
+            except WorkerLost:  # all else is known
+                result = replace(result, weights=None)
+        return _labelled(result, census, reason)
+
+    return recovery.recovered(attempt, checkpoint, on_loss, spmd=getattr(where, "spmd", False))
+
+
+def _labelled(result: Result, census: Census, reason: str) -> Result:
+    """With what the problem knows of its unknown, and why this method, where the choice was ours."""
     chose = f" (auto chose {result.method}: {reason}{methods.found(result.weights)}.)" if reason else ""
-    return replace(result, message=result.message + chose, classes=census.classes, has_intercept=census.intercept)
+    message = result.message + chose
+    return replace(result, message=message, classes=census.classes, has_intercept=census.intercept)
 
 
 @contextmanager
@@ -151,16 +170,20 @@ def _opened(engine: Any, problem: Problem, dtype: torch.dtype, device: torch.dev
     if hasattr(engine, "map_sum"):
         yield engine
         return
-    opened = engines.resolve(engine).place(problem, dtype, device)
+    opened = engine.place(problem, dtype, device)
     try:
         yield opened
     except BaseException as error:
-        opened.close(error)
+        with suppress(Exception):  # what went wrong first counts
+            opened.close(error)
         raise
     opened.close()
 
 
-_local = local  # the parameter of the same name hides the module inside `solve`
+def _local_solver(name: Any, reduce: Reduce) -> Any:
+    if isinstance(name, str) and name == "auto":
+        name = "direct" if reduce.every(local.direct_suits) else "newton-cg"
+    return local.resolve(name)
 
 
 def _method(method: Any, census: Census) -> tuple[Any, str]:

@@ -46,16 +46,16 @@ def saved(request, tmp_path_factory):
     (good,) = folder.glob("run/checkpoint-*")
 
     def restore():
-        def capture(method, setup, reduce, stopping, callbacks, evaluate_every, keeper):
-            raise Captured(keeper, setup, reduce)
+        def capture(method, setup, reduce, stopping, callbacks, evaluate_every, keeper, clock):
+            raise Captured(keeper, setup)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(api, "run", capture)
             with pytest.raises(Captured) as caught:
                 aq.solve(problem, request.param, checkpoint=aq.Checkpoint(folder / "bad", resume=True))
-        keeper, setup, reduce = caught.value.args
+        keeper, setup = caught.value.args
         try:
-            return keeper.begin(setup, reduce)
+            return keeper.begin(setup)
         finally:
             keeper.close()
 

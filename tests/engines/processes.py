@@ -30,10 +30,10 @@ def free_port():
         return s.getsockname()[1]
 
 
-def torchrun(count, program, *args, timeout=150):
-    """Run a program with torchrun to its end; the JSON that each rank left in the folder given as its last argument."""
+def torchrun(count, program, *args, timeout=150, restarts=0):
+    """Run a program with torchrun to its end: its exit status, and what it said."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count), "--master-port"]
-    command += [str(free_port()), str(program), *map(str, args)]
+    command += [str(free_port()), "--max-restarts", str(restarts), str(program), *map(str, args)]
     return run(command, timeout)
 
 

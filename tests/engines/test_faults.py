@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.engines.processes import PROGRAMS, ended, ranks, reports, torchrun, wait_for
+from tests.engines.programs.endless import endless, everything
 
 
 def iterations(folder, rank, at_least=5):
@@ -27,6 +29,17 @@ def same_interrupted(found, *words):
     assert abs(found[0]["n_iter"] - found[-1]["n_iter"]) <= 1
 
 
+def goes_on(folder, saw):
+    """The message says from where, and the same call does so, here with all blocks in one process."""
+    last = re.search(r"The same call goes on from the checkpoint of iteration (\d+) in (.*)\.$", saw["message"])
+    assert last, saw["message"]
+    assert last[2] == str(folder / "run")
+    assert int(last[1]) > saw["n_iter"] - 2
+    result = endless(folder / "run", blocks=everything, max_iter=int(last[1]) + 3)
+    assert result.n_iter == int(last[1]) + 3
+    assert result.message.startswith("Stopped at the limit")
+
+
 def test_kill_9_of_one_process(tmp_path):
     with ranks(3, "endless.py", tmp_path, 60) as processes:
         iterations(tmp_path, 2)
@@ -36,6 +49,7 @@ def test_kill_9_of_one_process(tmp_path):
     same_interrupted(
         reports(tmp_path, [0, 1]), "Rank 2 (block 4 to block 5) was lost", "connection was closed", "Stopped in"
     )
+    goes_on(tmp_path, reports(tmp_path, [0])[0])
 
 
 def test_kill_9_of_the_process_that_the_others_met_at(tmp_path):
@@ -44,7 +58,9 @@ def test_kill_9_of_the_process_that_the_others_met_at(tmp_path):
         processes[0].send_signal(signal.SIGKILL)
         for process in processes[1:]:
             ended(process, 30)
-    same_interrupted(reports(tmp_path, [1, 2]), "cannot be reached", "v is the iterate before it")
+    found = reports(tmp_path, [1, 2])
+    same_interrupted(found, "cannot be reached", "v is the iterate before it")
+    goes_on(tmp_path, found[0])
 
 
 def test_a_process_that_hangs_is_lost_after_the_timeout(tmp_path):

@@ -6,7 +6,8 @@ the last bit. Otherwise parts are cut into blocks and put together anew: every a
 names has one entry per block, trailing axes that differ (low-rank factors of different rank) are filled with zeros,
 and the solver's memory, which may belong to several blocks at once, is left out; solvers make it anew.
 
-An engine needs to carry bytes only: `Pack` is for `map_concat`, `Unpack` for `place`.
+An engine needs to carry bytes only: `Pack` is for `map_concat`, `Unpack` for `map_sum`. Neither raises: what goes wrong
+where blocks live is sent as a sentence, so that all processes hear the same.
 
 Shapes: B blocks here, N in all.
 """
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from auqadmm.core.checkpoint_codec import CheckpointError, Reader, Registry, Writer, leaves
 from auqadmm.core.checkpoint_files import parse
+from auqadmm.core.reduce import Engine
 from auqadmm.core.state import Blocks
 
 Part = tuple[bytes, bytes]  # structure as JSON, arrays as safetensors
@@ -48,11 +50,23 @@ def from_bytes(name: str, data: bytes) -> dict[str, Tensor]:
 # ---------------------------------------------------------------------- saving
 @dataclass(frozen=True)
 class Pack:
-    """A map over blocks: one part per process, as bytes; `sizes` (1, 2) say where it ends."""
+    """A map over blocks: one part per process, as bytes; `sizes` (1, 2) say where it ends; −1: the text is why not."""
 
     registry: Registry
 
     def __call__(self, shard: Any, blocks: Any) -> dict[str, Tensor]:
+        try:
+            text, arrays = self._part(shard, blocks)
+        except (CheckpointError, MemoryError) as error:
+            text, arrays = (str(error) or type(error).__name__).encode(), b""
+            return {"sizes": torch.tensor([[len(text), -1]]), "text": _as_tensor(text), "arrays": _as_tensor(arrays)}
+        return {
+            "sizes": torch.tensor([[len(text), len(arrays)]]),
+            "text": _as_tensor(text),
+            "arrays": _as_tensor(arrays),
+        }
+
+    def _part(self, shard: Any, blocks: Any) -> Part:
         solver = None
         writer = Writer(self.registry, {}, shard.device)
         if isinstance(blocks, Blocks):
@@ -62,12 +76,7 @@ class Pack:
         # the solver recognises its data and its weights by identity
         writer.refs = {"shard": shard, "W": getattr(blocks, "W", None)}
         tree["solver"] = writer.encode(solver, "solver")
-        text, arrays = json.dumps(tree, allow_nan=False).encode(), to_bytes(writer.arrays)
-        return {
-            "sizes": torch.tensor([[len(text), len(arrays)]]),
-            "text": _as_tensor(text),
-            "arrays": _as_tensor(arrays),
-        }
+        return json.dumps(tree, allow_nan=False).encode(), to_bytes(writer.arrays)
 
     def _check(self, shard: Any, blocks: Blocks) -> None:
         for name, x in leaves(blocks):
@@ -79,12 +88,15 @@ def split(packed: Mapping[str, Tensor]) -> list[Part]:
     """The parts of all processes, from what `map_concat` returns."""
     sizes = packed["sizes"].tolist()
     texts = _as_bytes(packed["text"], [a for a, _ in sizes])
+    for text, (_, size) in zip(texts, sizes, strict=True):
+        if size < 0:
+            raise CheckpointError(text.decode())
     arrays = _as_bytes(packed["arrays"], [b for _, b in sizes])
     return list(zip(texts, arrays, strict=True))
 
 
 def _as_tensor(data: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
 
 
 def _as_bytes(x: Tensor, sizes: Sequence[int]) -> list[bytes]:
@@ -93,22 +105,49 @@ def _as_bytes(x: Tensor, sizes: Sequence[int]) -> list[bytes]:
 
 # ---------------------------------------------------------------------- restoring
 @dataclass(frozen=True)
+class Refused:
+    """In place of the state of blocks: why there is none."""
+
+    why: str
+
+
+def reasons(engine: Engine, blocks: Any) -> str:
+    """What the processes that refused say, each sentence once."""
+    found = engine.map_concat(_why, blocks)
+    texts = _as_bytes(found["text"], found["sizes"].flatten().tolist())
+    return "; ".join(dict.fromkeys(text.decode() for text in texts if text))
+
+
+def _why(shard: Any, blocks: Any) -> dict[str, Tensor]:
+    text = blocks.why.encode() if isinstance(blocks, Refused) else b""
+    return {"sizes": torch.tensor([[len(text)]]), "text": _as_tensor(text)}
+
+
+@dataclass(frozen=True)
 class Unpack:
-    """A map over blocks: the state of the blocks here, from the parts of all processes."""
+    """A map over blocks: the state of the blocks here, from the parts of all processes; sums how many refuse."""
 
     registry: Registry
     parts: tuple[Part, ...]
 
     def __call__(self, shard: Any, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+        try:
+            found = self._restored(shard)
+        except CheckpointError as error:
+            found = Refused(str(error))
+        except Exception as error:  # the bytes come from anywhere: whatever goes wrong with them, they are refused
+            found = Refused(f"it cannot be restored ({type(error).__name__}: {error})")
+        return found, {"refused": torch.tensor(float(isinstance(found, Refused)), dtype=torch.float64)}
+
+    def _restored(self, shard: Any) -> Any:
         trees = [self._tree(i, text) for i, (text, _) in enumerate(self.parts)]
         held = [j for tree in trees for j in tree["index"]]
         if sorted(held) != list(range(shard.census.blocks)):
             raise CheckpointError(f"the blocks files hold {len(held)} blocks, not {shard.census.blocks} once each")
         for i, tree in enumerate(trees):
             if tree["index"] == list(shard.index):
-                found = self._part(i, tree, shard, exact=True)
-                return found, {}
-        return self._regrouped(trees, shard), {}
+                return self._part(i, tree, shard, exact=True)
+        return self._regrouped(trees, shard)
 
     def _tree(self, i: int, text: bytes) -> dict[str, Any]:
         tree = parse(f"blocks-{i:05d}.json", text)

@@ -212,6 +212,7 @@ class Lock:
         except ImportError:  # Windows: two runs in one folder are then not noticed
             self._handle = -1
             return
+        self._let_go = lambda handle: fcntl.flock(handle, fcntl.LOCK_UN)
         self._handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -223,5 +224,7 @@ class Lock:
 
     def release(self) -> None:
         if self._handle >= 0:
+            with suppress(OSError):  # said aloud: a process forked meanwhile would hold it on
+                self._let_go(self._handle)
             os.close(self._handle)
             self._handle = -1

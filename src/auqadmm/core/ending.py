@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from auqadmm.core.certificate import Certificate
-from auqadmm.core.history import Row
+from auqadmm.core.checkpoint_run import Saved
+from auqadmm.core.history import History, Row
+from auqadmm.core.reduce import WorkerLost
+from auqadmm.core.result import Result
 from auqadmm.core.state import Status
 from auqadmm.core.stopping import Stopping
 
@@ -39,8 +43,35 @@ def out_of_budget(rows: Sequence[Row], stopping: Stopping, status: Status, what:
     return Ended(status, f"Stopped at the {what}: {', '.join(parts)}; {advice}.{_failures(rows)}")
 
 
-def count(n: int) -> str:
-    return f"{n} iteration" if n == 1 else f"{n} iterations"
+def left(saved: Saved, method: str, lost: WorkerLost, more: str) -> Result:
+    """What is left when a worker is lost and nothing can be summed any more: the last complete iterate.
+
+    Objective and KKT residual as far as they are known; multipliers are lost with their blocks. `more`: what to say of
+    checkpoints.
+    """
+    rows = tuple(saved.rows[: saved.done])
+    row = rows[-1] if rows else None
+    known = (None, None) if row is None else (row.objective, row.kkt)
+    message = f"{sentence(lost)} Stopped in iteration {saved.done + 1}; v is the iterate before it.{more}"
+    return Result(
+        v=saved.state.shared.v,
+        status=Status.interrupted,
+        message=message,
+        n_iter=saved.done,
+        history=History(rows),
+        certificate=Certificate(*(math.nan if x is None else x for x in known)),
+        method=method,
+    )
+
+
+def sentence(error: BaseException) -> str:
+    """What an error says, with a capital and a full stop."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text[0].upper() + text[1:] + ("" if text.endswith(".") else ".")
+
+
+def count(n: int, what: str = "iteration") -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 def _failures(rows: Sequence[Row]) -> str:

@@ -1,12 +1,11 @@
-"""What a run with several processes needs around the loop: callbacks that all processes heed, weights of all blocks in
-one place, and the last complete iterate when a worker is lost.
+"""What a run with several processes needs around the loop: callbacks that all processes heed, and weights of all blocks
+in one place.
 
 Shapes: B blocks here, N in all.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import partial
@@ -15,12 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.core.certificate import Certificate
-from auqadmm.core.history import History, Row
-from auqadmm.core.reduce import Engine, WorkerLost
-from auqadmm.core.result import Result
+from auqadmm.core.reduce import Engine
 from auqadmm.core.solve import Callback, Iteration
-from auqadmm.core.state import Status
 
 WISH, INTERRUPT = 1.0, 2.0
 
@@ -44,34 +39,6 @@ class Heeded:
         if wish == INTERRUPT:
             raise KeyboardInterrupt
         return wish == WISH
-
-
-class Kept:
-    """A callback that keeps what is left of a run when a worker is lost and nothing can be summed any more."""
-
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-        self.last: Iteration | None = None
-
-    def __call__(self, event: Iteration) -> None:
-        self.rows.append(event.row)
-        self.last = event
-
-    def result(self, lost: WorkerLost) -> Result:
-        """The iterate before; objective and KKT residual as far as they are known. Its multipliers are lost too."""
-        if self.last is None:
-            raise lost
-        row, n = self.last.row, len(self.rows)
-        unknown = [math.nan if x is None else x for x in (row.objective, row.kkt)]
-        return Result(
-            v=self.last.state.shared.v,
-            status=Status.interrupted,
-            message=f"{str(lost).capitalize()} Stopped in iteration {n + 1}; v is the iterate before it.",
-            n_iter=n,
-            history=History(tuple(self.rows)),
-            certificate=Certificate(*unknown),
-            method=self.last.method,
-        )
 
 
 def all_weights(weights: Any, engine: Engine) -> Any:

@@ -72,11 +72,11 @@ class History:
 
 
 class Clock:
-    """Seconds spent in `with clock:` blocks, and since the beginning."""
+    """Seconds spent in `with clock:` blocks, and since the beginning (`began`, of `time.perf_counter`)."""
 
-    def __init__(self) -> None:
+    def __init__(self, began: float | None = None) -> None:
         self.seconds = 0.0
-        self._began = time.perf_counter()
+        self._began = time.perf_counter() if began is None else began
         self._entered = 0.0
 
     def __enter__(self) -> Clock:
@@ -85,6 +85,10 @@ class Clock:
 
     def __exit__(self, *_: object) -> None:
         self.seconds += time.perf_counter() - self._entered
+
+    def since(self) -> Clock:
+        """A clock that has measured nothing yet and began when this one did."""
+        return Clock(self._began)
 
     @property
     def wall(self) -> float:

@@ -22,11 +22,21 @@ MapFn = Callable[[Any, Any, Any], tuple[Any, dict[str, Tensor]]]
 
 
 class WorkerLost(RuntimeError):
-    """A process that holds blocks is gone or cannot be reached; the message names it."""
+    """A process that holds blocks is gone or cannot be reached; the message names it.
+
+    `left` is the `Result` of the iteration before, `saved` the iteration of the last checkpoint, where there are any.
+    """
+
+    left: Any = None
+    saved: int | None = None
 
 
 class Engine(Protocol):
-    """Where blocks live. Functions get the shard of each process, the blocks' state and replicated data."""
+    """Where blocks live. Functions get the shard of each process, the blocks' state and replicated data.
+
+    An engine may have `processes`, how many run the loop (1 if it has not). Where there are several, it hears Ctrl-C
+    and SIGTERM itself, and all of them get a KeyboardInterrupt in the same reduction. Any call may raise `WorkerLost`.
+    """
 
     names: tuple[str, ...]
     census: Any
@@ -127,6 +137,11 @@ class Reduce:
     def agreed(self, flag: bool) -> bool:
         """Does any of the processes which run the loop say so? Not counted. Every one of them must ask."""
         return self.engine.agreed(float(flag)) > 0
+
+    @property
+    def several(self) -> bool:
+        """Do several processes run the loop?"""
+        return getattr(self.engine, "processes", 1) > 1
 
     def cost(self, hvps: int) -> Cost:
         """What has travelled until now."""

@@ -7,6 +7,7 @@ history, callbacks, interrupts and checkpoints, and nothing else; it knows no me
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -16,11 +17,11 @@ from torch import Tensor
 
 from auqadmm.core.certificate import Certificate, Certifier
 from auqadmm.core.checkpoint import Keeper, Saved
-from auqadmm.core.ending import Ended, count, out_of_budget, reached
+from auqadmm.core.ending import Ended, count, left, out_of_budget, reached
 from auqadmm.core.history import Clock, History, Row
-from auqadmm.core.reduce import Reduce
+from auqadmm.core.reduce import Reduce, WorkerLost
 from auqadmm.core.result import Result
-from auqadmm.core.signals import Asked, asked_to_stop
+from auqadmm.core.signals import Asked
 from auqadmm.core.state import Blocks, Setup, State, Status
 from auqadmm.core.stopping import Stopping
 
@@ -55,18 +56,24 @@ def run(
     callbacks: Sequence[Callback] = (),
     evaluate_every: int = 1,
     keeper: Keeper | None = None,
+    clock: Clock | None = None,
 ) -> Result:
     """Iterate until a stopping rule speaks; with a `keeper` from where its folder left off, saving on the way."""
-    loop = _Loop(method, setup, reduce, stopping, callbacks, evaluate_every, keeper)
-    if keeper is None:
-        return loop.result(loop.ended())
+    loop = _Loop(method, setup, reduce, stopping, callbacks, evaluate_every, keeper, clock)
+    if keeper is not None and not reduce.several:  # else their engine listens
+        loop.asked = Asked(signal.SIGTERM)
     try:
-        with asked_to_stop() as loop.asked:
-            ended = loop.ended()
-            loop.save_end(ended)
+        ended = loop.ended()
+        loop.save_end(ended)
+        loop.asked.restore()
         return loop.result(ended, loop.saved_where(ended))
+    except WorkerLost as lost:
+        loop.leave(lost)
+        raise
     finally:
-        keeper.close()
+        loop.asked.restore()
+        if keeper is not None:
+            keeper.close()
 
 
 class _Loop:
@@ -81,13 +88,13 @@ class _Loop:
         callbacks: Sequence[Callback],
         evaluate_every: int,
         keeper: Keeper | None = None,
+        clock: Clock | None = None,
     ) -> None:
         # a certificate in every iteration: let its sums travel with the method's own
         setup = replace(setup, scoring=stopping.rule == "certificate")
         self.method, self.setup, self.reduce = method, setup, reduce
         self.stopping, self.callbacks, self.evaluate_every = stopping, tuple(callbacks), evaluate_every
-        self.keeper, self.asked = keeper, Asked()
-        self.clock = Clock()
+        self.keeper, self.asked, self.clock = keeper, Asked(), clock or Clock()
         self.at: Saved | None = None
         self.rows: list[Row] = []
         zero = torch.zeros(setup.features, setup.columns, dtype=torch.float64, device=setup.device)
@@ -115,11 +122,9 @@ class _Loop:
             state = self.at.state
             if (broken := self._broken(state)) is not None:
                 return broken
-            if self.asked.signal:
-                return Ended(
-                    Status.interrupted,
-                    f"Stopped by {self.asked.signal} after {count(self.done)}; v is the last complete iterate.",
-                )
+            if who := self.asked.signal:
+                message = f"Stopped by {who} after {count(self.done)}; v is the last complete iterate."
+                return Ended(Status.interrupted, message)
             if self.done >= self.stopping.max_iter:
                 what = f"limit of {self.stopping.max_iter} iterations"
                 return out_of_budget(self.rows, self.stopping, Status.max_iter, what)
@@ -157,7 +162,7 @@ class _Loop:
     # ------------------------------------------------------------------ checkpoints
     def _begin(self) -> Ended | None:
         """The first state, or the last one of a run that goes on; how it ended, where nothing is left to do."""
-        saved = None if self.keeper is None else self.keeper.begin(self.setup, self.reduce)
+        saved = None if self.keeper is None else self.keeper.begin(self.setup)
         if saved is None:
             with self.clock:
                 state = self.method.init(self.setup, self.reduce)
@@ -179,7 +184,7 @@ class _Loop:
     def _save(self, ended: Ended | None = None) -> None:
         if self.keeper is not None and self.at is not None:
             how = None if ended is None else (str(ended.status), ended.message)
-            self.keeper.save(replace(self.at, ended=how), self.setup, self.reduce)
+            self.keeper.save(replace(self.at, ended=how), self.setup)
 
     def save_end(self, ended: Ended) -> None:
         """Save the end of the run, unless it is what the run was resumed from."""
@@ -192,11 +197,17 @@ class _Loop:
 
     def saved_where(self, ended: Ended) -> str:
         """What the message says of checkpoints."""
-        assert self.keeper is not None
-        last = self.keeper.last
-        if ended.status in (Status.converged, Status.diverged) or last is None:
+        if self.keeper is None:
+            return ""
+        if ended.status in (Status.converged, Status.diverged) or self.keeper.last is None:
             return self.keeper.warning
         return f" The run is saved in {self.keeper.folder}, from where a later call goes on.{self.keeper.warning}"
+
+    def leave(self, lost: WorkerLost) -> None:
+        """A worker is lost: hand over the last complete iterate, and say where the run is saved."""
+        lost.saved = None if self.keeper is None else self.keeper.iteration
+        more = "" if self.keeper is None else self.keeper.way_back
+        lost.left = None if self.at is None else left(self.at, self.method.name, lost, more)
 
     # ------------------------------------------------------------------ after each iteration
     def _judge(self, state: State) -> tuple[Certificate | None, bool]:

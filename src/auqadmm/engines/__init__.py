@@ -19,7 +19,11 @@ __all__ = ["KNOWN", "Local", "LocalEngine", "Place", "Torch", "TorchEngine", "re
 
 
 class Place(Protocol):
-    """What `solve(engine=…)` takes: settings of an engine, before it knows a problem."""
+    """What `solve(engine=…)` takes: settings of an engine, before it knows a problem.
+
+    It may be asked to `place` again, after the engine that it gave was closed. One that has `spmd = True` is for
+    programs whose processes all call `solve`; otherwise one process does, and can begin again when a worker is lost.
+    """
 
     def place(self, problem: Problem, dtype: torch.dtype, device: torch.device) -> Engine:
         """Put every block where it lives, find out what all of them have in common (`Problem.placed`)."""

@@ -16,16 +16,16 @@ import itertools
 import math
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from auqadmm.core.reduce import MapFn
+from auqadmm.core.signals import Asked
 from auqadmm.core.stopping import is_number
 from auqadmm.engines.packing import HEAD, digest, entry_size, from_bytes, packed, raw, span, to_bytes, unpacked
 from auqadmm.engines.world import World
@@ -40,10 +40,12 @@ class Torch:
     Parameters
     ----------
     timeout
-        Seconds after which a process that does not answer counts as lost: longer than any local solve takes.
+        Seconds after which a process that does not answer counts as lost: longer than any local solve takes, and than
+        writing a checkpoint.
     """
 
     timeout: float = 300.0
+    spmd: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not (is_number(self.timeout) and 0 < self.timeout < math.inf):
@@ -77,8 +79,8 @@ class TorchEngine:
         ends = [sum(self.counts[:r]) for r in range(world.size + 1)]
         world.holders = [span(self.names[a:b]) for a, b in itertools.pairwise(ends)]
         self.largest = math.isqrt(2**53 // world.size)  # of a digest
-        self.asked, self.stopped = 0, False
-        self._handlers = self._listen()
+        # Ctrl-C and SIGTERM are answered in the next reduction, where all processes stop together
+        self.asked, self.stopped = Asked(signal.SIGINT, signal.SIGTERM), False
 
     # ------------------------------------------------------------------ maps
     def map_sum(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
@@ -86,7 +88,7 @@ class TorchEngine:
             blocks, summands = fn(self.shard, blocks, shared)
         zero = {name: torch.zeros_like(x) for name, x in summands.items()} if self.idle else summands
         h = digest(summands, shared, self.largest)
-        total = self.world.sum(packed(self.device, (self.asked, h, h * h), zero))
+        total = self.world.sum(packed(self.device, (self.asked.number, h, h * h), zero))
         asked, one, two = (int(x) for x in total[:HEAD].tolist())
         self._read_head(asked, one * one == self.world.size * two)
         return blocks, unpacked(total[HEAD:], summands)
@@ -99,7 +101,7 @@ class TorchEngine:
         else:
             sent = {name: torch.stack([-x[0], x[1]]) for name, x in ends.items()}
         h = digest(ends, shared, self.largest)
-        most = self.world.max(packed(self.device, (self.asked, h, -h), sent))
+        most = self.world.max(packed(self.device, (self.asked.number, h, -h), sent))
         asked, high, low = most[:HEAD].tolist()
         self._read_head(asked, high == -low)
         return blocks, {name: torch.stack([-x[0], x[1]]) for name, x in unpacked(most[HEAD:], ends).items()}
@@ -140,18 +142,17 @@ class TorchEngine:
             return made, len(made)
 
         made, sizes = together(self.world.exchange, told)
-        return to_bytes(self.world.concat(from_bytes(made), sizes))
+        return to_bytes(self.world.broadcast(from_bytes(made), sizes[0]))
 
     def close(self, error: BaseException | None = None) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        heard = self.stopped or self.world.failed or not self._handlers
-        self._handlers = {}
+        heard = self.stopped or self.world.failed or not self.asked.listening
+        self.asked.restore()
         if error is not None:
             self.world.fail(error)
         self.world.close()
-        if self.asked and error is None and not heard:  # it came after the last reduction: as if we had not listened
-            signal.raise_signal(self.asked)
+        number = self.asked.number
+        if number and error is None and not heard:  # it came after the last reduction: as if we had not listened
+            signal.raise_signal(number)
 
     # ------------------------------------------------------------------ inside
     @contextmanager
@@ -177,13 +178,3 @@ class TorchEngine:
         if asked and not self.stopped:
             self.stopped = True  # what winds up the run is not interrupted: signals reach processes one after the other
             raise KeyboardInterrupt
-
-    def _listen(self) -> dict[int, Any]:
-        """Ctrl-C and SIGTERM are answered in the next reduction, where all processes stop together."""
-        if threading.current_thread() is not threading.main_thread():
-            return {}
-
-        def ask(number: int, frame: Any) -> None:
-            self.asked = number
-
-        return {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -21,20 +21,11 @@ from torch import Tensor
 
 from auqadmm.core.reduce import WorkerLost
 from auqadmm.engines.board import LOOK, Board
+from auqadmm.engines.meeting import named, rendezvous
 from auqadmm.engines.packing import from_bytes, to_bytes
 from auqadmm.problem.agreement import ProcessError, told
 
 _numbers = itertools.count()  # every process makes its worlds in the same order
-
-
-_met: list[tuple[Any, int, int]] = []
-
-
-def _rendezvous(limit: timedelta) -> tuple[Any, int, int]:
-    """Where processes find each other; kept as long as this process lives, since the first one may serve the others."""
-    if not _met:
-        _met.extend(itertools.islice(dist.rendezvous("env://", timeout=limit), 1))
-    return _met[0]
 
 
 class World:
@@ -60,11 +51,10 @@ class World:
         if dist.is_available() and dist.is_initialized():
             self.rank, self.size = dist.get_rank(), dist.get_world_size()
             self.group = dist.new_group(backend=backend, timeout=limit)
-            return dist.distributed_c10d._get_default_store()
+            return dist.PrefixStore(named(self.group), dist.distributed_c10d._get_default_store())
         if not dist.is_available() or "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
             return None
-        store, self.rank, self.size = _rendezvous(limit)
-        store.set_timeout(limit)
+        store, self.rank, self.size = rendezvous(limit)
         own = dist.PrefixStore(name, store)
         dist.init_process_group(backend, store=own, rank=self.rank, world_size=self.size, timeout=limit)
         self.group, self.made = dist.group.WORLD, True
@@ -93,6 +83,14 @@ class World:
             return x
         padded = torch.cat([x, x.new_zeros(most - len(x), *x.shape[1:])])
         return torch.cat([part[:count] for part, count in zip(self.gather(padded), counts, strict=True)])
+
+    def broadcast(self, x: Tensor, count: int) -> Tensor:
+        """x (count,) of the first process, in all of them."""
+        if self.group is None or count == 0:
+            return x
+        found = x if self.rank == 0 else x.new_empty(count)
+        self._finish(dist.broadcast, found, found, 0)
+        return found
 
     def exchange(self, text: str) -> list[str]:
         """A text of every process, as bytes."""

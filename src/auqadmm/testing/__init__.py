@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from torch import Tensor
 from auqadmm import engines
 from auqadmm.api import solve
 from auqadmm.baselines import FISTA
+from auqadmm.core.checkpoint import Checkpoint
 from auqadmm.core.result import Result
 from auqadmm.engines import LocalEngine
 from auqadmm.local import NewtonCG
@@ -93,6 +95,8 @@ class EngineSuite:
         found["random start"] = partial(self.same_iterates, "c-admm", "elastic-net", 0, start="random")
         found["float32"] = self.single_precision
         found["warm start"] = self.warm_start
+        for method in ("rb-admm", "auq-lr"):
+            found[f"checkpoint {method}"] = partial(self.checkpoint, method)
         found["primitives"] = self.primitives
         found["primitives, nothing in the first process"] = partial(self.primitives, 1)
         found["callback"] = self.callback
@@ -167,6 +171,23 @@ class EngineSuite:
         self._close("v", ours.v, theirs.v)
         back = solve(problem, "ac-admm", warm_start=ours, **options)
         self._close("v after another run", back.v, solve(problem, "ac-admm", warm_start=theirs, **options).v)
+
+    def checkpoint(self, method: str) -> None:
+        """A run that was stopped goes on: to the same bits on this engine, to rounding if it began in one process."""
+        problem = problems()["elastic-net"]
+        options: dict[str, Any] = {"local": TIGHT, **ENDLESS}
+        whole = solve(problem, method, self.make(), max_iter=8, **options)
+        with TemporaryDirectory() as folder:  # every process has one, that of the first counts
+            solve(problem, method, self.make(), max_iter=3, checkpoint=Checkpoint(folder), **options)
+            ours = solve(problem, method, self.make(), max_iter=8, checkpoint=Checkpoint(folder), **options)
+        need(bool(torch.equal(ours.v, whole.v)), "a run that was resumed gives other bits")
+        self._same_ending(ours, whole)
+        with TemporaryDirectory() as folder:
+            solve(problem, method, max_iter=3, checkpoint=Checkpoint(folder), **options)
+            ours = solve(problem, method, self.make(), max_iter=8, checkpoint=Checkpoint(folder), **options)
+        need("refused" not in ours.message, ours.message)
+        self._close("v after a run in one process", ours.v, whole.v)
+        self._same_ending(ours, whole)
 
     # ------------------------------------------------------------------ the primitives
     def primitives(self, skip: int = 0) -> None:

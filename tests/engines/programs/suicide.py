@@ -21,4 +21,4 @@ def doomed(*args, callbacks=(), **options):
 
 aq.solve = doomed
 sys.argv.append("60")
-runpy.run_path(str(Path(__file__).with_name("endless.py")))
+runpy.run_path(str(Path(__file__).with_name("endless.py")), run_name="__main__")

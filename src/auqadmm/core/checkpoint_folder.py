@@ -1,0 +1,101 @@
+"""The folder of one run, as the one process that touches it sees it: the first of those that run the loop.
+
+A checkpoint that is refused is never removed or replaced. New ones get higher numbers, and what is taken away to keep
+a few of them was written by the same run and is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from uuid import uuid4
+
+from auqadmm.core import checkpoint_files as files
+from auqadmm.core.checkpoint_codec import CheckpointError
+from auqadmm.core.checkpoint_identity import Identity
+
+
+def name_of(number: int) -> str:
+    return f"checkpoint-{number:06d}"
+
+
+class Folder:
+    """From `open` to `close`. `run` tells the checkpoints of this run from others that lie here."""
+
+    def __init__(self, path: str | os.PathLike[str], identity: Identity) -> None:
+        self.path, self.identity = Path(os.fspath(path)).absolute(), identity
+        self.run = uuid4().hex
+        self._lock: files.Lock | None = None
+        self._writers: dict[int, str] = {}  # the run that wrote a checkpoint, of those that were read
+
+    def open(self, resume: bool | str) -> list[int]:
+        """Lock it; the numbers of the checkpoints that are here, newest first."""
+        try:
+            if resume is True and not self.path.is_dir():
+                raise CheckpointError(f"There is no checkpoint to resume from: {self.path} is not a folder.")
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = files.Lock(self.path)
+            files.sweep(self.path)
+            found = files.numbers(self.path)
+        except OSError as error:
+            raise CheckpointError(f"The folder {self.path} cannot be used: {error.strerror or error}.") from None
+        if resume is True and not found:
+            raise CheckpointError(f"There is no checkpoint to resume from in {self.path}.")
+        if resume is False and found:
+            raise CheckpointError(
+                f"The folder {self.path} holds checkpoints already and resume is False; choose another folder."
+            )
+        return found
+
+    def read(self, number: int) -> dict[str, bytes]:
+        """The files of a checkpoint that is whole and belongs to this run."""
+        about, contents = files.read(self.path / name_of(number))
+        self.identity.check(about)
+        self._writers[number] = about["run"]
+        return contents
+
+    def adopt(self, number: int, found: list[int]) -> list[int]:
+        """Go on as the run that wrote this checkpoint; its own and whole ones up to here, oldest first."""
+        self.run = self._writers[number]
+        return [*sorted(k for k in found if k < number and self._is_own(k)), number]
+
+    def _is_own(self, number: int) -> bool:
+        try:
+            return files.read(self.path / name_of(number))[0].get("run") == self.run
+        except CheckpointError:
+            return False
+
+    def write(self, contents: Mapping[str, bytes], iteration: int, status: str | None) -> int:
+        """A new checkpoint; its number."""
+        about = {"run": self.run, "iteration": iteration, "status": status, **self.identity.about()}
+        number = 1 + max(files.numbers(self.path), default=0)
+        files.write(self.path, number, contents, about)
+        return number
+
+    def remove(self, number: int) -> None:
+        """Take a checkpoint away, in the process that opened the folder."""
+        if self._lock is not None:
+            files.remove(self.path / name_of(number))
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+
+# ---------------------------------------------------------------------- files as one message
+def as_message(contents: Mapping[str, bytes]) -> bytes:
+    """Names and sizes as a line of JSON, then the files one after the other."""
+    head = json.dumps({name: len(data) for name, data in contents.items()}).encode()
+    return b"\n".join([head, b"".join(contents.values())])
+
+
+def from_message(message: bytes) -> dict[str, bytes]:
+    end = message.index(b"\n")
+    found, first = {}, end + 1
+    for name, size in json.loads(message[:end]).items():
+        found[name] = message[first : first + size]
+        first += size
+    return found
