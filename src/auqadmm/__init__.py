@@ -11,11 +11,12 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from auqadmm import baselines, curvature, engines, local, methods
+from auqadmm import baselines, callbacks, curvature, engines, local, methods
 from auqadmm.api import solve
 from auqadmm.core.certificate import Certificate
 from auqadmm.core.checkpoint import Checkpoint
 from auqadmm.core.checkpoint_codec import CheckpointError
+from auqadmm.core.diagnosis import Diagnosis, Finding
 from auqadmm.core.history import History
 from auqadmm.core.reduce import WorkerLost
 from auqadmm.core.result import Result
@@ -66,7 +67,9 @@ __all__ = [
     "ConsensusLogisticRegression",
     "CustomLoss",
     "CustomRegularizer",
+    "Diagnosis",
     "ElasticNet",
+    "Finding",
     "GroupLasso",
     "History",
     "Huber",
@@ -86,6 +89,7 @@ __all__ = [
     "WorkerLost",
     "Zero",
     "baselines",
+    "callbacks",
     "curvature",
     "enet_path",
     "engines",

@@ -1,0 +1,66 @@
+"""Where a run is heading: how far it is above its tolerances, and how many iterations it would take to meet them.
+
+    excess   the largest of residual / tolerance over what the stopping rule looks at; 1 is where it stops
+    trend    a straight line through log(excess) against iterations: linear convergence, if the points lie on it
+
+The certificate may also pass by its duality gap, which rows do not hold: what is forecast is an upper bound there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from auqadmm.core.history import Row
+from auqadmm.core.stopping import Stopping
+
+FEWEST = 8  # points that a line is drawn through
+STEADY = 0.8  # share of the variance that the line must explain
+FALL = math.log(1.3)  # and it must fall by this over the points it was drawn through
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A line that falls: by the factor `rate` < 1 per iteration, to the tolerances after `left` more iterations."""
+
+    rate: float
+    left: float
+
+
+def excess(row: Row, stopping: Stopping) -> float | None:
+    """How many times above its tolerance the worst quantity of the stopping rule is; None where that is not known."""
+    pairs: list[tuple[float | None, float | None]] = []
+    has_residuals = row.primal_residual is not None
+    if stopping.rule != "certificate" and has_residuals:
+        pairs += [(row.primal_residual, row.eps_primal), (row.dual_residual, row.eps_dual)]
+    if stopping.rule != "residuals" or not has_residuals:
+        pairs.append((row.kkt, stopping.certificate_tol))
+    found = [value / limit for value, limit in pairs if value is not None and limit]  # no limit: never met
+    if len(found) < len(pairs) or not all(map(math.isfinite, found)):
+        return None
+    return max(found)
+
+
+def trend(points: Sequence[tuple[int, float]]) -> Trend | None:
+    """The line through (iteration, excess); None where it does not fall, or the points do not lie on one."""
+    known = [(k, math.log(x)) for k, x in points if 0 < x < math.inf]
+    if len(known) < FEWEST:
+        return None
+    n = len(known)
+    mean_k, mean_y = sum(k for k, _ in known) / n, sum(y for _, y in known) / n
+    kk = sum((k - mean_k) ** 2 for k, _ in known)
+    ky = sum((k - mean_k) * (y - mean_y) for k, y in known)
+    yy = sum((y - mean_y) ** 2 for _, y in known)
+    slope = ky / kk
+    fall = -slope * (known[-1][0] - known[0][0])
+    if fall < FALL or ky * ky < STEADY * kk * yy:
+        return None
+    last = mean_y + slope * (known[-1][0] - mean_k)
+    return Trend(math.exp(slope), max(last, 0.0) / -slope)
+
+
+def recent(rows: Sequence[Row], stopping: Stopping) -> list[tuple[int, float]]:
+    """(iteration, excess) of the later half of a run, at least as many as a line needs."""
+    found = [(row.iteration, x) for row in rows if (x := excess(row, stopping)) is not None]
+    return found[-max(FEWEST, len(found) // 2) :]
