@@ -14,7 +14,7 @@ from torch import Tensor
 
 from auqadmm import baselines, engines, local, methods
 from auqadmm.core.checkpoint import Checkpoint, Keeper
-from auqadmm.core.gathering import Heeded, Kept, all_weights
+from auqadmm.core.gathering import CallbackError, Heeded, Kept, all_weights
 from auqadmm.core.reduce import Engine, Reduce, WorkerLost
 from auqadmm.core.result import Result
 from auqadmm.core.solve import Callback, run
@@ -139,6 +139,9 @@ def solve(
         try:
             result = run(chosen, setup, reduce, stopping, (kept, Heeded(callbacks, opened)), evaluate_every, keeper)
             result = replace(result, weights=all_weights(result.weights, opened))
+        except CallbackError:
+            opened.agreed(0.0)  # never answered: the process that failed is leaving, and this tells why
+            raise
         except WorkerLost as lost:
             result = kept.result(lost)
     chose = f" (auto chose {result.method}: {reason}{methods.found(result.weights)}.)" if reason else ""
