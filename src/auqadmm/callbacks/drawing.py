@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from auqadmm.callbacks.glance import Glance
@@ -18,10 +19,9 @@ def clean(text: str) -> str:
 def line(title: str, event: Iteration, glance: Glance) -> str:
     row, stopping = event.row, event.stopping
     parts = [f"{title}: iteration {row.iteration}/{stopping.max_iter}", f"objective {number(row.objective, '.6g')}"]
-    parts.append(f"KKT residual {number(row.kkt)} (tolerance {number(stopping.certificate_tol)})")
-    if row.primal_residual is not None:
-        parts.append(f"primal {number(row.primal_residual)} (tolerance {number(row.eps_primal)})")
-        parts.append(f"dual {number(row.dual_residual)} (tolerance {number(row.eps_dual)})")
+    for name, value, tolerance in measured(event, "KKT residual"):
+        against = f" (tolerance {number(tolerance)})" if tolerance else ""
+        parts.append(f"{name} {number(value)}{against}")
     parts.append(speed(glance.rate))
     parts += [text for text in (rest(glance), far(glance), failed(event)) if text]
     return ", ".join(parts)
@@ -44,18 +44,27 @@ def drawing(title: str, event: Iteration, glance: Glance) -> Any:
         Text(rest(glance), style="cyan"),
     )
     second = Text(f"  objective {number(row.objective, '.6g')}")
-    measured = [("KKT", row.kkt, stopping.certificate_tol)]
-    if row.primal_residual is not None:
-        measured += [("primal", row.primal_residual, row.eps_primal or 0.0)]
-        measured += [("dual", row.dual_residual, row.eps_dual or 0.0)]
-    for name, value, tolerance in measured:
+    for name, value, tolerance in measured(event, "KKT"):
         within = value is not None and value <= tolerance
         second.append(f"  {name} ")
         second.append(number(value), style="green" if within else "")
-        second.append(f"/{number(tolerance)}", style="dim")
+        second.append(f"/{number(tolerance)}" if tolerance else "", style="dim")
     notes = "  ".join(text for text in (far(glance), failed(event)) if text)
     third = [Text(f"  {notes}", style="yellow", no_wrap=True, overflow="ellipsis")] if notes else []
     return Group(first, second, *third)
+
+
+def measured(event: Iteration, kkt: str) -> list[tuple[str, float | None, float]]:
+    """Name, value and tolerance (0: none) of what the run is judged by; no residuals where a method has none."""
+    row = event.row
+    found: list[tuple[str, float | None, float]] = [(kkt, row.kkt, event.stopping.certificate_tol)]
+    for name, value, tolerance in (
+        ("primal", row.primal_residual, row.eps_primal),
+        ("dual", row.dual_residual, row.eps_dual),
+    ):
+        if value is not None and not math.isnan(value):
+            found.append((name, value, tolerance or 0.0))
+    return found
 
 
 def rest(glance: Glance) -> str:

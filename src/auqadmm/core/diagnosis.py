@@ -255,13 +255,14 @@ def _budget(result: Result, evidence: Evidence) -> Finding | None:
     done = result.n_iter
     if line is None or line.left < 1 or line.left > MOST * done:
         return None
-    total = _round_up(done + 1.2 * line.left)
+    total = _round_up(done + (2.0 if line.slowing else 1.2) * line.left)
     setting = f"max_iter={total}"
     if result.status is Status.time_limit and stopping.time_limit is not None:
         setting = f"time_limit={_round_up(stopping.time_limit * total / done)}"
     return Finding(
         "budget",
-        f"the run converges steadily, by {1 - line.rate:.1%} per iteration, and would need about {line.left:.0f} more.",
+        f"the run converges {'more and more slowly' if line.slowing else 'steadily'}, by {1 - line.rate:.1%} per "
+        f"iteration, and would need {'at least' if line.slowing else 'about'} {line.left:.0f} more.",
         setting,
     )
 

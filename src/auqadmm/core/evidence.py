@@ -8,6 +8,7 @@ Shapes: B blocks here, N in all, m features, C columns; v (m, C).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +57,8 @@ def collect(reduce: Reduce, setup: Setup, stopping: Stopping, method: Any, state
     v, g = state.shared.v, setup.regularizer
     f = [float(reduce.free(score, state.blocks, t * v)["f"]) for t in (1.0, NEAR, FAR)]
     ray = Ray(f[0] + float(g.value(v)), f[1] + float(g.value(NEAR * v)), f[0], f[2])
-    own = state.shared.residuals is not None
+    residuals = state.shared.residuals
+    own = residuals is not None and math.isfinite(residuals.primal)
     return Evidence(
         names=tuple(reduce.engine.names),
         stopping=stopping,
@@ -65,7 +67,7 @@ def collect(reduce: Reduce, setup: Setup, stopping: Stopping, method: Any, state
         precision=setup.precision,
         norm=float(v.norm()),
         ray=ray,
-        residuals=state.shared.residuals,
+        residuals=residuals if own else None,
         distance=reduce.gather(_Distance(v), state.blocks) if own else None,
     )
 

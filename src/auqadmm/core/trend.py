@@ -17,15 +17,18 @@ from auqadmm.core.stopping import Stopping
 
 FEWEST = 8  # points that a line is drawn through
 STEADY = 0.8  # share of the variance that the line must explain
+SLOWING = 0.8  # slope of the later half, relative to all of it
 FALL = math.log(1.3)  # and it must fall by this over the points it was drawn through
 
 
 @dataclass(frozen=True)
 class Trend:
-    """A line that falls: by the factor `rate` < 1 per iteration, to the tolerances after `left` more iterations."""
+    """A line that falls: by the factor `rate` < 1 per iteration, to the tolerances after `left` more iterations; at
+    least so many where the run is `slowing`."""
 
     rate: float
     left: float
+    slowing: bool = False
 
 
 def excess(row: Row, stopping: Stopping) -> float | None:
@@ -43,21 +46,36 @@ def excess(row: Row, stopping: Stopping) -> float | None:
 
 
 def trend(points: Sequence[tuple[int, float]]) -> Trend | None:
-    """The line through (iteration, excess); None where it does not fall, or the points do not lie on one."""
+    """The line through (iteration, excess); None where it does not fall, or the points do not lie on one.
+
+    A run that slows down is judged by its later half: what is promised must not be too little.
+    """
     known = [(k, math.log(x)) for k, x in points if 0 < x < math.inf]
     if len(known) < FEWEST:
         return None
-    n = len(known)
-    mean_k, mean_y = sum(k for k, _ in known) / n, sum(y for _, y in known) / n
-    kk = sum((k - mean_k) ** 2 for k, _ in known)
-    ky = sum((k - mean_k) * (y - mean_y) for k, y in known)
-    yy = sum((y - mean_y) ** 2 for _, y in known)
-    slope = ky / kk
+    slope, last, explained = _fit(known)
     fall = -slope * (known[-1][0] - known[0][0])
-    if fall < FALL or ky * ky < STEADY * kk * yy:
+    if fall < FALL or explained < STEADY:
         return None
-    last = mean_y + slope * (known[-1][0] - mean_k)
-    return Trend(math.exp(slope), max(last, 0.0) / -slope)
+    later, there, _ = _fit(known[len(known) // 2 :])
+    if later >= 0:
+        return None
+    slowing = later > SLOWING * slope
+    if later > slope:
+        slope, last = later, there
+    return Trend(math.exp(slope), max(last, 0.0) / -slope, slowing)
+
+
+def _fit(points: Sequence[tuple[int, float]]) -> tuple[float, float, float]:
+    """Slope, value at the end, and the share of the variance explained, of the line of least squares."""
+    n = len(points)
+    mean_k, mean_y = sum(k for k, _ in points) / n, sum(y for _, y in points) / n
+    kk = sum((k - mean_k) ** 2 for k, _ in points)
+    ky = sum((k - mean_k) * (y - mean_y) for k, y in points)
+    yy = sum((y - mean_y) ** 2 for _, y in points)
+    slope = ky / kk
+    # yy = 0: all points are equal, and the line is flat
+    return slope, mean_y + slope * (points[-1][0] - mean_k), ky * ky / (kk * yy) if yy > 0 else 0.0
 
 
 def recent(rows: Sequence[Row], stopping: Stopping) -> list[tuple[int, float]]:
