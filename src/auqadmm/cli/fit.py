@@ -14,25 +14,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 import typer
 from rich.console import Console
 
-from auqadmm import baselines, engines, methods
+from auqadmm import engines
 from auqadmm.api import solve
-from auqadmm.cli import outputs
+from auqadmm.cli import options, outputs
 from auqadmm.cli.errors import CommandError
 from auqadmm.cli.progress import Progress
 from auqadmm.core.checkpoint import Checkpoint
 from auqadmm.core.result import Result
 from auqadmm.core.solve import Callback, Iteration
 from auqadmm.core.state import Status
-from auqadmm.data.tabular import Roles, is_table
+from auqadmm.data.tabular import Roles
 from auqadmm.data.words import visible
 from auqadmm.engines.world import World
-from auqadmm.model import KINDS
 from auqadmm.preprocessing import Settings
 from auqadmm.preprocessing.merge import Agreed
 from auqadmm.problem.agreement import Exchange, alone
@@ -41,8 +40,6 @@ from auqadmm.report.tables import versions
 from auqadmm.training import Task, model_parts, prepare, share
 
 STOPPED = 3
-COLUMNS, MODEL, RUN, OUTPUT = "Columns", "Model", "Run", "Output"
-METHODS = ("auto", *methods.KNOWN, *baselines.KNOWN)
 
 EXAMPLES = """
 **Examples**
@@ -66,160 +63,38 @@ class Place:
     exchange: Exchange = alone
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
 def fit(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            help="csv, tsv, parquet, svmlight (.svm, .svmlight, .libsvm) or npz (X, y[, site, sample_weight, "
-            "feature_names]): one file per worker, or any number with --site.",
-            metavar="FILE…",
-            show_default=False,
-        ),
-    ],
-    model: Annotated[
-        str, typer.Option(help="logistic (two or more classes), elastic-net or svm.", rich_help_panel=MODEL)
-    ],
-    out: Annotated[
-        Path, typer.Option(help="Folder for model, summary, history and report; empty or new.", rich_help_panel=OUTPUT)
-    ],
-    target: Annotated[
-        str | None,
-        typer.Option(help="Column to predict; svmlight and npz files have their own.", rich_help_panel=COLUMNS),
-    ] = None,
-    site: Annotated[
-        str | None,
-        typer.Option(
-            help="Column that says which worker owns a row; without it, a file is a worker.", rich_help_panel=COLUMNS
-        ),
-    ] = None,
-    id: Annotated[
-        str | None,
-        typer.Option(help="Column that names the rows; no feature, and no value twice.", rich_help_panel=COLUMNS),
-    ] = None,
-    weight: Annotated[
-        str | None,
-        typer.Option(help="Column of row weights: a row of weight w counts w times.", rich_help_panel=COLUMNS),
-    ] = None,
-    features: Annotated[
-        str,
-        typer.Option(help="Columns to use: a,b,c. All others by default.", rich_help_panel=COLUMNS, show_default=False),
-    ] = "",
-    drop: Annotated[
-        str, typer.Option(help="Columns to leave out: a,b,c.", rich_help_panel=COLUMNS, show_default=False)
-    ] = "",
-    categorical: Annotated[
-        str,
-        typer.Option(
-            help="Columns of categories even where they look like numbers: a,b,c.",
-            rich_help_panel=COLUMNS,
-            show_default=False,
-        ),
-    ] = "",
-    one_hot: Annotated[
-        bool,
-        typer.Option(
-            help="Text becomes one feature per category, the categories of all workers in sorted order.",
-            rich_help_panel=COLUMNS,
-        ),
-    ] = True,
-    drop_first: Annotated[
-        bool,
-        typer.Option(
-            "--drop-first",
-            help="Leave out the first category of each column; without it all are kept, and the penalty decides.",
-            rich_help_panel=COLUMNS,
-        ),
-    ] = False,
-    standardize: Annotated[
-        bool,
-        typer.Option(
-            help="Numbers get mean 0 and variance 1 over the rows of all workers (sparse files: variance only).",
-            rich_help_panel=COLUMNS,
-        ),
-    ] = True,
-    impute: Annotated[
-        str,
-        typer.Option(
-            help="Missing values: none refuses them, mean fills in the mean or the most frequent category.",
-            rich_help_panel=COLUMNS,
-        ),
-    ] = "none",
-    l1: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            help="Strength of the l1 penalty: l1·Σ|c|, beside the MEAN loss over all rows.",
-            rich_help_panel=MODEL,
-        ),
-    ] = 0.0,
-    l2: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            help="Strength of the l2 penalty: l2/2·Σc², likewise. (scikit-learn's C is 1/(rows·l2).)",
-            rich_help_panel=MODEL,
-        ),
-    ] = 1e-3,
-    intercept: Annotated[
-        bool, typer.Option(help="Add a constant, which is never penalised.", rich_help_panel=MODEL)
-    ] = True,
-    smoothing: Annotated[
-        float, typer.Option(help="svm: width of the rounded corner of the hinge, > 0.", rich_help_panel=MODEL)
-    ] = 0.1,
-    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.", rich_help_panel=RUN)] = "auto",
-    engine: Annotated[
-        str,
-        typer.Option(
-            help=f"Where workers live: {', '.join(engines.KNOWN)} (torch: each process of torchrun reads its own files).",
-            rich_help_panel=RUN,
-        ),
-    ] = "local",
-    max_iter: Annotated[int, typer.Option(min=0, help="Limit of iterations.", rich_help_panel=RUN)] = 1000,
-    tol: Annotated[
-        float,
-        typer.Option(
-            min=0, help="Converged when the relative KKT residual or duality gap is at most this.", rich_help_panel=RUN
-        ),
-    ] = 1e-8,
-    time_limit: Annotated[
-        float | None, typer.Option(min=0, help="Limit of seconds; the model so far is kept.", rich_help_panel=RUN)
-    ] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.", rich_help_panel=RUN)] = "cpu",
-    seed: Annotated[
-        int, typer.Option(min=0, help="Of the random vectors that curvature is probed with.", rich_help_panel=RUN)
-    ] = 0,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Go on with the run in --out, if it holds one of these very files and settings.",
-            rich_help_panel=RUN,
-        ),
-    ] = False,
-    checkpoint_every: Annotated[
-        int, typer.Option(min=0, help="Iterations between checkpoints in --out; 0 for none.", rich_help_panel=RUN)
-    ] = 10,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an earlier fit in --out.", rich_help_panel=OUTPUT)
-    ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="No progress and no result on the screen.", rich_help_panel=OUTPUT)
-    ] = False,
-    lines: Annotated[
-        bool,
-        typer.Option(
-            "--json",
-            help="One line of JSON per iteration on standard output, nothing else there.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=OUTPUT)
-    ] = False,
+    files: options.Files,
+    model: options.Model,
+    out: options.Out,
+    target: options.Target = None,
+    site: options.Site = None,
+    id: options.Id = None,
+    weight: options.Weight = None,
+    features: options.Features = "",
+    drop: options.Drop = "",
+    categorical: options.Categorical = "",
+    one_hot: options.OneHot = True,
+    drop_first: options.DropFirst = False,
+    standardize: options.Standardize = True,
+    impute: options.Impute = "none",
+    l1: options.L1 = 0.0,
+    l2: options.L2 = 1e-3,
+    intercept: options.Intercept = True,
+    smoothing: options.Smoothing = 0.1,
+    method: options.Method = "auto",
+    engine: options.Engine = "local",
+    max_iter: options.MaxIter = 1000,
+    tol: options.Tol = 1e-8,
+    time_limit: options.TimeLimit = None,
+    device: options.Device = "cpu",
+    seed: options.Seed = 0,
+    resume: options.Resume = False,
+    checkpoint_every: options.CheckpointEvery = 10,
+    overwrite: options.Overwrite = False,
+    quiet: options.Quiet = False,
+    lines: options.Json = False,
+    debug: options.Debug = False,
 ) -> None:
     """Fit one model on files that hold the rows of different workers.
 
@@ -227,9 +102,18 @@ def fit(
     and categories go into the common preparation; rows stay with their worker. Writes summary.json, history.parquet,
     model.safetensors, model.json and report.html to --out.
     """
-    _check_usage(files, model, target, method, engine, impute, smoothing)
+    options.check_usage(files, target, model, method, engine, impute, smoothing, time_limit)
     task = Task(model, l1, l2, intercept, smoothing)
-    roles = Roles(target, site, id, weight, _names(features) or None, _names(drop), _names(categorical), task.labels)
+    roles = Roles(
+        target,
+        site,
+        id,
+        weight,
+        options.names(features) or None,
+        options.names(drop),
+        options.names(categorical),
+        task.labels,
+    )
     settings = Settings(standardize, one_hot, drop_first, None if impute == "none" else impute, roles.categorical)
     began = time.perf_counter()
     with _place(engine) as place:
@@ -257,8 +141,8 @@ def fit(
         )
     if speaks:
         asked = {"max_iter": max_iter, "tol": tol, "time_limit": time_limit, "method": method, "device": device}
-        options = {**asdict(task), **asdict(settings), **asked}
-        summary = summarized(result, agreed, files, roles, options, engine, seed, time.perf_counter() - began)
+        chosen = {**asdict(task), **asdict(settings), **asked}
+        summary = summarized(result, agreed, files, roles, chosen, engine, seed, time.perf_counter() - began)
         parts = model_parts(result, agreed, task, roles.special, finite(_brief(summary)), versions())
         written = outputs.write_all(folder, summary, result.history, parts)
         if not quiet and not lines:
@@ -289,7 +173,7 @@ class JsonLines:
 def _announce(agreed: Agreed) -> None:
     classes = f", {len(agreed.classes)} classes" if agreed.classes else ""
     text = f"{agreed.rows} rows, {len(agreed.encoding.features)} features{classes}, {len(agreed.blocks)} workers."
-    Console(highlight=False).print(text, markup=False)
+    Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
 
 
 def tell(result: Result, summary: dict[str, Any], written: list[Path]) -> None:
@@ -313,7 +197,7 @@ def summarized(
     agreed: Agreed,
     files: list[Path],
     roles: Roles,
-    options: dict[str, Any],
+    chosen: dict[str, Any],
     engine: str,
     seed: int,
     wall: float,
@@ -326,7 +210,7 @@ def summarized(
         "version": outputs.VERSION,
         "status": str(result.status),
         "message": result.message,
-        "model": options.pop("kind"),
+        "model": chosen["kind"],
         "method": result.method,
         "iterations": result.n_iter,
         "rounds": last.rounds if last else 0,
@@ -341,7 +225,7 @@ def summarized(
         "target": roles.target,
         "blocks": [{"name": name, "rows": rows, "classes": classes} for name, rows, classes in agreed.blocks],
         "files": [str(path) for path in files],
-        "settings": options,
+        "settings": {name: value for name, value in chosen.items() if name != "kind"},
         "engine": engine,
         "seed": seed,
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -355,27 +239,6 @@ def _brief(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------- helpers
-def _check_usage(
-    files: list[Path], model: str, target: str | None, method: str, engine: str, impute: str, smoothing: float
-) -> None:
-    choices = (
-        ("--model", model, KINDS),
-        ("--method", method, METHODS),
-        ("--engine", engine, tuple(engines.KNOWN)),
-        ("--impute", impute, ("none", "mean")),
-    )
-    for name, value, known in choices:
-        if value not in known:
-            raise typer.BadParameter(f"{name}: there is no {value!r}; there are {', '.join(known)}.")
-    if not smoothing > 0:
-        raise typer.BadParameter(f"--smoothing must be > 0, got {smoothing:g}.")
-    if target is None and any(is_table(path) for path in files):
-        raise typer.BadParameter("--target is missing: name the column to predict.")
-    repeated = next((path for k, path in enumerate(files) if path in files[:k]), None)
-    if repeated is not None:
-        raise typer.BadParameter(f"{visible(str(repeated))} is named twice.")
-
-
 def _checkpoint(folder: Path, every: int, resume: bool, world: int) -> Checkpoint | None:
     if not resume and (every == 0 or world > 1):  # with many processes only on request: not every engine can
         return None

@@ -34,7 +34,7 @@ def predict(
         list[Path],
         typer.Argument(
             help="Files with the columns of the model, in any order; others are ignored.",
-            metavar="FILE…",
+            metavar="FILE",
             show_default=False,
         ),
     ],

@@ -48,6 +48,8 @@ def _header(path: Path, source: str, reading: pa.csv.ReadOptions, parsing: pa.cs
         try:
             return pa.csv.open_csv(file, reading, parsing).schema.names
         except pa.ArrowInvalid as error:
+            if "cannot infer number of columns" in str(error) and path.stat().st_size >= BLOCK:
+                raise _too_long(source) from None
             if "cannot infer number of columns" in str(error):  # one line without an end, or blank lines only
                 raise InputError(f"{source} has no rows below its header; leave it out.") from None
             raise
@@ -63,9 +65,7 @@ def _refuse_binary(path: Path, source: str) -> None:
 def _refusal(source: str, told: str) -> InputError:
     """What pyarrow says, in a sentence with the file and the row."""
     if "straddl" in told:
-        return InputError(
-            f"{source} has a row longer than {BLOCK >> 20} MiB, or a quote that is never closed; it is not read."
-        )
+        return _too_long(source)
     wrong = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", told)
     if wrong:
         row, expected, got = map(int, wrong.groups())
@@ -73,3 +73,9 @@ def _refusal(source: str, told: str) -> InputError:
     if "invalid UTF8" in told:
         return InputError(f"{source} is not UTF-8 text; convert it.")
     return InputError(f"{source} cannot be read as csv: {quoted(told, 200)}.")
+
+
+def _too_long(source: str) -> InputError:
+    return InputError(
+        f"{source} has a row longer than {BLOCK >> 20} MiB, or a quote that is never closed; it is not read."
+    )

@@ -81,7 +81,7 @@ def convergence(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]]
         curves = []
         for name in ("primal", "dual"):
             curves.append(Curve(name, f"{name} residual", x, {"r": column(f"{name}_residual")}))
-            curves.append(Curve(name, f"{name} tolerance", x, {"r": column(f"eps_{name}")}, control=True))
+            curves.append(Curve(name, f"{name} tolerance", x, {"r": column(f"eps_{name}")}))
         panels.append(Panel("Residuals", tuple(curves), X_AXES, {"r": "residual"}, (), ("r",)))
     certificate = summary["certificate"]
     return Chapter(
