@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         ConsensusLogisticRegression,
         enet_path,
     )
+    from auqadmm.model_files import ModelError, load, save
 
 __version__ = "0.1.0"
 
@@ -77,6 +78,7 @@ __all__ = [
     "Iteration",
     "LeastSquares",
     "Logistic",
+    "ModelError",
     "Multinomial",
     "NonNegative",
     "Poisson",
@@ -93,22 +95,27 @@ __all__ = [
     "curvature",
     "enet_path",
     "engines",
+    "load",
     "local",
     "methods",
+    "save",
     "solve",
 ]
 
 _ESTIMATORS = frozenset(
     ["ConsensusElasticNet", "ConsensusElasticNetCV", "ConsensusLinearSVC", "ConsensusLogisticRegression", "enet_path"]
 )
+_MODEL_FILES = frozenset(["ModelError", "load", "save"])
 
 
 def __getattr__(name: str) -> Any:
-    """Estimators need scikit-learn, which is imported when one of them is first asked for."""
+    """Estimators and models need scikit-learn, which is imported when one of them is first asked for."""
     if name in _ESTIMATORS:
         return getattr(import_module("auqadmm.estimators"), name)
+    if name in _MODEL_FILES:
+        return getattr(import_module("auqadmm.model_files"), name)
     raise AttributeError(f"module 'auqadmm' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ESTIMATORS})
+    return sorted({*globals(), *_ESTIMATORS, *_MODEL_FILES})
