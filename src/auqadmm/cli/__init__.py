@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from auqadmm import __version__
+from auqadmm.cli import compare as compare_module
 from auqadmm.cli import fit as fit_module
 from auqadmm.cli import predict as predict_module
 from auqadmm.cli.demo import demo as demo_command  # a name of its own: `cli.demo` stays the module
@@ -63,6 +64,7 @@ def common(
 app.command("demo", epilog=EXIT_CODES)(demo_command)
 app.command("fit", epilog=fit_module.EXAMPLES)(fit_module.fit)
 app.command("predict", epilog=predict_module.EXAMPLES)(predict_module.predict)
+app.command("compare", epilog=compare_module.EXAMPLES)(compare_module.compare_files)
 app.command("report", epilog=EXIT_CODES)(report_command)
 app.command("reproduce", epilog=EXIT_CODES)(reproduce_command)
 app.command("doctor")(doctor_command)

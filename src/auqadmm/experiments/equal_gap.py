@@ -163,6 +163,7 @@ def _entry(
             max_iter=max_iter,
             abs_tol=0.0,
             rel_tol=0.0,
+            certificate_tol=0.0,
             stop="residuals",
             time_limit=time_limit,
             seed=seed,
