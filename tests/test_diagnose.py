@@ -195,6 +195,19 @@ def test_numbers_beyond_the_machine(method):
     assert aq.solve(scaled, method).status == "converged"
 
 
+def test_residuals_that_grow():
+    """A loss that is concave, on a convex whole: ADMM needs a penalty above the curvature."""
+    loss = aq.CustomLoss(lambda u, X, y: -0.1 * (X @ u - y) ** 2)
+    problem = aq.Problem(loss, aq.L2(40.0), regression_blocks())
+    result = aq.solve(problem, methods.C(rho=10.0), max_iter=20)
+    finding = only(result.diagnose())
+    assert finding.code == "diverged"
+    assert "the primal residual grows" in finding.sentence
+    better = with_setting(problem, finding, max_iter=20)
+    assert "diverged" not in better.diagnose()
+    assert better.certificate.gap < 0.05 < 1e6 < result.certificate.gap
+
+
 def test_single_precision_is_the_first_suspect():
     blocks = [(X * 1e30, y) for X, y in regression_blocks()]
     result = aq.solve(least_squares(blocks, regularizer=aq.L2(1.0)), "c-admm", max_iter=20, dtype="float32")

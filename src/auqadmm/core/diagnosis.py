@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.state import Status
-from auqadmm.core.trend import Trend, excess, recent, trend
+from auqadmm.core.trend import Trend, recent, trend
 from auqadmm.core.weights import sum_blocks
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ CROWDED = 0.95  # share of the weights that lie at one end of the interval
 EDGE = 0.02  # as a share of the interval's length
 UNEVEN = 1e3  # largest over smallest scale of a feature
 FAILING = 0.1  # share of the later iterations in which a local solve missed its tolerance
-RISE = 10.0  # excess over tolerances at the end, over its least value
+RISE = 10.0  # residual at the end, over its least value
 MOST = 20.0  # forecasts beyond so many times what was done are no advice
 
 
@@ -79,7 +79,9 @@ def diagnose(result: Result, problem: Any = None) -> Diagnosis:
     if result.evidence is None:
         return Diagnosis((), f"Nothing is known of this run but its message: {result.message}")
     found = [None if problem is None else _uneven(_scales(problem))]
-    found += [rule(result, result.evidence) for rule in RULES]
+    found += [rule(result, result.evidence) for rule in CAUSES]
+    if not any(finding is not None and finding.code == "diverged" for finding in found):  # then nothing else means much
+        found += [rule(result, result.evidence) for rule in CHOICES]
     if not any(found):  # a budget is too small only where nothing else is wrong
         found = [_budget(result, result.evidence)]
     kept = tuple(finding for finding in found if finding is not None)
@@ -92,21 +94,21 @@ def diagnose(result: Result, problem: Any = None) -> Diagnosis:
 
 # ---------------------------------------------------------------------- the problem
 def _diverged(result: Result, evidence: Evidence) -> Finding | None:
-    """NaN or infinity, or excesses that climb."""
-    single = evidence.precision > 1e-12
-    setting = 'dtype="float64"' if single else "features divided by their standard deviations"
+    """NaN or infinity, or residuals that climb: those of ADMM on a convex problem never do for long."""
     if result.status is Status.diverged:
+        single = evidence.precision > 1e-12
+        setting = 'dtype="float64"' if single else "features divided by their standard deviations"
         return Finding("diverged", f"the numbers left the range of the machine: {result.message}", setting)
-    known = [x for row in result.history if (x := excess(row, evidence.stopping)) is not None]
-    if len(known) < 10 or known[-1] < RISE * min(known) or known[-1] < 1.0:
-        return None
+    rows = result.history.rows
+    known = [x for row in rows if (x := row.kkt if row.primal_residual is None else row.primal_residual) is not None]
     later = known[len(known) // 2 :]
-    if not all(b >= 0.99 * a for a, b in pairwise(later)):
-        return None  # up and down is not away
+    if len(known) < 10 or not known[-1] > RISE * min(known) or not all(b >= a for a, b in pairwise(later)):
+        return None
+    name, rho = "KKT" if rows[-1].primal_residual is None else "primal", getattr(evidence.method, "rho", None)
     return Finding(
         "diverged",
-        f"the residuals grew: {known[-1]:.1e} times their tolerances at the end, {min(known):.1e} at their best.",
-        setting,
+        f"the {name} residual grows: {known[-1]:.1e} at the end, {min(known):.1e} at its best. Is the loss convex?",
+        'method="c-admm"' if rho is None else f"method=methods.{type(evidence.method).__name__}(rho={10 * rho:g})",
     )
 
 
@@ -274,4 +276,5 @@ def _round_up(x: float) -> int:
 
 
 Rule = Callable[["Result", "Evidence"], Finding | None]
-RULES: tuple[Rule, ...] = (_diverged, _unbounded, _inner, _far_block, _penalty, _weights)
+CAUSES: tuple[Rule, ...] = (_unbounded, _diverged)
+CHOICES: tuple[Rule, ...] = (_inner, _far_block, _penalty, _weights)
