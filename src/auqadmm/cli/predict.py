@@ -79,7 +79,7 @@ def predicted(model: FittedModel, path: Path, id: str | None, unseen: str, sever
 
 def _roles(model: FittedModel, path: Path, id: str | None) -> Roles:
     if not is_table(path):
-        named = None if model.encoding_.sparse else model.encoding_.names
+        named = model.encoding_.names if path.suffix.lower() == ".npz" else None  # svmlight has numbers for names
         return Roles(features=named, asker="the model")
     names = model.parts.roles.get("id") if id is None else id or None
     categories = tuple(c.name for c in model.encoding_.categories)
