@@ -111,6 +111,8 @@ def rows_of(sheet: Sheet, agreed: Agreed, center: bool) -> list[RawBlock]:
     else:
         y = sheet.target - (agreed.target_mean if center else 0.0)
     weights, given = sheet.weights, sheet.weight is not None
+    if sheet.site is None:
+        return [RawBlock(sheet.source, X, y, weights, weighted=given)]
     return [RawBlock(name, X[rows], y[rows], weights[rows], weighted=given) for name, rows in blocks_of(sheet)]
 
 

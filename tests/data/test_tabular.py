@@ -135,3 +135,28 @@ def test_words_for_people():
     assert quoted("a" * 100) == "'" + "a" * 59 + "…'"
     assert quoted(3) == "3"
     assert listed("abcdefg") == "'a', 'b', 'c', 'd', 'e', …"
+
+
+def test_readers_of_damaged_files_give_a_sentence_or_a_sheet(tmp_path):
+    """Whatever the bytes: InputError, never another exception."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.normal(size=20), "g": list("ab") * 10, "y": [0, 1] * 10})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.to_parquet(tmp_path / "a.parquet")
+    np.savez(tmp_path / "a.npz", X=frame[["x"]].to_numpy(), y=frame["y"].to_numpy())
+    dump_svmlight_file(frame[["x"]].to_numpy(), frame["y"], str(tmp_path / "a.svm"))
+    for path in sorted(tmp_path.iterdir()):
+        whole = path.read_bytes()
+        roles = Roles(target="y") if path.suffix in (".csv", ".parquet") else Roles()
+        refused = 0
+        for _ in range(60):
+            damaged = bytearray(whole)
+            for place in rng.integers(0, len(whole), rng.integers(1, 6)):
+                damaged[place] = rng.integers(0, 256)
+            path.write_bytes(damaged[: rng.integers(1, len(whole) + 1)] if rng.random() < 0.3 else damaged)
+            try:
+                sheet = read(path, roles)
+                assert sheet.rows > 0
+            except InputError as error:
+                refused += str(path.name) in str(error)
+        assert refused > 0

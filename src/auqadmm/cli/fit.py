@@ -103,6 +103,8 @@ def fit(
     and categories go into the common preparation; rows stay with their worker. Writes summary.json, history.parquet,
     model.safetensors, model.json and report.html to --out.
     """
+    if resume and overwrite:
+        raise typer.BadParameter("--resume and --overwrite exclude each other.")
     options.check_usage(files, target, model, method, engine, impute, smoothing, time_limit)
     task = Task(model, l1, l2, intercept, smoothing)
     roles = Roles(
@@ -147,7 +149,7 @@ def fit(
         parts = model_parts(result, agreed, task, roles.special, finite(_brief(summary)), versions())
         written = outputs.write_all(folder, summary, result.history, parts)
         if not quiet and not lines:
-            tell(result, summary, written)
+            tell(result, summary, written, can_resume=saving is not None)
     if result.status is not Status.converged:
         raise typer.Exit(STOPPED)
 
@@ -177,7 +179,7 @@ def _announce(agreed: Agreed) -> None:
     Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
 
 
-def tell(result: Result, summary: dict[str, Any], written: list[Path]) -> None:
+def tell(result: Result, summary: dict[str, Any], written: list[Path], can_resume: bool) -> None:
     """How it ended, on standard output."""
     screen = Console(highlight=False)
     screen.print(visible(result.message), markup=False, soft_wrap=True)
@@ -190,6 +192,8 @@ def tell(result: Result, summary: dict[str, Any], written: list[Path]) -> None:
     screen.print("\nWritten:")
     for path in written:
         screen.print(f"  {visible(str(path))}", markup=False, soft_wrap=True)
+    if can_resume and result.status in (Status.max_iter, Status.time_limit, Status.interrupted):
+        screen.print("\nThe same command with --resume (and a higher limit) goes on from here.")
 
 
 # ---------------------------------------------------------------------- what is kept
