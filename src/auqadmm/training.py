@@ -76,7 +76,10 @@ def prepare(
     center: bool = True,
     exchange: Exchange = alone,
 ) -> Prepared:
-    """Read the files of this process and agree with the others; `center`: an intercept takes up the target's mean."""
+    """Read the files of this process and agree with the others; `center`: an intercept takes up the target's mean.
+
+    An InputError from here is raised in all processes.
+    """
 
     def own() -> tuple[list[Sheet], list[dict[str, Any]]]:
         sheets = [read(path, roles) for path in paths]
@@ -88,7 +91,7 @@ def prepare(
     if not summaries:
         raise InputError("There are no files to fit.")
     agreed = merge(summaries, settings)
-    blocks = [block for sheet in sheets for block in rows_of(sheet, agreed, center)]
+    blocks, _ = together(exchange, lambda: ([b for sheet in sheets for b in rows_of(sheet, agreed, center)], None))
     return Prepared(agreed, tuple(blocks))
 
 
@@ -108,6 +111,8 @@ def rows_of(sheet: Sheet, agreed: Agreed, center: bool) -> list[RawBlock]:
     else:
         y = sheet.target - (agreed.target_mean if center else 0.0)
     weights, given = sheet.weights, sheet.weight is not None
+    if sheet.site is None:
+        return [RawBlock(sheet.source, X, y, weights, weighted=given)]
     return [RawBlock(name, X[rows], y[rows], weights[rows], weighted=given) for name, rows in blocks_of(sheet)]
 
 

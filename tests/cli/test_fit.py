@@ -75,6 +75,7 @@ def test_progress_goes_to_standard_error(aq, parts, tmp_path, monkeypatch):
 def test_stopped_before_convergence_is_3_and_keeps_the_model(aq, parts, tmp_path, limit):
     ran = aq("fit", *parts, *MODEL, *limit, "--out", tmp_path / "out")
     assert ran.code == 3
+    assert "with --resume" in ran.out
     assert summary(tmp_path / "out")["status"] in ("max_iter", "time_limit")
     assert {p.name for p in (tmp_path / "out").iterdir()} == WRITTEN
     assert auqadmm.load(tmp_path / "out").predict(people(5)).shape == (5,)
@@ -149,6 +150,7 @@ def test_columns_may_come_in_another_order(aq, tmp_path):
         (*MODEL, "--l1", "-1"),
         (*MODEL, "--smoothing", "0"),
         (*MODEL, "--time-limit", "0"),
+        (*MODEL, "--resume", "--overwrite"),
         (*MODEL, "--wrong"),
     ],
 )
@@ -159,6 +161,22 @@ def test_wrong_usage_is_2(aq, parts, tmp_path, arguments):
 
 def test_a_file_named_twice_is_wrong_usage(aq, parts, tmp_path):
     assert aq("fit", parts[0], parts[0], *MODEL, "--out", tmp_path / "out").code == 2
+
+
+def test_a_device_that_is_not_there_is_told_in_one_line(aq, parts, tmp_path):
+    ran = aq("fit", *parts, *MODEL, "--device", "abacus", "--out", tmp_path / "out")
+    assert ran.code == 1
+    assert ran.err.splitlines()[-1] == "auqadmm: Unknown device 'abacus'; use 'cpu' or 'cuda'."
+
+
+def test_a_full_disk_at_the_end_is_one_sentence(aq, parts, tmp_path, monkeypatch):
+    def full(*_args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("auqadmm.model_files.write", full)
+    ran = aq("fit", *parts, *MODEL, "--out", tmp_path / "out")
+    assert ran.code == 1
+    assert ran.err.splitlines()[-1].endswith("No space left on device; make room, and go on with --resume.")
 
 
 def test_debug_shows_where(parts, tmp_path, capsys):

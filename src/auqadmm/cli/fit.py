@@ -34,7 +34,8 @@ from auqadmm.data.words import visible
 from auqadmm.engines.world import World
 from auqadmm.preprocessing import Settings
 from auqadmm.preprocessing.merge import Agreed
-from auqadmm.problem.agreement import Exchange, alone
+from auqadmm.problem import InputError
+from auqadmm.problem.agreement import Exchange, alone, together
 from auqadmm.report.files import finite
 from auqadmm.report.tables import versions
 from auqadmm.training import Task, model_parts, prepare, share
@@ -102,6 +103,8 @@ def fit(
     and categories go into the common preparation; rows stay with their worker. Writes summary.json, history.parquet,
     model.safetensors, model.json and report.html to --out.
     """
+    if resume and overwrite:
+        raise typer.BadParameter("--resume and --overwrite exclude each other.")
     options.check_usage(files, target, model, method, engine, impute, smoothing, time_limit)
     task = Task(model, l1, l2, intercept, smoothing)
     roles = Roles(
@@ -118,13 +121,13 @@ def fit(
     began = time.perf_counter()
     with _place(engine) as place:
         speaks = place.rank == 0
-        folder = outputs.claim(out, resume, overwrite) if speaks else out
+        folder, _ = together(place.exchange, lambda: (_claimed(out, resume, overwrite) if speaks else out, None))
         prepared = prepare(share(files, place.rank, place.world), roles, settings, intercept, place.exchange)
     agreed = prepared.agreed
     if speaks and not quiet and not lines:
         _announce(agreed)
     saving = _checkpoint(folder, checkpoint_every, resume, place.world)
-    with watching(quiet or lines or not speaks, model) as shown:
+    with watching(quiet or lines or not speaks, model) as shown, _sentences():
         callbacks: list[Callback] = [*shown, *([JsonLines()] if lines and speaks else [])]
         result = solve(
             prepared.problem(task, together=place.world > 1),
@@ -146,7 +149,7 @@ def fit(
         parts = model_parts(result, agreed, task, roles.special, finite(_brief(summary)), versions())
         written = outputs.write_all(folder, summary, result.history, parts)
         if not quiet and not lines:
-            tell(result, summary, written)
+            tell(result, summary, written, can_resume=saving is not None)
     if result.status is not Status.converged:
         raise typer.Exit(STOPPED)
 
@@ -176,7 +179,7 @@ def _announce(agreed: Agreed) -> None:
     Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
 
 
-def tell(result: Result, summary: dict[str, Any], written: list[Path]) -> None:
+def tell(result: Result, summary: dict[str, Any], written: list[Path], can_resume: bool) -> None:
     """How it ended, on standard output."""
     screen = Console(highlight=False)
     screen.print(visible(result.message), markup=False, soft_wrap=True)
@@ -189,6 +192,8 @@ def tell(result: Result, summary: dict[str, Any], written: list[Path]) -> None:
     screen.print("\nWritten:")
     for path in written:
         screen.print(f"  {visible(str(path))}", markup=False, soft_wrap=True)
+    if can_resume and result.status in (Status.max_iter, Status.time_limit, Status.interrupted):
+        screen.print("\nThe same command with --resume (and a higher limit) goes on from here.")
 
 
 # ---------------------------------------------------------------------- what is kept
@@ -239,6 +244,23 @@ def _brief(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------- helpers
+@contextmanager
+def _sentences() -> Iterator[None]:
+    """What `solve` refuses (a device that is not there, an engine that cannot do something) it says in a sentence."""
+    try:
+        yield
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+
+
+def _claimed(out: Path, resume: bool, overwrite: bool) -> Path:
+    """The folder, or an error that all processes tell in the same words."""
+    try:
+        return outputs.claim(out, resume, overwrite)
+    except CommandError as error:
+        raise InputError(str(error)) from None
+
+
 def _checkpoint(folder: Path, every: int, resume: bool, world: int) -> Checkpoint | None:
     if not resume and (every == 0 or world > 1):  # with many processes only on request: not every engine can
         return None
@@ -256,6 +278,8 @@ def _place(engine: str) -> Iterator[Place]:
     world = World(engines.Torch().timeout, torch.device("cpu"))
     try:
         yield Place(world.rank, world.size, world.exchange)
+    except InputError:  # all processes have it
+        raise
     except BaseException as error:
         world.fail(error)
         raise

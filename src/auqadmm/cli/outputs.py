@@ -51,7 +51,16 @@ def claim(out: Path, resume: bool, overwrite: bool) -> Path:
 
 def write_all(folder: Path, summary: Mapping[str, Any], history: History, parts: Parts) -> list[Path]:
     """All files of a fit, the page first in the list."""
-    rows = [dict(row) for row in history.to_dicts()]
+    try:
+        return _written(folder, summary, history, parts)
+    except OSError as error:
+        raise CommandError(
+            f"Cannot write to {folder}: {error.strerror or error}; make room, and go on with --resume."
+        ) from error
+
+
+def _written(folder: Path, summary: Mapping[str, Any], history: History, parts: Parts) -> list[Path]:
+    rows = history.to_dicts()
     model_files.write(parts, folder)
     with atomic.part(folder, HISTORY) as path:
         columns = {name: pa.array([row[name] for row in rows], kind) for name, kind in COLUMNS.items()}

@@ -59,8 +59,6 @@ def predict(
         raise typer.BadParameter("--out must end in .csv or .parquet.")
     model = model_files.load(folder)
     tables = [predicted(model, path, id, unseen, len(files) > 1) for path in files]
-    if len({table.schema.field(name).type for table in tables for name in table.column_names if name == "id"}) > 1:
-        tables = [_text_ids(table) for table in tables]
     table = pa.concat_tables(tables, promote_options="default")
     if out is None:
         _print(table)
@@ -79,7 +77,7 @@ def predicted(model: FittedModel, path: Path, id: str | None, unseen: str, sever
 
 def _roles(model: FittedModel, path: Path, id: str | None) -> Roles:
     if not is_table(path):
-        named = None if model.encoding_.sparse else model.encoding_.names
+        named = model.encoding_.names if path.suffix.lower() == ".npz" else None  # svmlight has numbers for names
         return Roles(features=named, asker="the model")
     names = model.parts.roles.get("id") if id is None else id or None
     categories = tuple(c.name for c in model.encoding_.categories)
@@ -97,11 +95,6 @@ def _answers(model: FittedModel, logits: np.ndarray) -> dict[str, Any]:
     if logits.shape[1] == 1:
         return answers | {"decision": logits[:, 0]}
     return answers | {f"decision_{label}": logits[:, k] for k, label in enumerate(classes)}
-
-
-def _text_ids(table: pa.Table) -> pa.Table:
-    place = table.column_names.index("id")
-    return table.set_column(place, "id", table["id"].cast(pa.string()))
 
 
 def _print(table: pa.Table) -> None:

@@ -32,10 +32,10 @@ def sheet_of(source: str, table: pa.Table, features: list[str], roles: Roles) ->
     if roles.target is not None:
         target = tabular.check_target(source, _target(source, table[roles.target], roles), roles.target)
     if roles.site is not None:
-        site = tabular.check_site(source, to_codes(_words(table[roles.site])), roles.site)
+        site = tabular.check_site(source, to_codes(_simple(source, roles.site, table[roles.site])), roles.site)
     if roles.id is not None:
         values = np.empty(rows, dtype=object)
-        values[:] = pc.cast(_words(table[roles.id]), pa.string()).to_pylist()
+        values[:] = pc.cast(_simple(source, roles.id, table[roles.id]), pa.string()).to_pylist()
         ids = tabular.check_ids(source, values, roles.id, roles.unique_ids)
     if roles.weight is not None:
         column = _plain(source, roles.weight, table[roles.weight], False)
@@ -74,6 +74,8 @@ def _plain(source: str, name: str, column: pa.ChunkedArray, as_text: bool) -> pa
     type_ = column.type
     if kinds.is_string(type_) or kinds.is_null(type_):
         return column
+    if kinds.is_float16(type_):
+        column, type_ = pc.cast(column, pa.float32()), pa.float32()
     if kinds.is_boolean(type_) or kinds.is_integer(type_) or kinds.is_floating(type_) or kinds.is_decimal(type_):
         if kinds.is_floating(type_):
             column = pc.if_else(pc.is_nan(column), pa.scalar(None, type_), column)
@@ -87,6 +89,14 @@ def _plain(source: str, name: str, column: pa.ChunkedArray, as_text: bool) -> pa
         f"{source}: column {quoted(name)} holds {what}, which no linear model takes; turn them into numbers, or leave "
         f"the column out (--drop)."
     )
+
+
+def _simple(source: str, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column of single values, of any kind."""
+    column = _words(column)
+    if kinds.is_nested(column.type) or kinds.is_binary(column.type) or kinds.is_large_binary(column.type):
+        raise InputError(f"{source}: column {quoted(name)} holds values of type {column.type}; use text or numbers.")
+    return column
 
 
 def _words(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -100,7 +100,7 @@ class Encoding:
                 row, text = not_a_number(sheet.texts[name]) or (0, "")
                 raise refuse_row(sheet.source, row, name, f"is {quoted(text)}", "the model needs a number there")
         if self.fill is not None:
-            X = np.where(np.isnan(X), self.fill, X)
+            np.copyto(X, self.fill, where=np.isnan(X))
         rows, places = np.nonzero(~np.isfinite(X))
         if rows.size:
             value = X[rows[0], places[0]]
@@ -108,7 +108,9 @@ class Encoding:
             raise refuse_row(
                 sheet.source, int(rows[0]), self.numbers[places[0]], told, "the model needs a number there"
             )
-        return (X - self.mean) / self.scale
+        X -= self.mean
+        X /= self.scale
+        return X
 
     def _one_hot(self, sheet: Sheet, column: Column, unseen: str) -> Any:
         assert column.levels is not None

@@ -21,6 +21,7 @@ from auqadmm.problem import InputError
 
 MOST_LEVELS = 1000
 MOST_CLASSES = 1000
+AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,13 @@ def _is_missing(sheet: Sheet, row: int, name: str) -> InputError:
 
 # ---------------------------------------------------------------------- sums
 def _moments(X: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """(weight, mean, Σ w(x − mean)²) of every column, NaN left out."""
+    """(weight, mean, Σ w(x − mean)²) of every column, NaN left out; a few columns at a time, to spare the memory."""
+    step = max(1, AT_ONCE // max(len(X), 1))
+    parts = [_some_moments(X[:, k : k + step], weights) for k in range(0, X.shape[1], step)]
+    return np.concatenate(parts, axis=1) if parts else np.zeros((3, 0))
+
+
+def _some_moments(X: np.ndarray, weights: np.ndarray) -> np.ndarray:
     held = ~np.isnan(X)
     w = weights[:, None] * held
     filled = np.where(held, X, 0.0)

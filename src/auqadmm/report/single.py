@@ -166,11 +166,11 @@ def _lead(summary: Mapping[str, Any]) -> str:
 
 
 def _word(value: Any) -> str:
-    return (
-        {True: "yes", False: "no", None: "–"}.get(value, visible(str(value)))
-        if not isinstance(value, float)
-        else f"{value:g}"
-    )
+    if value is None or isinstance(value, bool):
+        return {True: "yes", False: "no", None: "–"}[value]
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_word, value)) or "–"
+    return f"{value:g}" if isinstance(value, float) else visible(str(value))
 
 
 def _number(value: Any, form: str) -> str:
