@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 import auqadmm as aq
 from auqadmm import local, methods
+from auqadmm.core import diagnosis
 from auqadmm.experiments.digits import digits_elastic_net, digits_multinomial
 from tests.problems import class_blocks, least_squares, multinomial, pooled, regression_blocks, svm
 
@@ -251,3 +253,16 @@ def test_before_the_first_iteration_there_is_nothing_to_say():
     result = aq.solve(multinomial(), time_limit=1e-9)
     assert len(result.diagnose()) == 0
     assert torch.isfinite(result.v).all()
+
+
+def test_the_page_about_it_runs_and_names_every_code(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[1] / "docs" / "watching.md").read_text()
+    code = "".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    exec(code, {"aq": aq, "problem": multinomial()})
+    assert "nothing to diagnose" in capsys.readouterr().out
+    table = page[page.index("| code |") : page.index("## Which method")]
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    told = {code for line in lines for code in re.findall(r"`([a-z-]+)`", line.split("|")[1])}
+    known = set(re.findall(r'^ +"([a-z-]+)"(?: if|,)', Path(diagnosis.__file__).read_text(), re.MULTILINE))
+    assert told == known | {"penalty-too-large", "diverged"}
