@@ -30,7 +30,7 @@ from auqadmm.core.result import Result
 from auqadmm.core.solve import Callback, Iteration
 from auqadmm.core.state import Status
 from auqadmm.data.tabular import Roles
-from auqadmm.data.words import visible
+from auqadmm.data.words import counted, visible
 from auqadmm.engines.world import World
 from auqadmm.preprocessing import Settings
 from auqadmm.preprocessing.merge import Agreed
@@ -174,8 +174,9 @@ class JsonLines:
 
 
 def _announce(agreed: Agreed) -> None:
-    classes = f", {len(agreed.classes)} classes" if agreed.classes else ""
-    text = f"{agreed.rows} rows, {len(agreed.encoding.features)} features{classes}, {len(agreed.blocks)} workers."
+    parts = [counted(agreed.rows, "row"), counted(len(agreed.encoding.features), "feature")]
+    parts += [counted(len(agreed.classes), "class")] if agreed.classes else []
+    text = f"{', '.join(parts)}, {counted(len(agreed.blocks), 'worker')}."
     Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
 
 
