@@ -86,7 +86,7 @@ def fit(
     method: options.Method = "auto",
     engine: options.Engine = "local",
     max_iter: options.MaxIter = 1000,
-    tol: options.Tol = 1e-8,
+    tol: options.Tol = 1e-9,
     time_limit: options.TimeLimit = None,
     device: options.Device = "cpu",
     seed: options.Seed = 0,
@@ -124,6 +124,8 @@ def fit(
         folder, _ = together(place.exchange, lambda: (_claimed(out, resume, overwrite) if speaks else out, None))
         prepared = prepare(share(files, place.rank, place.world), roles, settings, intercept, place.exchange)
     agreed = prepared.agreed
+    if speaks and overwrite:  # not before the files turned out to be good
+        outputs.clear(folder)
     if speaks and not quiet and not lines:
         _announce(agreed)
     saving = _checkpoint(folder, checkpoint_every, resume, place.world)
