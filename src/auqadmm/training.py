@@ -119,7 +119,7 @@ def rows_of(sheet: Sheet, agreed: Agreed, center: bool) -> list[RawBlock]:
 def refuse_repeated_ids(sheets: Sequence[Sheet]) -> None:
     """No id twice in the files of this process; files of other processes are never compared row by row."""
     first: dict[Any, tuple[Sheet, int]] = {}
-    for sheet in sheets:
+    for sheet in sheets if len(sheets) > 1 else ():  # within a file they were compared when it was read
         for row, value in enumerate(() if sheet.ids is None else sheet.ids.tolist()):
             other, at = first.setdefault(value, (sheet, row))
             if other is not sheet:

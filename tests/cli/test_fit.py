@@ -109,6 +109,9 @@ def test_resume_with_other_data_is_refused(aq, parts, tmp_path):
 
 def test_overwrite_replaces_and_no_checkpoints_on_request(aq, parts, tmp_path):
     assert aq("fit", *parts, *MODEL, "--quiet", "--out", tmp_path / "out").code == 0
+    before = (tmp_path / "out" / "model.json").read_bytes()
+    assert aq("fit", tmp_path / "no.csv", *MODEL, "--overwrite", "--out", tmp_path / "out").code == 1
+    assert (tmp_path / "out" / "model.json").read_bytes() == before
     more = ("--overwrite", "--l2", "0.5", "--checkpoint-every", "0")
     assert aq("fit", *parts, *MODEL, *more, "--out", tmp_path / "out").code == 0
     assert summary(tmp_path / "out")["settings"]["l2"] == 0.5

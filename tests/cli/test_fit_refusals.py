@@ -279,6 +279,12 @@ def test_a_folder_that_holds_something_else(aq, tmp_path):
         text = aq(*common, thesis, *more).sentence
         assert text == f"{thesis} holds something else ('thesis.tex'); choose an empty folder for --out."
     assert (thesis / "thesis.tex").read_text() == "years of work"
+    for name in ("report.html", "checkpoints/epoch-1.pt", "model.json"):
+        other = tmp_path / name.replace("/", "-")
+        (other / name).parent.mkdir(parents=True)
+        (other / name).write_text("of another program")
+        assert "holds something else" in aq(*common, other, "--overwrite").sentence
+        assert (other / name).read_text() == "of another program"
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "summary.json").write_text('{"total": 3}')
     text = aq(*common, tmp_path / "foreign", "--overwrite").sentence

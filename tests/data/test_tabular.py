@@ -10,7 +10,7 @@ from sklearn.datasets import dump_svmlight_file
 
 from auqadmm import InputError
 from auqadmm.data.tabular import Roles, read
-from auqadmm.data.words import listed, quoted, visible
+from auqadmm.data.words import counted, listed, quoted, visible
 
 
 def values(column):
@@ -134,6 +134,7 @@ def test_words_for_people():
     assert visible("\x1b[31m\u202e\x00\n") == "\\x1b[31m\\u202e\\x00\\n"
     assert quoted("a" * 100) == "'" + "a" * 59 + "…'"
     assert quoted(3) == "3"
+    assert [counted(1, "row"), counted(2, "row"), counted(0, "class")] == ["1 row", "2 rows", "0 classes"]
     assert listed("abcdefg") == "'a', 'b', 'c', 'd', 'e', …"
 
 

@@ -30,7 +30,7 @@ from auqadmm.core.result import Result
 from auqadmm.core.solve import Callback, Iteration
 from auqadmm.core.state import Status
 from auqadmm.data.tabular import Roles
-from auqadmm.data.words import visible
+from auqadmm.data.words import counted, visible
 from auqadmm.engines.world import World
 from auqadmm.preprocessing import Settings
 from auqadmm.preprocessing.merge import Agreed
@@ -86,7 +86,7 @@ def fit(
     method: options.Method = "auto",
     engine: options.Engine = "local",
     max_iter: options.MaxIter = 1000,
-    tol: options.Tol = 1e-8,
+    tol: options.Tol = 1e-9,
     time_limit: options.TimeLimit = None,
     device: options.Device = "cpu",
     seed: options.Seed = 0,
@@ -124,6 +124,8 @@ def fit(
         folder, _ = together(place.exchange, lambda: (_claimed(out, resume, overwrite) if speaks else out, None))
         prepared = prepare(share(files, place.rank, place.world), roles, settings, intercept, place.exchange)
     agreed = prepared.agreed
+    if speaks and overwrite:  # not before the files turned out to be good
+        outputs.clear(folder)
     if speaks and not quiet and not lines:
         _announce(agreed)
     saving = _checkpoint(folder, checkpoint_every, resume, place.world)
@@ -174,8 +176,9 @@ class JsonLines:
 
 
 def _announce(agreed: Agreed) -> None:
-    classes = f", {len(agreed.classes)} classes" if agreed.classes else ""
-    text = f"{agreed.rows} rows, {len(agreed.encoding.features)} features{classes}, {len(agreed.blocks)} workers."
+    parts = [counted(agreed.rows, "row"), counted(len(agreed.encoding.features), "feature")]
+    parts += [counted(len(agreed.classes), "class")] if agreed.classes else []
+    text = f"{', '.join(parts)}, {counted(len(agreed.blocks), 'worker')}."
     Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +15,7 @@ import pyarrow.parquet
 
 from auqadmm import model_files
 from auqadmm.cli.errors import CommandError, writable_folder
+from auqadmm.core import checkpoint_files
 from auqadmm.core.history import History
 from auqadmm.data import atomic
 from auqadmm.data.words import listed
@@ -33,20 +36,38 @@ def claim(out: Path, resume: bool, overwrite: bool) -> Path:
     """The folder, ours to write: empty, or that of an earlier fit which the user wants to go on with or to replace."""
     folder = writable_folder(out)
     held = sorted(p.name for p in folder.iterdir() if not (p.name.startswith(".") and p.name.endswith(".part")))
-    foreign = [name for name in held if name not in OURS]
+    # the summary is written first: without it nothing but checkpoints can be ours
+    ours = OURS if (folder / SUMMARY).exists() else (CHECKPOINTS,)
+    foreign = [name for name in held if name not in ours] or _foreign_checkpoints(folder / CHECKPOINTS)
     if foreign:
         raise CommandError(f"{folder} holds something else ({listed(foreign, 3)}); choose an empty folder for --out.")
-    if (folder / SUMMARY).exists():
+    if SUMMARY in held:
         read_summary(folder)
     if held and not (resume or overwrite):
         raise CommandError(
             f"{folder} holds an earlier fit; --resume goes on with it, --overwrite replaces it, another --out keeps it."
         )
-    if held and overwrite and not resume:
-        for name in held:
-            path = folder / name
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     return folder
+
+
+def clear(folder: Path) -> None:
+    """Remove the earlier fit from a folder that was claimed."""
+    for name in (*OURS[1:], SUMMARY):  # the summary last: it says whose the others are
+        path = folder / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _foreign_checkpoints(folder: Path) -> list[str]:
+    """What lies among the checkpoints and is none."""
+    if not os.path.lexists(folder):
+        return []
+    if folder.is_symlink() or not folder.is_dir():
+        return [CHECKPOINTS]
+    known = (checkpoint_files.FOLDER, checkpoint_files.PART, re.compile(r"\.lock"))
+    return sorted(f"{CHECKPOINTS}/{p.name}" for p in folder.iterdir() if not any(k.fullmatch(p.name) for k in known))
 
 
 def write_all(folder: Path, summary: Mapping[str, Any], history: History, parts: Parts) -> list[Path]:
@@ -61,13 +82,13 @@ def write_all(folder: Path, summary: Mapping[str, Any], history: History, parts:
 
 def _written(folder: Path, summary: Mapping[str, Any], history: History, parts: Parts) -> list[Path]:
     rows = history.to_dicts()
+    text = json.dumps(finite(summary), indent=2, allow_nan=False) + "\n"
+    _write(folder, SUMMARY, text.encode())
     model_files.write(parts, folder)
     with atomic.part(folder, HISTORY) as path:
         columns = {name: pa.array([row[name] for row in rows], kind) for name, kind in COLUMNS.items()}
         pa.parquet.write_table(pa.table(columns), path)
         atomic.keep(path, folder / HISTORY)
-    text = json.dumps(finite(summary), indent=2, allow_nan=False) + "\n"
-    _write(folder, SUMMARY, text.encode())
     page = write_page(folder, summary, rows, parts)
     return [page, folder / SUMMARY, folder / HISTORY, folder / model_files.ARRAYS, folder / model_files.ABOUT]
 

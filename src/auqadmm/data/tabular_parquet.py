@@ -20,8 +20,9 @@ def read_parquet(path: Path, roles: Roles) -> Sheet:
         with pa.parquet.ParquetFile(path) as file:
             features = tabular.chosen(source, list(file.schema_arrow.names), roles)
             table = file.read(columns=list(dict.fromkeys([*features, *roles.special.values()])), use_threads=False)
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, MemoryError):
+            table.validate(full=True)  # text that is no UTF-8, offsets beyond the data
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, MemoryError | InputError):
             raise
         raise InputError(f"{source} cannot be read as parquet: {quoted(str(error), 200)}.") from None
     return sheet_of(source, table, features, roles)

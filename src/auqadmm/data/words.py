@@ -25,3 +25,8 @@ def listed(values: Any, most: int = 5) -> str:
     """A few of many names."""
     names = list(values)
     return ", ".join(quoted(name) for name in names[:most]) + (", …" if len(names) > most else "")
+
+
+def counted(number: int, what: str) -> str:
+    """ "1 worker", "2 workers"."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}{'es' if what.endswith('s') else 's'}"

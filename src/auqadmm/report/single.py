@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from auqadmm.data.words import visible
+from auqadmm.data.words import counted, quoted, visible
 from auqadmm.model import Parts
 from auqadmm.report.content import Chapter, Curve, Panel, Report, Table
 from auqadmm.report.style import method_style
@@ -23,7 +23,7 @@ X_AXES = {
     "bytes": "bytes sent and received per worker",
     "seconds": "seconds of computing",
 }
-MOST_FEATURES, MOST_COLUMNS, MOST_BLOCKS = 200, 12, 500
+MOST_FEATURES, MOST_COLUMNS, MOST_BLOCKS, LONGEST = 200, 12, 500, 200
 
 
 def fit_report(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]], parts: Parts) -> Report:
@@ -114,13 +114,13 @@ def workers(summary: Mapping[str, Any]) -> Chapter:
     rows = []
     for block in blocks[:MOST_BLOCKS]:
         share = f"{100 * block['rows'] / summary['rows']:.1f} %"
-        row = (visible(block["name"]), str(block["rows"]), share)
+        row = (_name(block["name"]), str(block["rows"]), share)
         rows.append((*row, f"{block['classes']} of {len(summary['classes'])}") if labelled else row)
     more = f" The first {MOST_BLOCKS} are shown." if len(blocks) > MOST_BLOCKS else ""
     return Chapter(
         "workers",
         "Who holds what",
-        f"{len(blocks)} workers with {summary['rows']} rows in all; rows stay where they are.{more}",
+        f"{counted(len(blocks), 'worker')}, {counted(summary['rows'], 'row')} in all; rows stay where they are.{more}",
         table=Table(("worker", "rows", "share", "classes") if labelled else ("worker", "rows", "share"), tuple(rows)),
     )
 
@@ -133,15 +133,15 @@ def coefficients(summary: Mapping[str, Any], parts: Parts) -> Chapter:
     several = len(coef) > 1
     shown = min(len(coef), MOST_COLUMNS)
     if several and parts.classes is not None:
-        header = ("feature", *(visible(str(label)) for label in parts.classes[:shown]))
-        rows = [(visible(names[k]), *(_number(coef[c, k], ".5g") for c in range(shown))) for k in order]
+        header = ("feature", *(_name(str(label)) for label in parts.classes[:shown]))
+        rows = [(_name(names[k]), *(_number(coef[c, k], ".5g") for c in range(shown))) for k in order]
         rows.insert(0, ("(intercept)", *(_number(parts.intercept[c], ".5g") for c in range(shown))))
     else:
         header = ("feature", "coefficient", "per unit of the column")
-        rows = [(visible(names[k]), _number(coef[0, k], ".6g"), _number(raw[0, k], ".6g")) for k in order]
+        rows = [(_name(names[k]), _number(coef[0, k], ".6g"), _number(raw[0, k], ".6g")) for k in order]
         rows.insert(0, ("(intercept)", _number(parts.intercept[0], ".6g"), "–"))
     zero = int((coef == 0).all(0).sum())
-    caption = f"{len(names)} features, the largest first; {zero} have no influence at all (coefficient 0)."
+    caption = f"{counted(len(names), 'feature')}, the largest first; {zero} have no influence at all (coefficient 0)."
     if len(order) < len(names):
         caption += f" {len(order)} are shown; model.safetensors holds all."
     if shown < len(coef):
@@ -149,20 +149,25 @@ def coefficients(summary: Mapping[str, Any], parts: Parts) -> Chapter:
     if summary["settings"].get("standardize"):
         caption += " Coefficients are those of standardised columns: the change per standard deviation."
     if not several and parts.classes is not None:
-        caption += f" Positive: towards {visible(str(parts.classes[1]))}."
+        caption += f" Positive: towards {_name(str(parts.classes[1]))}."
     return Chapter("coefficients", "Coefficients", caption, table=Table(header, tuple(rows)))
 
 
 # ---------------------------------------------------------------------- words
 def _title(summary: Mapping[str, Any]) -> str:
     names = {"logistic": "Logistic regression", "elastic-net": "Elastic net", "svm": "Support vector machine"}
-    target = f" of {visible(str(summary['target']))}" if summary.get("target") else ""
+    target = f" of {_name(str(summary['target']))}" if summary.get("target") else ""
     return f"{names[summary['model']]}{target}"
 
 
 def _lead(summary: Mapping[str, Any]) -> str:
-    size = f"{summary['rows']} rows, {summary['features']} features, {len(summary['blocks'])} workers."
+    counts = {"row": summary["rows"], "feature": summary["features"], "worker": len(summary["blocks"])}
+    size = f"{', '.join(counted(number, what) for what, number in counts.items())}."
     return f"{size}\n\n{visible(summary['message'])}"
+
+
+def _name(text: str) -> str:
+    return quoted(text, LONGEST)[1:-1]
 
 
 def _word(value: Any) -> str:
