@@ -11,11 +11,12 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from auqadmm import baselines, curvature, engines, local, methods
+from auqadmm import baselines, callbacks, curvature, engines, local, methods
 from auqadmm.api import solve
 from auqadmm.core.certificate import Certificate
 from auqadmm.core.checkpoint import Checkpoint
 from auqadmm.core.checkpoint_codec import CheckpointError
+from auqadmm.core.diagnosis import Diagnosis, Finding
 from auqadmm.core.history import History
 from auqadmm.core.reduce import WorkerLost
 from auqadmm.core.result import Result
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
         ConsensusLogisticRegression,
         enet_path,
     )
+    from auqadmm.model_files import ModelError, load, save
 
 __version__ = "0.1.0"
 
@@ -66,7 +68,9 @@ __all__ = [
     "ConsensusLogisticRegression",
     "CustomLoss",
     "CustomRegularizer",
+    "Diagnosis",
     "ElasticNet",
+    "Finding",
     "GroupLasso",
     "History",
     "Huber",
@@ -74,6 +78,7 @@ __all__ = [
     "Iteration",
     "LeastSquares",
     "Logistic",
+    "ModelError",
     "Multinomial",
     "NonNegative",
     "Poisson",
@@ -86,25 +91,31 @@ __all__ = [
     "WorkerLost",
     "Zero",
     "baselines",
+    "callbacks",
     "curvature",
     "enet_path",
     "engines",
+    "load",
     "local",
     "methods",
+    "save",
     "solve",
 ]
 
 _ESTIMATORS = frozenset(
     ["ConsensusElasticNet", "ConsensusElasticNetCV", "ConsensusLinearSVC", "ConsensusLogisticRegression", "enet_path"]
 )
+_MODEL_FILES = frozenset(["ModelError", "load", "save"])
 
 
 def __getattr__(name: str) -> Any:
-    """Estimators need scikit-learn, which is imported when one of them is first asked for."""
+    """Estimators and models need scikit-learn, which is imported when one of them is first asked for."""
     if name in _ESTIMATORS:
         return getattr(import_module("auqadmm.estimators"), name)
+    if name in _MODEL_FILES:
+        return getattr(import_module("auqadmm.model_files"), name)
     raise AttributeError(f"module 'auqadmm' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ESTIMATORS})
+    return sorted({*globals(), *_ESTIMATORS, *_MODEL_FILES})

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from auqadmm import baselines, engines, local, methods, recovery
 from auqadmm.core.checkpoint import Checkpoint, Keeper
-from auqadmm.core.gathering import Heeded, all_weights
+from auqadmm.core.gathering import CallbackError, Heeded, all_weights
 from auqadmm.core.history import Clock
 from auqadmm.core.reduce import Engine, Reduce, WorkerLost
 from auqadmm.core.result import Result
@@ -145,6 +145,9 @@ def solve(
             clocks.append(clocks[0].since() if clocks else Clock())
             try:
                 result = run(chosen, setup, reduce, stopping, (heeded,), evaluate_every, keeper, clocks[-1])
+            except CallbackError:
+                opened.agreed(0.0)  # never answered: the process that failed is leaving, and this tells why
+                raise
             except WorkerLost as lost:
                 lost.left = lost.left and _labelled(lost.left, census, reason)
                 raise

@@ -34,7 +34,7 @@ def test_plain_lines_where_there_is_no_terminal(problem):
     lines = console.file.getvalue().splitlines()
     assert len(lines) == 12
     assert lines[-1].startswith("ridge: iteration 12/12, objective ")
-    for part in ("KKT ", "primal ", "dual ", "tolerance ", "it/s"):
+    for part in ("KKT residual ", "primal ", "dual ", "tolerance ", "it/s"):
         assert all(part in line for line in lines)
     assert all(character.isprintable() for line in lines for character in line)
 
@@ -54,7 +54,7 @@ def test_without_with_it_prints_plain_lines_even_on_a_terminal(problem):
 
 
 def test_a_terminal_gets_a_live_display_and_its_cursor_back(problem, monkeypatch):
-    monkeypatch.setattr("auqadmm.cli.progress.REDRAW", 0.0)
+    monkeypatch.setattr("auqadmm.callbacks.progress.REDRAW", 0.0)
     monkeypatch.delenv("TERM", raising=False)
     console = screen(terminal=True)
     with Progress(console, title="ridge") as progress:
@@ -76,7 +76,7 @@ def test_what_was_not_evaluated_is_a_dash(problem):
     console = screen(terminal=False)
     with Progress(console, interval=0.0) as progress:
         solve(problem, progress, evaluate_every=0)
-    assert "objective –, KKT –" in console.file.getvalue()
+    assert "objective –, KKT residual –" in console.file.getvalue()
 
 
 def test_it_never_stops_a_run(problem):

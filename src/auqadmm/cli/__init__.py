@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -10,9 +11,18 @@ from typing import Annotated
 import typer
 
 from auqadmm import __version__
+from auqadmm.cli import compare as compare_module
+from auqadmm.cli import fit as fit_module
+from auqadmm.cli import predict as predict_module
 from auqadmm.cli.demo import demo as demo_command  # a name of its own: `cli.demo` stays the module
+from auqadmm.cli.doctor import doctor as doctor_command
 from auqadmm.cli.errors import CommandError
+from auqadmm.cli.report import report as report_command
 from auqadmm.cli.reproduce import reproduce as reproduce_command
+from auqadmm.core.checkpoint_codec import CheckpointError
+from auqadmm.data import DataError
+from auqadmm.data.words import visible
+from auqadmm.problem import InputError, ProcessError
 
 ABOUT = """
 Fit one convex model on data that lives in many places.
@@ -20,12 +30,14 @@ Fit one convex model on data that lives in many places.
 Each worker keeps its own rows and solves a small problem; only models travel, and a consensus is found by ADMM
 with weights that say how certain each worker is.
 
-Start with **auqadmm demo**: half a minute, nothing to download.
+Start with **auqadmm demo**: half a minute, nothing to download. Then **auqadmm fit** on files of your own.
 """
 EXIT_CODES = "Exit codes: 0 done, 1 error (one line on standard error), 2 wrong usage."
+# errors whose text is a sentence for the user; any other is a defect, and is told with its name
+SENTENCES = (CommandError, InputError, DataError, CheckpointError, ProcessError)
+LONGEST = 1000
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -50,11 +62,17 @@ def common(
 
 
 app.command("demo", epilog=EXIT_CODES)(demo_command)
+app.command("fit", epilog=fit_module.EXAMPLES)(fit_module.fit)
+app.command("predict", epilog=predict_module.EXAMPLES)(predict_module.predict)
+app.command("compare", epilog=compare_module.EXAMPLES)(compare_module.compare_files)
+app.command("report", epilog=EXIT_CODES)(report_command)
 app.command("reproduce", epilog=EXIT_CODES)(reproduce_command)
+app.command("doctor")(doctor_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command; the exit code is 0, 1 after an error told in one line, or 2 after wrong usage."""
+    """Run a command; the exit code is 0, 1 after an error told in one line, 2 after wrong usage, or 3 when a fit
+    stopped before convergence."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that knows no Greek gets question marks, not an error
@@ -64,12 +82,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except Exception as error:
         if "--debug" in given:
             raise
-        typer.echo(f"auqadmm: {_sentence(error)}", err=True)
+        if os.environ.get("RANK", "0") == "0":  # under torchrun all processes hear of it, and one speaks
+            typer.echo(f"auqadmm: {_sentence(error)}", err=True)
         sys.exit(1)
 
 
 def _sentence(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    if isinstance(error, CommandError):
+    # names and values from files may be in it: nothing of them may act on the terminal
+    text = visible(" ".join(str(error).split()))
+    text = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+    if isinstance(error, SENTENCES):
         return text
     return f"{type(error).__name__}: {text} (auqadmm --debug … shows where)"

@@ -39,7 +39,7 @@ def out_of_budget(rows: Sequence[Row], stopping: Stopping, status: Status, what:
         parts.append(f"dual residual {row.dual_residual:.1e} (tolerance {row.eps_dual:.1e})")
     if row.kkt is not None:
         parts.append(f"KKT residual {row.kkt:.1e} (tolerance {stopping.certificate_tol:.1e})")
-    advice = "raise the limit, warm-start from this result or try another method"
+    advice = "raise the limit, warm-start from this result or try another method (result.diagnose() says more)"
     return Ended(status, f"Stopped at the {what}: {', '.join(parts)}; {advice}.{_failures(rows)}")
 
 

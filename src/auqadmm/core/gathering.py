@@ -17,7 +17,11 @@ from torch import Tensor
 from auqadmm.core.reduce import Engine
 from auqadmm.core.solve import Callback, Iteration
 
-WISH, INTERRUPT = 1.0, 2.0
+WISH, INTERRUPT, FAILED = 1.0, 2.0, 3.0
+
+
+class CallbackError(RuntimeError):
+    """A callback of another process failed."""
 
 
 class Heeded:
@@ -30,12 +34,20 @@ class Heeded:
     def __call__(self, event: Iteration) -> bool:
         if not self.any:
             return False
+        failure: Exception | None = None
         try:
             wishes = [bool(callback(event)) for callback in self.callbacks]
             wish = WISH * any(wishes)
         except KeyboardInterrupt:
             wish = INTERRUPT
+        except Exception as error:
+            wish, failure = FAILED, error
         wish = self.engine.agreed(wish)
+        # raised once all know, so that they can save the run together
+        if failure is not None:
+            raise failure
+        if wish == FAILED:
+            raise CallbackError(f"A callback of another process failed after iteration {event.row.iteration}.")
         if wish == INTERRUPT:
             raise KeyboardInterrupt
         return wish == WISH

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from auqadmm.core.certificate import Certificate
+from auqadmm.core.diagnosis import Diagnosis, diagnose
+from auqadmm.core.evidence import Evidence
 from auqadmm.core.history import History
 from auqadmm.core.state import Status, WarmStart
 from auqadmm.core.weights import Weights
@@ -40,6 +43,7 @@ class Result:
     weights: Weights | None = field(default=None, repr=False)
     classes: np.ndarray | None = None
     has_intercept: bool = False
+    evidence: Evidence | None = field(default=None, repr=False)
 
     @property
     def coef(self) -> np.ndarray:
@@ -63,3 +67,13 @@ class Result:
     def warm_start(self) -> WarmStart:
         """Everything a later run needs to continue from here."""
         return WarmStart(self.v, self.lam, self.weights, self.method)
+
+    def diagnose(self, problem: Any = None) -> Diagnosis:
+        """Why the run did not converge: findings, each with one setting to try next.
+
+        Parameters
+        ----------
+        problem
+            The problem that was solved, to have its features looked at as well; its blocks must be in this process.
+        """
+        return diagnose(self, problem)

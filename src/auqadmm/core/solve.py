@@ -18,6 +18,7 @@ from torch import Tensor
 from auqadmm.core.certificate import Certificate, Certifier
 from auqadmm.core.checkpoint import Keeper, Saved
 from auqadmm.core.ending import Ended, count, left, out_of_budget, reached
+from auqadmm.core.evidence import collect
 from auqadmm.core.history import Clock, History, Row
 from auqadmm.core.reduce import Reduce, WorkerLost
 from auqadmm.core.result import Result
@@ -37,12 +38,13 @@ class Method(Protocol):
 
 @dataclass(frozen=True)
 class Iteration:
-    """What a callback sees after each iteration; returning True from it stops the run."""
+    """What a callback sees after each iteration; returning True from it stops the run. `names`: of all blocks."""
 
     row: Row
     state: State
     stopping: Stopping
     method: str
+    names: tuple[str, ...] = ()
 
 
 Callback = Callable[[Iteration], Any]
@@ -150,14 +152,23 @@ class _Loop:
             row = self._row(state, certificate)
             self.rows.append(row)
             self._mark(state)
-            event = Iteration(row, state, self.stopping, self.method.name)
-            wishes = [bool(callback(event)) for callback in self.callbacks]
+            wishes = self._heard(Iteration(row, state, self.stopping, self.method.name, self.reduce.engine.names))
             if converged:
                 return reached(self.done, self.stopping, certificate)
             if any(wishes):
                 return Ended(Status.interrupted, f"A callback stopped the run after {self.done} iterations.")
             if self.keeper is not None and self.keeper.due(self.done):
                 self._save()
+
+    def _heard(self, event: Iteration) -> list[bool]:
+        """What the callbacks wish. One that fails ends the run, but not before its last iterate is saved."""
+        try:
+            return [bool(callback(event)) for callback in self.callbacks]
+        except WorkerLost:  # nothing can be summed any more, and so nothing saved
+            raise
+        except Exception:
+            self._save()
+            raise
 
     # ------------------------------------------------------------------ checkpoints
     def _begin(self) -> Ended | None:
@@ -270,6 +281,7 @@ class _Loop:
         v: Tensor = self.start if state is None else state.shared.v
         blocks = None if state is None else state.blocks
         complete = state is not None and state.shared.not_finite == 0
+        asked = state is not None and ended.status is not Status.converged
         return Result(
             v=v,
             status=ended.status,
@@ -280,6 +292,7 @@ class _Loop:
             method=self.method.name,
             lam=None if blocks is None else self.reduce.gather(_lam, blocks),
             weights=blocks.W if complete and blocks is not None else None,
+            evidence=collect(self.reduce, self.setup, self.stopping, self.method, state) if asked and state else None,
         )
 
 

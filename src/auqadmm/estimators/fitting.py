@@ -7,7 +7,6 @@ Shapes: m features, C columns; v (m, C) or (m + 1, C), coef (C, m), intercept (C
 
 from __future__ import annotations
 
-import sys
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +17,8 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from auqadmm.api import solve
+from auqadmm.callbacks import Progress
 from auqadmm.core.result import Result
-from auqadmm.core.solve import Iteration
 from auqadmm.core.state import Status, WarmStart
 from auqadmm.estimators import checks
 from auqadmm.estimators.blocks import Rows
@@ -101,16 +100,17 @@ class Scaled:
         problem = self.problem
         shape = (problem.census.features, problem.census.columns)
         usable = start is not None and tuple(start.shape) == shape
-        return solve(
-            problem,
-            settings.method,
-            settings.engine,
-            max_iter=settings.max_iter,
-            certificate_tol=settings.tol,
-            stop="certificate",
-            warm_start=near(problem, start) if usable and start is not None else None,
-            callbacks=[Lines(settings.verbose)] if settings.verbose else [],
-        )
+        with Progress(mode="auto" if settings.verbose else "quiet", every=settings.verbose or None) as progress:
+            return solve(
+                problem,
+                settings.method,
+                settings.engine,
+                max_iter=settings.max_iter,
+                certificate_tol=settings.tol,
+                stop="certificate",
+                warm_start=near(problem, start) if usable and start is not None else None,
+                callbacks=[progress] if settings.verbose else [],
+            )
 
 
 @dataclass(frozen=True)
@@ -155,18 +155,3 @@ def report(estimator: Any, results: list[Result]) -> None:
     for result in results:
         if result.status != Status.converged:
             warnings.warn(f"{type(estimator).__name__}: {result.message}", ConvergenceWarning, stacklevel=3)
-
-
-@dataclass(frozen=True)
-class Lines:
-    """A line on standard error every so many iterations: what `verbose` asks for."""
-
-    every: int
-
-    def __call__(self, event: Iteration) -> None:
-        row = event.row
-        if row.iteration % self.every == 0:
-            sys.stderr.write(
-                f"{event.method} iteration {row.iteration}: objective {row.objective:.9g}, "
-                f"KKT residual {row.kkt:.1e} (tolerance {event.stopping.certificate_tol:.1e}), {row.rounds} rounds\n"
-            )

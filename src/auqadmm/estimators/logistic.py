@@ -46,7 +46,7 @@ class ConsensusLogisticRegression(ConsensusClassifier):
     warm_start : bool, default=False
         Start from the coefficients of the last fit if they have the right shape.
     verbose : int, default=0
-        Every so many iterations a line on standard error.
+        Every so many iterations a line on standard error; on a terminal a display that is rewritten in place.
 
     Attributes
     ----------

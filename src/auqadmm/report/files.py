@@ -15,7 +15,7 @@ from auqadmm.report.tables import HISTORY_COLUMNS, history_rows
 
 def write_summary(path: Path, summary: Mapping[str, Any]) -> Path:
     """Indented JSON; NaN and infinity, which JSON does not know, become null."""
-    path.write_text(json.dumps(_finite(summary), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(finite(summary), indent=2, allow_nan=False) + "\n", encoding="utf-8")
     return path
 
 
@@ -28,9 +28,10 @@ def write_history(path: Path, runs: Sequence[Run]) -> Path:
     return path
 
 
-def _finite(x: Any) -> Any:
+def finite(x: Any) -> Any:
+    """Plain values that JSON can hold."""
     if isinstance(x, Mapping):
-        return {key: _finite(value) for key, value in x.items()}
+        return {key: finite(value) for key, value in x.items()}
     if isinstance(x, list | tuple):
-        return [_finite(value) for value in x]
+        return [finite(value) for value in x]
     return None if isinstance(x, float) and not math.isfinite(x) else x

@@ -1,0 +1,105 @@
+"""One iteration as a plain line, or as a drawing for rich."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from auqadmm.callbacks.glance import Glance
+from auqadmm.core.solve import Iteration
+
+MISSING = "–"
+
+
+def clean(text: str) -> str:
+    """Control characters, line ends and marks that turn the direction of writing, as escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in str(text))
+
+
+def line(title: str, event: Iteration, glance: Glance) -> str:
+    row, stopping = event.row, event.stopping
+    parts = [f"{title}: iteration {row.iteration}/{stopping.max_iter}", f"objective {number(row.objective, '.6g')}"]
+    for name, value, tolerance in measured(event, "KKT residual"):
+        against = f" (tolerance {number(tolerance)})" if tolerance else ""
+        parts.append(f"{name} {number(value)}{against}")
+    parts.append(speed(glance.rate))
+    parts += [text for text in (rest(glance), far(glance), failed(event)) if text]
+    return ", ".join(parts)
+
+
+def drawing(title: str, event: Iteration, glance: Glance) -> Any:
+    """For `rich.live`. Text, never markup: names are data."""
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    row, stopping = event.row, event.stopping
+    first = Table.grid(padding=(0, 2))
+    first.add_row(
+        Text(title, style="bold"),
+        ProgressBar(total=stopping.max_iter, completed=row.iteration, width=20),
+        Text(f"{row.iteration}/{stopping.max_iter}"),
+        Text(speed(glance.rate), style="dim"),
+        Text(rest(glance), style="cyan"),
+    )
+    second = Text(f"  objective {number(row.objective, '.6g')}")
+    for name, value, tolerance in measured(event, "KKT"):
+        within = value is not None and value <= tolerance
+        second.append(f"  {name} ")
+        second.append(number(value), style="green" if within else "")
+        second.append(f"/{number(tolerance)}" if tolerance else "", style="dim")
+    notes = "  ".join(text for text in (far(glance), failed(event)) if text)
+    third = [Text(f"  {notes}", style="yellow", no_wrap=True, overflow="ellipsis")] if notes else []
+    return Group(first, second, *third)
+
+
+def measured(event: Iteration, kkt: str) -> list[tuple[str, float | None, float]]:
+    """Name, value and tolerance (0: none) of what the run is judged by; no residuals where a method has none."""
+    row = event.row
+    found: list[tuple[str, float | None, float]] = [(kkt, row.kkt, event.stopping.certificate_tol)]
+    for name, value, tolerance in (
+        ("primal", row.primal_residual, row.eps_primal),
+        ("dual", row.dual_residual, row.eps_dual),
+    ):
+        if value is not None and not math.isnan(value):
+            found.append((name, value, tolerance or 0.0))
+    return found
+
+
+def rest(glance: Glance) -> str:
+    if glance.left is None:
+        return ""
+    return f"about {duration(glance.left)} {'left' if glance.meets else 'to the limit'}"
+
+
+def far(glance: Glance) -> str:
+    if glance.furthest is None:
+        return ""
+    name, share = glance.furthest
+    return f"furthest from consensus: {clean(name)} ({share:.0%})"
+
+
+def failed(event: Iteration) -> str:
+    names = event.row.failed_blocks
+    if not names:
+        return ""
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"local solve inaccurate: {clean(names[0])}{more}"
+
+
+def speed(rate: float) -> str:
+    return f"{rate:.0f} it/s" if rate >= 10 else f"{rate:.1f} it/s" if rate >= 1 else f"{1 / rate:.1f} s/it"
+
+
+def duration(seconds: float) -> str:
+    """12 s, 3:05, 2:10:00."""
+    whole = max(round(seconds), 1)
+    if whole < 60:
+        return f"{whole} s"
+    hours, rest = divmod(whole, 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
+
+
+def number(x: float | None, spec: str = ".1e") -> str:
+    return MISSING if x is None else f"{x:{spec}}"

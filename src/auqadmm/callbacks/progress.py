@@ -1,0 +1,171 @@
+"""A run as it happens.
+
+    with Progress(title="elastic net") as progress:
+        aq.solve(problem, callbacks=[progress])
+
+live    on a terminal, inside `with`: a few lines rewritten in place (by rich)
+plain   elsewhere (a file, a pipe, a log): a line every few seconds, without control characters
+json    one JSON object per iteration and line, for programs
+quiet   nothing
+
+Names of blocks and titles are data: control characters in them are shown as escapes, and brackets are no markup.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections import deque
+from dataclasses import asdict
+from types import TracebackType
+from typing import Any
+
+from auqadmm.callbacks.drawing import clean, drawing, line
+from auqadmm.callbacks.glance import Glance, furthest
+from auqadmm.core.solve import Iteration
+from auqadmm.core.trend import Trend, excess, trend
+
+MODES = ("auto", "plain", "json", "quiet")
+REDRAW = 0.1
+REMEMBERED = 400  # iterations that the trend is read from, at most
+
+
+class Progress:
+    """Shows iteration, objective, KKT residual, residuals against their tolerances, rate and estimated rest.
+
+    Parameters
+    ----------
+    to
+        A text file or a rich `Console`. Standard error by default, so that standard output keeps only results;
+        standard output for `mode="json"`.
+    title
+        In front of every line; the method's name by default.
+    mode
+        "auto" (live on a terminal, else plain), "plain", "json" or "quiet".
+    interval
+        Seconds between plain lines.
+    every
+        A plain line every so many iterations instead.
+    """
+
+    def __init__(
+        self, to: Any = None, *, title: str = "", mode: str = "auto", interval: float = 5.0, every: int | None = None
+    ) -> None:
+        if mode not in MODES:
+            raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}; got {mode!r}.")
+        if to is None:
+            to = sys.stdout if mode == "json" else sys.stderr
+        if not callable(getattr(to, "write", None)) and not callable(getattr(to, "print", None)):
+            raise ValueError(f"Progress writes to a text file or a rich Console, got {type(to).__name__}.")
+        self.to, self.title, self.mode = to, clean(title), mode
+        self.interval, self.every = interval, every
+        self._live: Any = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._began = self._shown = time.monotonic()
+        self._first = 0
+        self._points: deque[tuple[int, float]] = deque(maxlen=REMEMBERED)
+
+    # ------------------------------------------------------------------ with
+    def __enter__(self) -> Progress:
+        self._begin()
+        console = _console(self.to) if self.mode == "auto" else None
+        if console is not None:
+            from rich.live import Live
+
+            # refreshed by hand: a thread that redraws would take its time from the run it shows
+            self._live = Live(console=console, auto_refresh=False, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    # ------------------------------------------------------------------ after each iteration
+    def __call__(self, event: Iteration) -> None:
+        if self.mode == "quiet":
+            return
+        now, k = time.monotonic(), event.row.iteration
+        if self._first == 0 or k <= self._first:  # a new run, perhaps one that goes on from a checkpoint
+            if self._live is None:
+                self._began = self._shown = now
+            self._first = k
+            self._points.clear()
+        if (x := excess(event.row, event.stopping)) is not None:
+            self._points.append((k, x))
+        if not self._due(now, k):
+            return
+        self._shown = now
+        self._show(event, self._glance(event, now))
+
+    def _due(self, now: float, k: int) -> bool:
+        if self.mode == "json":
+            return True
+        if self._live is not None:
+            return now - self._shown >= REDRAW
+        if self.every is not None:
+            return k % self.every == 0
+        return now - self._shown >= self.interval
+
+    def _glance(self, event: Iteration, now: float) -> Glance:
+        k = event.row.iteration
+        # iterations since the first one seen; the clock may not have moved yet
+        rate = (k - self._first + 1) / max(now - self._began, 1e-9)
+        points = list(self._points)
+        heading: Trend | None = trend(points[len(points) // 2 :])
+        left = None
+        if heading is not None:
+            left = min(heading.left, event.stopping.max_iter - k) / rate
+        return Glance(
+            rate=rate,
+            left=left,
+            meets=heading is not None and heading.left <= event.stopping.max_iter - k,
+            furthest=furthest(event),
+        )
+
+    def _show(self, event: Iteration, glance: Glance) -> None:
+        if self._live is not None:
+            self._live.update(drawing(self.title or clean(event.method), event, glance), refresh=True)
+        elif self.mode == "json":
+            self._write(_json(event, glance, self.title))
+        else:
+            self._write(line(self.title or clean(event.method), event, glance))
+
+    def _write(self, text: str) -> None:
+        file = self.to if hasattr(self.to, "write") else self.to.file
+        encoding = getattr(file, "encoding", None) or "utf-8"
+        try:
+            file.write(text.encode(encoding, "replace").decode(encoding) + "\n")
+            file.flush()
+        except (OSError, ValueError):  # nobody reads any more; the run is worth more than its display
+            self.mode = "quiet"
+
+
+def _console(to: Any) -> Any:
+    """A console that can draw in place; None where there is no terminal."""
+    if hasattr(to, "print"):
+        console = to
+    elif callable(getattr(to, "isatty", None)) and to.isatty():
+        from rich.console import Console
+
+        console = Console(file=to)
+    else:
+        return None
+    return console if console.is_terminal and not console.is_dumb_terminal else None
+
+
+def _json(event: Iteration, glance: Glance, title: str) -> str:
+    """All of the row, and what is made of it; NaN and infinity, which JSON does not know, are null."""
+    values: dict[str, Any] = {"method": event.method, **asdict(event.row), "max_iter": event.stopping.max_iter}
+    if title:
+        values = {"title": title, **values}
+    values |= {"certificate_tol": event.stopping.certificate_tol, "seconds_left": glance.left}
+    values |= {"furthest_block": glance.furthest and glance.furthest[0]}
+    return json.dumps({k: None if isinstance(x, float) and not math.isfinite(x) else x for k, x in values.items()})

@@ -1,0 +1,290 @@
+"""`auqadmm fit`: a model of files, one worker per file or per site.
+
+With `torchrun … -m auqadmm fit … --engine torch` every process reads its own files only; the first one speaks
+and writes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import typer
+from rich.console import Console
+
+from auqadmm import engines
+from auqadmm.api import solve
+from auqadmm.cli import options, outputs
+from auqadmm.cli.errors import CommandError
+from auqadmm.cli.progress import Progress
+from auqadmm.core.checkpoint import Checkpoint
+from auqadmm.core.result import Result
+from auqadmm.core.solve import Callback, Iteration
+from auqadmm.core.state import Status
+from auqadmm.data.tabular import Roles
+from auqadmm.data.words import counted, visible
+from auqadmm.engines.world import World
+from auqadmm.preprocessing import Settings
+from auqadmm.preprocessing.merge import Agreed
+from auqadmm.problem import InputError
+from auqadmm.problem.agreement import Exchange, alone, together
+from auqadmm.report.files import finite
+from auqadmm.report.tables import versions
+from auqadmm.training import Task, model_parts, prepare, share
+
+STOPPED = 3
+
+EXAMPLES = """
+**Examples**
+
+`auqadmm fit site-*.parquet --model logistic --target sick --id patient --out fitted`
+
+`auqadmm fit all.csv --site hospital --model elastic-net --target days --l1 0.01 --out fitted`
+
+`torchrun --nproc-per-node 4 -m auqadmm fit part-*.csv --model svm --target y --engine torch --out fitted`
+
+Exit codes: 0 converged, 1 error (one line on standard error), 2 wrong usage, 3 stopped before convergence.
+"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """This process among those that run the same command."""
+
+    rank: int = 0
+    world: int = 1
+    exchange: Exchange = alone
+
+
+def fit(
+    files: options.Files,
+    model: options.Model,
+    out: options.Out,
+    target: options.Target = None,
+    site: options.Site = None,
+    id: options.Id = None,
+    weight: options.Weight = None,
+    features: options.Features = "",
+    drop: options.Drop = "",
+    categorical: options.Categorical = "",
+    one_hot: options.OneHot = True,
+    drop_first: options.DropFirst = False,
+    standardize: options.Standardize = True,
+    impute: options.Impute = "none",
+    l1: options.L1 = 0.0,
+    l2: options.L2 = 1e-3,
+    intercept: options.Intercept = True,
+    smoothing: options.Smoothing = 0.1,
+    method: options.Method = "auto",
+    engine: options.Engine = "local",
+    max_iter: options.MaxIter = 1000,
+    tol: options.Tol = 1e-9,
+    time_limit: options.TimeLimit = None,
+    device: options.Device = "cpu",
+    seed: options.Seed = 0,
+    resume: options.Resume = False,
+    checkpoint_every: options.CheckpointEvery = 10,
+    overwrite: options.Overwrite = False,
+    quiet: options.Quiet = False,
+    lines: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Fit one model on files that hold the rows of different workers.
+
+    Minimises the mean loss over the rows of all workers + l1·Σ|c| + l2/2·Σc². Of each file only sums, names of columns
+    and categories go into the common preparation; rows stay with their worker. Writes summary.json, history.parquet,
+    model.safetensors, model.json and report.html to --out.
+    """
+    if resume and overwrite:
+        raise typer.BadParameter("--resume and --overwrite exclude each other.")
+    options.check_usage(files, target, model, method, engine, impute, smoothing, time_limit)
+    task = Task(model, l1, l2, intercept, smoothing)
+    roles = Roles(
+        target,
+        site,
+        id,
+        weight,
+        options.names(features) or None,
+        options.names(drop),
+        options.names(categorical),
+        task.labels,
+    )
+    settings = Settings(standardize, one_hot, drop_first, None if impute == "none" else impute, roles.categorical)
+    began = time.perf_counter()
+    with _place(engine) as place:
+        speaks = place.rank == 0
+        folder, _ = together(place.exchange, lambda: (_claimed(out, resume, overwrite) if speaks else out, None))
+        prepared = prepare(share(files, place.rank, place.world), roles, settings, intercept, place.exchange)
+    agreed = prepared.agreed
+    if speaks and overwrite:  # not before the files turned out to be good
+        outputs.clear(folder)
+    if speaks and not quiet and not lines:
+        _announce(agreed)
+    saving = _checkpoint(folder, checkpoint_every, resume, place.world)
+    with watching(quiet or lines or not speaks, model) as shown, _sentences():
+        callbacks: list[Callback] = [*shown, *([JsonLines()] if lines and speaks else [])]
+        result = solve(
+            prepared.problem(task, together=place.world > 1),
+            method,
+            engine,
+            max_iter=max_iter,
+            stop="certificate",
+            certificate_tol=tol,
+            time_limit=time_limit,
+            device=device,
+            seed=seed,
+            callbacks=callbacks,
+            checkpoint=saving,
+        )
+    if speaks:
+        asked = {"max_iter": max_iter, "tol": tol, "time_limit": time_limit, "method": method, "device": device}
+        chosen = {**asdict(task), **asdict(settings), **asked}
+        summary = summarized(result, agreed, files, roles, chosen, engine, seed, time.perf_counter() - began)
+        parts = model_parts(result, agreed, task, roles.special, finite(_brief(summary)), versions())
+        written = outputs.write_all(folder, summary, result.history, parts)
+        if not quiet and not lines:
+            tell(result, summary, written, can_resume=saving is not None)
+    if result.status is not Status.converged:
+        raise typer.Exit(STOPPED)
+
+
+# ---------------------------------------------------------------------- what is shown
+@contextmanager
+def watching(silent: bool, title: str) -> Iterator[list[Callback]]:
+    """Callbacks that show the run as it happens, on standard error."""
+    if silent:
+        yield []
+        return
+    with Progress(Console(stderr=True), title=title) as progress:
+        yield [progress]
+
+
+class JsonLines:
+    """Every iteration as a line of JSON on standard output."""
+
+    def __call__(self, event: Iteration) -> None:
+        sys.stdout.write(json.dumps(finite(asdict(event.row)), allow_nan=False) + "\n")
+        sys.stdout.flush()
+
+
+def _announce(agreed: Agreed) -> None:
+    parts = [counted(agreed.rows, "row"), counted(len(agreed.encoding.features), "feature")]
+    parts += [counted(len(agreed.classes), "class")] if agreed.classes else []
+    text = f"{', '.join(parts)}, {counted(len(agreed.blocks), 'worker')}."
+    Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
+
+
+def tell(result: Result, summary: dict[str, Any], written: list[Path], can_resume: bool) -> None:
+    """How it ended, on standard output."""
+    screen = Console(highlight=False)
+    screen.print(visible(result.message), markup=False, soft_wrap=True)
+    screen.print(
+        f"objective {summary['objective']:.8g}, KKT residual {summary['certificate']['kkt']:.1e}, "
+        f"{summary['rounds']} rounds, {summary['bytes']} bytes per worker, {summary['seconds']:.2f} s of computing",
+        markup=False,
+        soft_wrap=True,
+    )
+    screen.print("\nWritten:")
+    for path in written:
+        screen.print(f"  {visible(str(path))}", markup=False, soft_wrap=True)
+    if can_resume and result.status in (Status.max_iter, Status.time_limit, Status.interrupted):
+        screen.print("\nThe same command with --resume (and a higher limit) goes on from here.")
+
+
+# ---------------------------------------------------------------------- what is kept
+def summarized(
+    result: Result,
+    agreed: Agreed,
+    files: list[Path],
+    roles: Roles,
+    chosen: dict[str, Any],
+    engine: str,
+    seed: int,
+    wall: float,
+) -> dict[str, Any]:
+    """The content of summary.json."""
+    last = result.history[-1] if len(result.history) else None
+    certificate = result.certificate
+    return {
+        "format": outputs.FORMAT,
+        "version": outputs.VERSION,
+        "status": str(result.status),
+        "message": result.message,
+        "model": chosen["kind"],
+        "method": result.method,
+        "iterations": result.n_iter,
+        "rounds": last.rounds if last else 0,
+        "bytes": last.bytes if last else 0,
+        "seconds": last.seconds if last else 0.0,
+        "wall_seconds": wall,
+        "objective": certificate.objective,
+        "certificate": {"kkt": certificate.kkt, "gap": certificate.gap, "relative_gap": certificate.relative_gap},
+        "rows": agreed.rows,
+        "features": len(agreed.encoding.features),
+        "classes": agreed.classes,
+        "target": roles.target,
+        "blocks": [{"name": name, "rows": rows, "classes": classes} for name, rows, classes in agreed.blocks],
+        "files": [str(path) for path in files],
+        "settings": {name: value for name, value in chosen.items() if name != "kind"},
+        "engine": engine,
+        "seed": seed,
+        "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "versions": versions(),
+    }
+
+
+def _brief(summary: dict[str, Any]) -> dict[str, Any]:
+    """What a model remembers of its training: nothing about single workers."""
+    return {name: value for name, value in summary.items() if name not in ("blocks", "files", "versions", "classes")}
+
+
+# ---------------------------------------------------------------------- helpers
+@contextmanager
+def _sentences() -> Iterator[None]:
+    """What `solve` refuses (a device that is not there, an engine that cannot do something) it says in a sentence."""
+    try:
+        yield
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+
+
+def _claimed(out: Path, resume: bool, overwrite: bool) -> Path:
+    """The folder, or an error that all processes tell in the same words."""
+    try:
+        return outputs.claim(out, resume, overwrite)
+    except CommandError as error:
+        raise InputError(str(error)) from None
+
+
+def _checkpoint(folder: Path, every: int, resume: bool, world: int) -> Checkpoint | None:
+    if not resume and (every == 0 or world > 1):  # with many processes only on request: not every engine can
+        return None
+    return Checkpoint(folder / outputs.CHECKPOINTS, every=max(every, 1), resume="auto" if resume else False)
+
+
+@contextmanager
+def _place(engine: str) -> Iterator[Place]:
+    """Where this process stands among those that torchrun started, while files are read."""
+    if engine != "torch":
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise CommandError("Several processes were started, but --engine is not torch.")
+        yield Place()
+        return
+    world = World(engines.Torch().timeout, torch.device("cpu"))
+    try:
+        yield Place(world.rank, world.size, world.exchange)
+    except InputError:  # all processes have it
+        raise
+    except BaseException as error:
+        world.fail(error)
+        raise
+    finally:
+        world.close()

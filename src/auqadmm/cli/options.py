@@ -1,0 +1,153 @@
+"""Options that commands on files share, in the panels of their help."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from auqadmm import baselines, engines, methods
+from auqadmm.data.tabular import is_table
+from auqadmm.data.words import visible
+from auqadmm.model import KINDS
+
+METHODS = ("auto", *methods.KNOWN, *baselines.KNOWN)
+IMPUTE = ("none", "mean")
+
+
+def _option(panel: str, text: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=panel, **more)
+
+
+def _known(values: Sequence[str]) -> Callable[[str], list[str]]:
+    """Completion of a shell."""
+    return lambda incomplete: [value for value in values if value.startswith(incomplete)]
+
+
+Files = Annotated[
+    list[Path],
+    typer.Argument(
+        help="csv, tsv, parquet, svmlight (.svm, .svmlight, .libsvm) or npz (X, y[, site, sample_weight, "
+        "feature_names]): one file per worker, or any number with --site.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+
+# ---------------------------------------------------------------------- what is fitted
+Model = Annotated[
+    str, _option("Model", "logistic (two or more classes), elastic-net or svm.", autocompletion=_known(KINDS))
+]
+L1 = Annotated[
+    float, _option("Model", "Strength of the l1 penalty: l1·Σ|c|, beside the MEAN loss over all rows.", min=0)
+]
+L2 = Annotated[
+    float, _option("Model", "Strength of the l2 penalty: l2/2·Σc², likewise (scikit-learn's C is 1/(rows·l2)).", min=0)
+]
+Intercept = Annotated[bool, _option("Model", "Add a constant, which is never penalised.")]
+Smoothing = Annotated[float, _option("Model", "svm: width of the rounded corner of the hinge, > 0.")]
+
+# ---------------------------------------------------------------------- columns
+Target = Annotated[str | None, _option("Columns", "Column to predict; svmlight and npz files have their own.")]
+Site = Annotated[
+    str | None, _option("Columns", "Column that says which worker owns a row; without it a file is a worker.")
+]
+Id = Annotated[str | None, _option("Columns", "Column that names the rows: no feature, and no value twice.")]
+Weight = Annotated[str | None, _option("Columns", "Column of row weights: a row of weight w counts w times.")]
+Features = Annotated[str, _option("Columns", "Columns to use: a,b,c. All others by default.", show_default=False)]
+Drop = Annotated[str, _option("Columns", "Columns to leave out: a,b,c.", show_default=False)]
+Categorical = Annotated[
+    str, _option("Columns", "Columns of categories even where they look like numbers: a,b,c.", show_default=False)
+]
+OneHot = Annotated[
+    bool, _option("Columns", "Text becomes one feature per category, those of all workers in sorted order.")
+]
+DropFirst = Annotated[
+    bool,
+    _option(
+        "Columns",
+        "Leave out the first category of a column; otherwise all are kept, as a penalty allows.",
+        "--drop-first",
+    ),
+]
+Standardize = Annotated[
+    bool, _option("Columns", "Numbers get mean 0 and variance 1 over all workers' rows (sparse files: variance only).")
+]
+Impute = Annotated[
+    str,
+    _option(
+        "Columns",
+        "Missing values: none refuses them, mean fills in the mean or the most frequent category.",
+        autocompletion=_known(IMPUTE),
+    ),
+]
+
+# ---------------------------------------------------------------------- how it runs
+Method = Annotated[str, _option("Run", f"One of {', '.join(METHODS)}.", autocompletion=_known(METHODS))]
+Engine = Annotated[
+    str,
+    _option(
+        "Run",
+        f"Where workers live: {', '.join(engines.KNOWN)} (torch: every process reads its own files).",
+        autocompletion=_known(tuple(engines.KNOWN)),
+    ),
+]
+MaxIter = Annotated[int, _option("Run", "Limit of iterations.", min=0)]
+Tol = Annotated[
+    float, _option("Run", "Converged when the relative KKT residual or duality gap is at most this.", min=0)
+]
+TimeLimit = Annotated[float | None, _option("Run", "Limit of seconds; the model so far is kept.")]
+Device = Annotated[str, _option("Run", "cpu or cuda.", autocompletion=_known(("cpu", "cuda")))]
+Seed = Annotated[int, _option("Run", "Of the random vectors that curvature is probed with.", min=0, max=2**31 - 1)]
+Resume = Annotated[
+    bool, _option("Run", "Go on with the run in --out, if it is of these very files and settings.", "--resume")
+]
+CheckpointEvery = Annotated[int, _option("Run", "Iterations between checkpoints in --out; 0 for none.", min=0)]
+
+# ---------------------------------------------------------------------- output
+Out = Annotated[Path, _option("Output", "Folder for model, summary, history and report; empty or new.")]
+Overwrite = Annotated[bool, _option("Output", "Replace an earlier fit in --out.", "--overwrite")]
+Quiet = Annotated[bool, _option("Output", "No progress and no result on the screen.", "--quiet", "-q")]
+Json = Annotated[
+    bool, _option("Output", "One line of JSON per iteration on standard output, nothing else there.", "--json")
+]
+Debug = Annotated[bool, _option("Output", "Show the traceback of an error.", "--debug")]
+
+
+def names(text: str) -> tuple[str, ...]:
+    """a,b,c as people type it; a name with a comma in it goes in quotes, as in csv."""
+    parts = next(csv.reader([text], skipinitialspace=True), [])
+    return tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
+
+
+def check_usage(
+    files: Sequence[Path],
+    target: str | None,
+    model: str,
+    method: str,
+    engine: str,
+    impute: str,
+    smoothing: float,
+    time_limit: float | None,
+) -> None:
+    """What can be told wrong before any file is opened: exit code 2."""
+    choices = {
+        "--model": (model, KINDS),
+        "--method": (method, METHODS),
+        "--engine": (engine, tuple(engines.KNOWN)),
+        "--impute": (impute, IMPUTE),
+    }
+    for name, (value, known) in choices.items():
+        if value not in known:
+            raise typer.BadParameter(f"{name}: there is no {value!r}; there are {', '.join(known)}.")
+    for name, number in {"--smoothing": smoothing, "--time-limit": time_limit}.items():
+        if number is not None and not number > 0:
+            raise typer.BadParameter(f"{name} must be > 0, got {number:g}.")
+    if target is None and any(is_table(path) for path in files):
+        raise typer.BadParameter("--target is missing: name the column to predict.")
+    repeated = next((path for k, path in enumerate(files) if path in files[:k]), None)
+    if repeated is not None:
+        raise typer.BadParameter(f"{visible(str(repeated))} is named twice.")

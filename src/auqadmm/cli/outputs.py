@@ -1,0 +1,133 @@
+"""The folder of one fit: claimed before any work, filled at the end, read again by `predict` and `report`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from auqadmm import model_files
+from auqadmm.cli.errors import CommandError, writable_folder
+from auqadmm.core import checkpoint_files
+from auqadmm.core.history import History
+from auqadmm.data import atomic
+from auqadmm.data.words import listed
+from auqadmm.model import Parts
+from auqadmm.report.files import finite
+from auqadmm.report.page import page_html
+from auqadmm.report.single import fit_report
+
+FORMAT, VERSION = "auqadmm fit", 1
+SUMMARY, HISTORY, PAGE, CHECKPOINTS = "summary.json", "history.parquet", "report.html", "checkpoints"
+OURS = (SUMMARY, HISTORY, PAGE, CHECKPOINTS, model_files.ARRAYS, model_files.ABOUT)
+COUNTS = ("iteration", "rounds", "bytes", "bytes_up", "bytes_down", "hvps")
+COLUMNS = {name: pa.int64() if name in COUNTS else pa.float64() for name in History.columns}
+COLUMNS["failed_blocks"] = pa.list_(pa.string())
+
+
+def claim(out: Path, resume: bool, overwrite: bool) -> Path:
+    """The folder, ours to write: empty, or that of an earlier fit which the user wants to go on with or to replace."""
+    folder = writable_folder(out)
+    held = sorted(p.name for p in folder.iterdir() if not (p.name.startswith(".") and p.name.endswith(".part")))
+    # the summary is written first: without it nothing but checkpoints can be ours
+    ours = OURS if (folder / SUMMARY).exists() else (CHECKPOINTS,)
+    foreign = [name for name in held if name not in ours] or _foreign_checkpoints(folder / CHECKPOINTS)
+    if foreign:
+        raise CommandError(f"{folder} holds something else ({listed(foreign, 3)}); choose an empty folder for --out.")
+    if SUMMARY in held:
+        read_summary(folder)
+    if held and not (resume or overwrite):
+        raise CommandError(
+            f"{folder} holds an earlier fit; --resume goes on with it, --overwrite replaces it, another --out keeps it."
+        )
+    return folder
+
+
+def clear(folder: Path) -> None:
+    """Remove the earlier fit from a folder that was claimed."""
+    for name in (*OURS[1:], SUMMARY):  # the summary last: it says whose the others are
+        path = folder / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _foreign_checkpoints(folder: Path) -> list[str]:
+    """What lies among the checkpoints and is none."""
+    if not os.path.lexists(folder):
+        return []
+    if folder.is_symlink() or not folder.is_dir():
+        return [CHECKPOINTS]
+    known = (checkpoint_files.FOLDER, checkpoint_files.PART, re.compile(r"\.lock"))
+    return sorted(f"{CHECKPOINTS}/{p.name}" for p in folder.iterdir() if not any(k.fullmatch(p.name) for k in known))
+
+
+def write_all(folder: Path, summary: Mapping[str, Any], history: History, parts: Parts) -> list[Path]:
+    """All files of a fit, the page first in the list."""
+    try:
+        return _written(folder, summary, history, parts)
+    except OSError as error:
+        raise CommandError(
+            f"Cannot write to {folder}: {error.strerror or error}; make room, and go on with --resume."
+        ) from error
+
+
+def _written(folder: Path, summary: Mapping[str, Any], history: History, parts: Parts) -> list[Path]:
+    rows = history.to_dicts()
+    text = json.dumps(finite(summary), indent=2, allow_nan=False) + "\n"
+    _write(folder, SUMMARY, text.encode())
+    model_files.write(parts, folder)
+    with atomic.part(folder, HISTORY) as path:
+        columns = {name: pa.array([row[name] for row in rows], kind) for name, kind in COLUMNS.items()}
+        pa.parquet.write_table(pa.table(columns), path)
+        atomic.keep(path, folder / HISTORY)
+    page = write_page(folder, summary, rows, parts)
+    return [page, folder / SUMMARY, folder / HISTORY, folder / model_files.ARRAYS, folder / model_files.ABOUT]
+
+
+def write_page(folder: Path, summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], parts: Parts) -> Path:
+    _write(folder, PAGE, page_html(fit_report(summary, rows, parts)).encode("utf-8"))
+    return folder / PAGE
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """summary.json of a fit, or a sentence."""
+    path = folder / SUMMARY
+    if not path.is_file():
+        raise CommandError(f"{folder} is not the folder of a fit: {SUMMARY} is missing.")
+    try:
+        held = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        held = None
+    if not isinstance(held, dict) or held.get("format") != FORMAT:
+        raise CommandError(f"{path} was not written by auqadmm fit; choose another folder.")
+    if held.get("version") != VERSION:
+        raise CommandError(
+            f"{path} has another format than this library reads ({VERSION}); use the version that wrote it."
+        )
+    return held
+
+
+def read_history(folder: Path) -> list[dict[str, Any]]:
+    path = folder / HISTORY
+    try:
+        table = pa.parquet.ParquetFile(path).read(columns=list(COLUMNS))
+    except (OSError, pa.ArrowException):
+        raise CommandError(f"{path} is missing or damaged; fit again.") from None
+    if set(table.column_names) != set(COLUMNS):
+        raise CommandError(f"{path} lacks columns of a history; fit again.")
+    return table.to_pylist()
+
+
+def _write(folder: Path, name: str, data: bytes) -> None:
+    with atomic.part(folder, name) as path:
+        atomic.write(path, [data])
+        atomic.keep(path, folder / name)

@@ -1,0 +1,121 @@
+"""`auqadmm predict`: what a fitted model says of files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import typer
+
+from auqadmm import model_files
+from auqadmm.cli.errors import CommandError
+from auqadmm.data import atomic
+from auqadmm.data.tabular import Roles, is_table, read
+from auqadmm.data.words import visible
+from auqadmm.model import FittedClassifier, FittedLogisticRegression, FittedModel
+
+EXAMPLES = """
+**Examples**
+
+`auqadmm predict fitted new.csv`
+
+`auqadmm predict fitted new-*.parquet --id patient --out predicted.parquet`
+"""
+
+
+def predict(
+    folder: Annotated[Path, typer.Argument(help="Folder that auqadmm fit wrote.", metavar="DIR", show_default=False)],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Files with the columns of the model, in any order; others are ignored.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="File to write, .csv or .parquet; csv on standard output by default.")
+    ] = None,
+    id: Annotated[
+        str | None, typer.Option(help="Column that names the rows; by default that of the fit. --id '' numbers them.")
+    ] = None,
+    unseen: Annotated[
+        str, typer.Option(help="A category that no training file had: error, or ignore (it counts as none).")
+    ] = "error",
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Predict with a fitted model: labels with probabilities (logistic) or decision values (svm), or numbers.
+
+    One line per row, with its id or number, and its file where there are several.
+    """
+    if unseen not in ("error", "ignore"):
+        raise typer.BadParameter(f"--unseen: there is no {unseen!r}; there are error, ignore.")
+    if out is not None and out.suffix.lower() not in (".csv", ".parquet"):
+        raise typer.BadParameter("--out must end in .csv or .parquet.")
+    model = model_files.load(folder)
+    tables = [predicted(model, path, id, unseen, len(files) > 1) for path in files]
+    table = pa.concat_tables(tables, promote_options="default")
+    if out is None:
+        _print(table)
+    else:
+        _write(table, out)
+
+
+def predicted(model: FittedModel, path: Path, id: str | None, unseen: str, several: bool) -> pa.Table:
+    """The predictions for one file."""
+    sheet = read(path, _roles(model, path, id))
+    logits = model.logits(sheet, unseen)
+    columns: dict[str, Any] = {"file": [str(path)] * sheet.rows} if several else {}
+    columns |= {"row": np.arange(1, sheet.rows + 1)} if sheet.ids is None else {"id": sheet.ids.tolist()}
+    return pa.table({name: pa.array(values) for name, values in (columns | _answers(model, logits)).items()})
+
+
+def _roles(model: FittedModel, path: Path, id: str | None) -> Roles:
+    if not is_table(path):
+        named = model.encoding_.names if path.suffix.lower() == ".npz" else None  # svmlight has numbers for names
+        return Roles(features=named, asker="the model")
+    names = model.parts.roles.get("id") if id is None else id or None
+    categories = tuple(c.name for c in model.encoding_.categories)
+    return Roles(id=names, features=model.encoding_.names, categorical=categories, unique_ids=False, asker="the model")
+
+
+def _answers(model: FittedModel, logits: np.ndarray) -> dict[str, Any]:
+    if not isinstance(model, FittedClassifier):
+        return {"prediction": logits[:, 0]}
+    answers: dict[str, Any] = {"prediction": model.labels(logits).tolist()}
+    classes = model.classes_.tolist()
+    if isinstance(model, FittedLogisticRegression):
+        chances = model.probabilities(logits)
+        return answers | {f"probability_{label}": chances[:, k] for k, label in enumerate(classes)}
+    if logits.shape[1] == 1:
+        return answers | {"decision": logits[:, 0]}
+    return answers | {f"decision_{label}": logits[:, k] for k, label in enumerate(classes)}
+
+
+def _print(table: pa.Table) -> None:
+    """csv; a terminal gets control characters written out, a pipe gets the data as they are."""
+    sink = pa.BufferOutputStream()
+    pa.csv.write_csv(table, sink)
+    text = sink.getvalue().to_pybytes().decode("utf-8")
+    if sys.stdout.isatty():
+        text = "\n".join(visible(line) for line in text.split("\n"))
+    sys.stdout.write(text)
+
+
+def _write(table: pa.Table, out: Path) -> None:
+    try:
+        with atomic.part(out.parent, out.name) as path:
+            if out.suffix.lower() == ".csv":
+                pa.csv.write_csv(table, path)
+            else:
+                pa.parquet.write_table(table, path)
+            atomic.keep(path, out)
+    except OSError as error:
+        raise CommandError(
+            f"Cannot write {visible(str(out))}: {error.strerror or error}; choose another --out."
+        ) from None

@@ -1,0 +1,80 @@
+"""What a run that did not converge leaves behind, so that `Result.diagnose` can say why.
+
+Taken once, when the run is over, off the clock: the distance of every block from the consensus, and the objective
+further out along v. The data stay where they are.
+
+Shapes: B blocks here, N in all, m features, C columns; v (m, C).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from auqadmm.core.certificate import score
+from auqadmm.core.reduce import Reduce
+from auqadmm.core.state import Blocks, Residuals, Setup, State
+from auqadmm.core.stopping import Stopping
+
+NEAR, FAR = 3.0, 1e6
+
+
+@dataclass(frozen=True)
+class Ray:
+    """The objective F and its smooth part f along v: F(v), F(3v), f(v), f(10⁶v)."""
+
+    here: float
+    near: float
+    smooth: float
+    far: float
+
+    @property
+    def falling(self) -> bool:
+        """v is a direction in which the loss never rises again, and the minimum is much further out."""
+        return self.far <= self.smooth and self.near < self.here
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """`distance` (N,) is ‖u_j − v‖; `residuals` are those of the last iteration. None for a gradient method."""
+
+    names: tuple[str, ...]
+    stopping: Stopping
+    method: Any
+    solver: Any
+    precision: float
+    norm: float
+    ray: Ray
+    residuals: Residuals | None = None
+    distance: Tensor | None = None
+
+
+def collect(reduce: Reduce, setup: Setup, stopping: Stopping, method: Any, state: State) -> Evidence:
+    """Three sums and, where blocks have models of their own, one number per block."""
+    v, g = state.shared.v, setup.regularizer
+    f = [float(reduce.free(score, state.blocks, t * v)["f"]) for t in (1.0, NEAR, FAR)]
+    ray = Ray(f[0] + float(g.value(v)), f[1] + float(g.value(NEAR * v)), f[0], f[2])
+    residuals = state.shared.residuals
+    own = residuals is not None and math.isfinite(residuals.primal)
+    return Evidence(
+        names=tuple(reduce.engine.names),
+        stopping=stopping,
+        method=method,
+        solver=getattr(setup.solve, "solver", None),
+        precision=setup.precision,
+        norm=float(v.norm()),
+        ray=ray,
+        residuals=residuals if own else None,
+        distance=reduce.gather(_Distance(v), state.blocks) if own else None,
+    )
+
+
+@dataclass(frozen=True)
+class _Distance:
+    v: Tensor
+
+    def __call__(self, shard: Any, blocks: Blocks) -> Tensor:
+        return (blocks.u - shard.expand(self.v)).flatten(1).double().norm(dim=1)

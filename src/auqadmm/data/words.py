@@ -1,0 +1,32 @@
+"""Text that comes from data, on its way to a person: names, labels and values of files are never trusted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+LONGEST = 60
+
+
+def visible(text: str) -> str:
+    """The text with everything that is not printable written out (`\\x1b`), so that no terminal obeys it."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def quoted(value: Any, longest: int = LONGEST) -> str:
+    """A name or a value in a sentence: in quotes if it is text, visible, and not longer than a line."""
+    text = value if isinstance(value, str) else str(value)
+    text = visible(text if len(text) <= longest else text[: longest - 1] + "…")
+    return f"'{text}'" if isinstance(value, str) else text
+
+
+def listed(values: Any, most: int = 5) -> str:
+    """A few of many names."""
+    names = list(values)
+    return ", ".join(quoted(name) for name in names[:most]) + (", …" if len(names) > most else "")
+
+
+def counted(number: int, what: str) -> str:
+    """ "1 worker", "2 workers"."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}{'es' if what.endswith('s') else 's'}"

@@ -1,0 +1,227 @@
+"""Methods on one problem, each run until it is within the same relative objective gap of the same optimum.
+
+    optimum   from scipy or scikit-learn where they know the problem (`reference.py`); else from AUQ-LR, run until its
+              certificate proves it far closer than the gap asked for
+    run       ends when (F(v) − F*) / |F*| is at most the gap, at a budget, or when the method cannot solve the problem
+
+Scoring an iterate is free; the certificates that a method would stop by are switched off, so that none is counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from auqadmm import baselines, methods
+from auqadmm.api import solve
+from auqadmm.core.history import Row
+from auqadmm.core.solve import Callback, Iteration
+from auqadmm.core.state import Residuals, Status
+from auqadmm.experiments.compare import Run
+from auqadmm.experiments.reference import reference
+from auqadmm.problem import InputError, Problem
+
+DEFAULT = ("auto", "auq-admm", "c-admm", "rb-admm", "ac-admm", "lbfgs", "owl-qn", "fista")
+COUNTED = ("rounds", "bytes", "hvps", "seconds")
+CLOSER = 100.0  # how many times closer than the gap the optimum must be known
+
+
+class Interrupted(Exception):
+    """Ctrl-C in one of the runs."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """F* and where it comes from."""
+
+    objective: float
+    how: str
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One method: its run, or why there is none. `at`: the first iteration within the gap."""
+
+    method: str
+    status: str
+    run: Run | None = None
+    at: Row | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """All methods at one gap."""
+
+    gap: float
+    best: Best
+    entries: tuple[Entry, ...]
+
+    @property
+    def reached(self) -> tuple[Entry, ...]:
+        return tuple(entry for entry in self.entries if entry.at is not None)
+
+    def least(self, name: str) -> float | None:
+        """The smallest value of one counter among the methods that came within the gap."""
+        return min((getattr(entry.at, name) for entry in self.reached), default=None)
+
+    @property
+    def winner(self) -> Entry | None:
+        """The fewest rounds; of equals the fewest bytes."""
+        return min(self.reached, key=lambda e: (e.at.rounds, e.at.bytes) if e.at else (), default=None)
+
+
+Watching = Callable[[str], AbstractContextManager[Callback | None]]
+
+
+def compare(
+    problem: Problem,
+    names: Sequence[str] | None = None,
+    gap: float = 1e-4,
+    *,
+    max_iter: int = 2000,
+    time_limit: float | None = None,
+    seed: int = 0,
+    watching: Watching = lambda name: nullcontext(),
+) -> Comparison:
+    """Run methods to an equal relative objective gap.
+
+    Parameters
+    ----------
+    problem
+        All of its blocks in this process.
+    names
+        Methods; by default those people would try, as far as they can solve the problem.
+    gap
+        (F(v) − F*) / |F*| at which a run ends.
+    max_iter, time_limit
+        Budgets of each method.
+    watching
+        Called with a method's name; a context that gives a callback, to show its run.
+    """
+    if not 0 < gap < 1:
+        raise InputError(f"gap must lie between 0 and 1, got {gap:g}.")
+    chosen = {method.name: method for name in names or DEFAULT if (method := _method(name, problem))}
+    best = optimum(problem, gap)
+    entries: list[Entry] = []
+    for name, method in chosen.items():
+        if not names and name == "owl-qn" and entries[-1].method == "lbfgs":
+            continue  # the same method where the penalty is smooth
+        with watching(name) as watch:
+            entry = _entry(problem, method, best, gap, max_iter, time_limit, seed, watch)
+        # a method that nobody asked for is left out where it does not apply
+        if names or entry.status != "not applicable":
+            entries.append(entry)
+    return _corrected(Comparison(gap, best, tuple(entries)))
+
+
+def optimum(problem: Problem, gap: float) -> Best:
+    """F*, at least a hundred times closer than `gap`."""
+    try:
+        return Best(reference(problem).objective, "scipy and scikit-learn")
+    except (InputError, RuntimeError):  # not of a kind they know, or not solved to the accuracy asked for
+        pass
+    tol = min(gap / CLOSER, 1e-6)
+    result = solve(problem, "auto", max_iter=5000, stop="certificate", certificate_tol=tol)
+    if result.status is Status.interrupted:
+        raise Interrupted
+    if result.status is not Status.converged:
+        raise InputError(f"The optimum of this problem was not found, so that no gap is known: {result.message}")
+    return Best(result.objective, f"AUQ-LR, {result.certificate.evidence(tol)}")
+
+
+def _method(name: str, problem: Problem) -> Any:
+    if name.lower() == "auto":
+        return methods.choose(problem.census.blocks, problem.census.features)[0]
+    return methods.resolve(name, {**methods.KNOWN, **baselines.KNOWN})
+
+
+def _entry(
+    problem: Problem,
+    method: Any,
+    best: Best,
+    gap: float,
+    max_iter: int,
+    time_limit: float | None,
+    seed: int,
+    watch: Callback | None,
+) -> Entry:
+    enough = best.objective + gap * (abs(best.objective) or 1.0)
+
+    def there(event: Iteration) -> bool:
+        return event.row.objective is not None and event.row.objective <= enough
+
+    try:
+        result = solve(
+            problem,
+            _Unjudged(method),
+            max_iter=max_iter,
+            abs_tol=0.0,
+            rel_tol=0.0,
+            certificate_tol=0.0,
+            stop="residuals",
+            time_limit=time_limit,
+            seed=seed,
+            callbacks=[there, *([watch] if watch else [])],
+        )
+    except ValueError as error:  # how a method says that a problem is not of its kind
+        return Entry(method.name, "not applicable", note=str(error))
+    run = Run("", result, best.objective)
+    at = run.first_within(gap)
+    if at is not None:
+        return Entry(method.name, "reached", run, at)
+    if result.status is Status.interrupted:
+        raise Interrupted
+    return Entry(method.name, str(result.status), run, note=result.message)
+
+
+def _corrected(found: Comparison) -> Comparison:
+    """A run that went below F* knows better: measure all by that."""
+    known = [value for e in found.entries if e.run for value in e.run.result.history.column("objective")]
+    lowest = min((x for x in known if x is not None and math.isfinite(x)), default=math.inf)
+    if lowest >= found.best.objective:
+        return found
+    best = replace(found.best, objective=lowest)
+    entries = []
+    for entry in found.entries:
+        run = None if entry.run is None else replace(entry.run, optimum=lowest)
+        entries.append(replace(entry, run=run, at=None if run is None else run.first_within(found.gap)))
+    return Comparison(found.gap, best, tuple(entries))
+
+
+class _Unjudged:
+    """A method whose run nothing but the callback and the budgets end.
+
+    A gradient method has no residuals, and the loop would ask for a counted certificate in every iteration; residuals
+    that are no numbers never pass, and cost nothing.
+    """
+
+    NEVER = Residuals(**{f.name: math.nan for f in fields(Residuals)})
+
+    def __init__(self, method: Any) -> None:
+        self.method = method
+
+    @property
+    def name(self) -> str:
+        return str(self.method.name)
+
+    def init(self, setup: Any, reduce: Any) -> Any:
+        return self.method.init(setup, reduce)
+
+    def step(self, state: Any, reduce: Any) -> Any:
+        new = self.method.step(state, reduce)
+        if new.shared.residuals is not None:
+            return new
+        return replace(new, shared=replace(new.shared, residuals=self.NEVER))
+
+
+def curve(run: Run) -> dict[str, list[Any]]:
+    """Counters and gap of every iteration, for a picture or a file; None where the gap is not known."""
+    rows = run.result.history.rows
+    found: dict[str, list[Any]] = {name: [getattr(row, name) for row in rows] for name in ("iteration", *COUNTED)}
+    return found | {"gap": [None if np.isnan(x) else float(x) for x in run.gaps]}

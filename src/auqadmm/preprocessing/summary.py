@@ -1,0 +1,218 @@
+"""What one worker tells of its own file, and the settings by which it reads it.
+
+Moments of a column are (weight, mean, Σ w(x − mean)²) over the rows that have a value: two such triples add up to the
+triple of both parts without cancellation (Chan, Golub and LeVeque 1979), so that one message is enough.
+
+Shapes: n rows, p columns of numbers; moments (3, p).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from auqadmm.data.tabular import Coded, Sheet, refuse_row
+from auqadmm.data.tabular_arrow import not_a_number
+from auqadmm.data.words import quoted
+from auqadmm.problem import InputError
+
+MOST_LEVELS = 1000
+MOST_CLASSES = 1000
+AT_ONCE = 1 << 22
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How columns become features. `impute`: "mean" fills what is missing. `categorical`: columns that the user named,
+    which may have any number of levels."""
+
+    standardize: bool = True
+    one_hot: bool = True
+    drop_first: bool = False
+    impute: str | None = None
+    categorical: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One file, as told to the others. `examples`: of every text column the first row that is no number, from 1, and
+    its value. `levels`: of every text column its values, with how often they occur where that is needed."""
+
+    source: str
+    rows: int
+    weight: float
+    kinds: Mapping[str, str]
+    moments: np.ndarray
+    levels: Mapping[str, Mapping[str, float]]
+    examples: Mapping[str, tuple[int, str]]
+    labels: tuple[Any, ...] | None
+    target: tuple[float, float, float] | None
+    blocks: tuple[tuple[str, int, int], ...] = field(default=())
+    sparse: bool = False
+    named: bool = True
+    lowest: int = 0
+
+    def message(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self) | {"moments": self.moments.tolist()}
+
+    @staticmethod
+    def read(message: Mapping[str, Any]) -> Summary:
+        told = dict(message)
+        told["moments"] = np.array(told["moments"], dtype=np.float64).reshape(3, -1)
+        told["examples"] = {name: (row, text) for name, (row, text) in told["examples"].items()}
+        told["labels"] = None if told["labels"] is None else tuple(told["labels"])
+        told["target"] = None if told["target"] is None else tuple(told["target"])
+        told["blocks"] = tuple((name, rows, classes) for name, rows, classes in told["blocks"])
+        return Summary(**told)
+
+
+def summarize(sheet: Sheet, settings: Settings) -> Summary:
+    """Everything that the other workers need to know of this file; refuses what cannot be used, with its place."""
+    _check_texts(sheet, settings)
+    _check_numbers(sheet, settings)
+    weights = sheet.weights
+    target = sheet.target
+    labels = None
+    if isinstance(target, Coded):
+        present = np.unique(target.codes)
+        if len(present) > MOST_CLASSES:
+            raise InputError(
+                f"{sheet.source}: the target has {len(present)} different values, too many for classes; for a number "
+                "as target use --model elastic-net."
+            )
+        labels = tuple(target.levels[k] for k in present)
+    return Summary(
+        source=sheet.source,
+        rows=sheet.rows,
+        weight=float(weights.sum()),
+        kinds=dict(sheet.kinds),
+        moments=_sparse_moments(sheet.numbers, weights) if sheet.sparse else _moments(sheet.numbers, weights),
+        levels={name: _counts(column, weights, settings) for name, column in sheet.texts.items()},
+        examples={name: _example(column) for name, column in sheet.texts.items()},
+        labels=labels,
+        target=_triple(target, weights) if isinstance(target, np.ndarray) else None,
+        blocks=tuple((name, len(rows), _distinct(target, rows)) for name, rows in blocks_of(sheet)),
+        sparse=sheet.sparse,
+        named=sheet.named,
+        lowest=_lowest(sheet),
+    )
+
+
+def blocks_of(sheet: Sheet) -> list[tuple[str, np.ndarray]]:
+    """The workers of a file and their rows: the file itself, or one per site, in sorted order."""
+    site = sheet.site
+    if site is None:
+        return [(sheet.source, np.arange(sheet.rows))]
+    order = sorted(np.unique(site.codes).tolist(), key=lambda k: site.levels[k])
+    return [(f"{sheet.source}, site {quoted(site.levels[k])}", np.flatnonzero(site.codes == k)) for k in order]
+
+
+# ---------------------------------------------------------------------- checks
+def _check_texts(sheet: Sheet, settings: Settings) -> None:
+    for name, column in sheet.texts.items():
+        if not settings.one_hot and name not in settings.categorical:
+            row, text = _example(column)
+            raise refuse_row(
+                sheet.source,
+                row - 1,
+                name,
+                f"is {quoted(text)}, a text",
+                "leave the column out (--drop), or allow one-hot encoding (without --no-one-hot)",
+            )
+        if settings.impute is None and column.missing().size:
+            raise _is_missing(sheet, int(column.missing()[0]), name)
+        levels = len(np.unique(column.codes[column.codes >= 0]))
+        if levels > MOST_LEVELS and name not in settings.categorical:
+            raise InputError(
+                f"{sheet.source}: column {quoted(name)} holds {levels} different texts; leave it out (--drop, or --id "
+                "if it names the rows), or list it in --categorical to encode it all the same."
+            )
+
+
+def _check_numbers(sheet: Sheet, settings: Settings) -> None:
+    empty = [name for name, kind in sheet.kinds.items() if kind == "empty"]
+    if empty and settings.impute is None:
+        raise _is_missing(sheet, 0, empty[0])
+    values = sheet.numbers.data if sheet.sparse else sheet.numbers
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(values.sum()):  # finite for all but extreme data, and no array of flags is needed
+            return
+    if sheet.sparse:
+        bad = np.flatnonzero(~np.isfinite(values))
+        if bad.size:
+            row = int(np.searchsorted(sheet.numbers.indptr, bad[0], side="right")) - 1
+            name = str(int(sheet.numbers.indices[bad[0]]))
+            raise refuse_row(sheet.source, row, name, f"is {values[bad[0]]:g}", "remove the row or the value")
+        return
+    wrong = np.isinf(values) if settings.impute else ~np.isfinite(values)
+    rows, places = np.nonzero(wrong)
+    if rows.size:
+        row, name = int(rows[0]), sheet.number_names[int(places[0])]
+        if np.isnan(values[row, places[0]]):
+            raise _is_missing(sheet, row, name)
+        raise refuse_row(sheet.source, row, name, f"is {values[row, places[0]]:g}", "remove the row or mend the value")
+
+
+def _is_missing(sheet: Sheet, row: int, name: str) -> InputError:
+    return refuse_row(sheet.source, row, name, "is missing", "remove the row, or fill such values (--impute mean)")
+
+
+# ---------------------------------------------------------------------- sums
+def _moments(X: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """(weight, mean, Σ w(x − mean)²) of every column, NaN left out; a few columns at a time, to spare the memory."""
+    step = max(1, AT_ONCE // max(len(X), 1))
+    parts = [_some_moments(X[:, k : k + step], weights) for k in range(0, X.shape[1], step)]
+    return np.concatenate(parts, axis=1) if parts else np.zeros((3, 0))
+
+
+def _some_moments(X: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    held = ~np.isnan(X)
+    w = weights[:, None] * held
+    filled = np.where(held, X, 0.0)
+    total = w.sum(0)
+    with np.errstate(over="ignore", invalid="ignore"):  # `merge` refuses what overflows
+        mean = (w * filled).sum(0) / np.where(total > 0, total, 1.0)  # a column without a value weighs nothing
+        square = (w * np.square(filled - mean)).sum(0)
+    return np.stack([total, mean, square])
+
+
+def _sparse_moments(X: Any, weights: np.ndarray) -> np.ndarray:
+    total = weights.sum()
+    rows = np.repeat(weights, np.diff(X.indptr))
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = np.asarray(X.T @ weights).ravel() / max(total, np.finfo(float).tiny)
+        square = np.bincount(X.indices, rows * np.square(X.data - mean[X.indices]), minlength=X.shape[1])
+        zeros = total - np.bincount(X.indices, rows, minlength=X.shape[1])
+        square = square + zeros * np.square(mean)
+    return np.stack([np.full(X.shape[1], total), mean, square])
+
+
+def _triple(y: np.ndarray, weights: np.ndarray) -> tuple[float, float, float]:
+    total, mean, square = _moments(y[:, None], weights)[:, 0].tolist()
+    return total, mean, square
+
+
+def _counts(column: Coded, weights: np.ndarray, settings: Settings) -> dict[str, float]:
+    """Values with their weights, which only the most frequent value depends on."""
+    held = column.codes >= 0
+    mass = np.bincount(column.codes[held], weights[held], minlength=len(column.levels))
+    present = np.unique(column.codes[held])
+    return {column.levels[k]: float(mass[k]) if settings.impute else 0.0 for k in present}
+
+
+def _example(column: Coded) -> tuple[int, str]:
+    row, text = not_a_number(column) or column.first(lambda _: True) or (0, "")
+    return row + 1, text[:200]
+
+
+def _distinct(target: Any, rows: np.ndarray) -> int:
+    return len(np.unique(target.codes[rows])) if isinstance(target, Coded) else 0
+
+
+def _lowest(sheet: Sheet) -> int:
+    """The lowest number of a feature in a sparse file: 0, or 1 if it counts from 1."""
+    return int(sheet.numbers.indices.min(initial=1) > 0) if sheet.sparse else 0

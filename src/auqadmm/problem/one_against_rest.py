@@ -1,0 +1,51 @@
+"""A two-class loss for many classes: one column of the model per class, each told from all others.
+
+    φ(z, y) = Σ_c φ₂(z_c, s_c),   s_c = +1 if y = c, else −1
+
+The columns share nothing but the rows, so that one run solves all of these problems at once.
+
+Shapes: R flat rows, C columns; z (R, C), y (R,) classes 0 … C−1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from auqadmm.problem.rows import Curvature, DiagonalCurvature, RowLoss
+
+
+@dataclass(frozen=True)
+class OneAgainstRest(RowLoss):
+    """The sum of a two-class loss over all classes; the reduction is its own, not that of `loss`."""
+
+    loss: RowLoss
+    target_kind: ClassVar[str] = "classes"
+
+    def columns_for(self, classes: int) -> int:
+        return classes
+
+    def row_value(self, z: Tensor, y: Tensor) -> Tensor:
+        return self.loss.row_value(*_flat(z, y)).reshape(z.shape).sum(1)
+
+    def row_slope(self, s: Tensor, y: Tensor) -> Tensor:
+        return self.loss.row_slope(*_flat(s, y)).reshape(s.shape)
+
+    def row_curvature(self, s: Tensor, y: Tensor) -> Curvature:
+        return DiagonalCurvature(self.loss.row_curvature(*_flat(s, y)).diagonal().reshape(s.shape))
+
+    def row_expected(self, s: Tensor, y: Tensor, variance: Tensor) -> Curvature:
+        each = self.loss.row_expected(*_flat(s, y), variance.repeat_interleave(s.shape[1]))
+        return DiagonalCurvature(each.diagonal().reshape(s.shape))
+
+    def row_conjugate(self, a: Tensor, y: Tensor) -> Tensor:
+        return self.loss.row_conjugate(*_flat(a, y)).reshape(a.shape).sum(1)
+
+
+def _flat(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Every entry of z as a row of one column, with its sign."""
+    sign = torch.full_like(z, -1.0).scatter(1, y[:, None], 1.0)
+    return z.reshape(-1, 1), sign.reshape(-1)

@@ -1,0 +1,182 @@
+"""One fit as a report: how it converged, who held what, with which settings, and the coefficients.
+
+Everything comes from the files of a finished run, so that the page can be drawn again at any time. Names of columns,
+labels and files are data: control characters are written out here, and the page escapes the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from auqadmm.data.words import counted, quoted, visible
+from auqadmm.model import Parts
+from auqadmm.report.content import Chapter, Curve, Panel, Report, Table
+from auqadmm.report.style import method_style
+from auqadmm.training import raw_coefficients
+
+X_AXES = {
+    "iteration": "iterations",
+    "rounds": "rounds",
+    "bytes": "bytes sent and received per worker",
+    "seconds": "seconds of computing",
+}
+MOST_FEATURES, MOST_COLUMNS, MOST_BLOCKS, LONGEST = 200, 12, 500, 200
+
+
+def fit_report(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]], parts: Parts) -> Report:
+    """The page of one run, from its summary, its rows and its model."""
+    chapters = (
+        convergence(summary, history),
+        workers(summary),
+        coefficients(summary, parts),
+    )
+    return Report(
+        title=_title(summary),
+        lead=_lead(summary),
+        chapters=chapters,
+        about={
+            "settings": {name: _word(value) for name, value in summary["settings"].items()},
+            "files": [visible(str(name)) for name in summary["files"][:MOST_BLOCKS]],
+            "seed": summary["seed"],
+            "engine": summary["engine"],
+            "date": summary["date"],
+            "versions": dict(summary["versions"]),
+        },
+    )
+
+
+# ---------------------------------------------------------------------- chapters
+def convergence(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> Chapter:
+    method = summary["method"]
+    x = {name: tuple(row[name] for row in history) for name in X_AXES}
+
+    def column(name: str) -> tuple[float | None, ...]:
+        return tuple(row[name] for row in history)
+
+    objective = column("objective")
+    lowest = min((value for value in objective if value is not None), default=0.0)
+    above = tuple(None if value is None else value - lowest for value in objective)
+    label = method_style(method).label
+    panels = [
+        Panel(
+            "Objective",
+            (Curve(method, label, x, {"above": above, "objective": objective}),),
+            X_AXES,
+            {"above": "objective − lowest seen", "objective": "objective"},
+            log_y=("above",),
+        ),
+        Panel(
+            "Optimality",
+            (Curve(method, label, x, {"kkt": column("kkt")}),),
+            X_AXES,
+            {"kkt": "KKT residual"},
+            (),
+            ("kkt",),
+        ),
+    ]
+    if any(value is not None for value in column("primal_residual")):
+        curves = []
+        for name in ("primal", "dual"):
+            curves.append(Curve(name, f"{name} residual", x, {"r": column(f"{name}_residual")}))
+            curves.append(Curve(name, f"{name} tolerance", x, {"r": column(f"eps_{name}")}))
+        panels.append(Panel("Residuals", tuple(curves), X_AXES, {"r": "residual"}, (), ("r",)))
+    certificate = summary["certificate"]
+    return Chapter(
+        "convergence",
+        "How it converged",
+        "The objective is the mean loss over the rows of all workers plus the penalty. The KKT residual says how far "
+        "the model is from optimal for the whole problem, whatever the method; residuals and their tolerances are the "
+        "method's own.",
+        panels=tuple(panels),
+        table=Table(
+            ("iterations", "rounds", "bytes", "seconds", "objective", "KKT residual", "relative gap"),
+            (
+                (
+                    str(summary["iterations"]),
+                    str(summary["rounds"]),
+                    str(summary["bytes"]),
+                    f"{summary['seconds']:.3g}",
+                    _number(summary["objective"], ".10g"),
+                    _number(certificate["kkt"], ".2e"),
+                    _number(certificate["relative_gap"], ".2e"),
+                ),
+            ),
+        ),
+    )
+
+
+def workers(summary: Mapping[str, Any]) -> Chapter:
+    blocks = summary["blocks"]
+    labelled = summary["classes"] is not None
+    rows = []
+    for block in blocks[:MOST_BLOCKS]:
+        share = f"{100 * block['rows'] / summary['rows']:.1f} %"
+        row = (_name(block["name"]), str(block["rows"]), share)
+        rows.append((*row, f"{block['classes']} of {len(summary['classes'])}") if labelled else row)
+    more = f" The first {MOST_BLOCKS} are shown." if len(blocks) > MOST_BLOCKS else ""
+    return Chapter(
+        "workers",
+        "Who holds what",
+        f"{counted(len(blocks), 'worker')}, {counted(summary['rows'], 'row')} in all; rows stay where they are.{more}",
+        table=Table(("worker", "rows", "share", "classes") if labelled else ("worker", "rows", "share"), tuple(rows)),
+    )
+
+
+def coefficients(summary: Mapping[str, Any], parts: Parts) -> Chapter:
+    encoding, coef = parts.encoding, parts.coef
+    raw = raw_coefficients(encoding, coef)
+    order = np.argsort(-np.abs(coef).max(0), kind="stable")[:MOST_FEATURES]
+    names = encoding.features
+    several = len(coef) > 1
+    shown = min(len(coef), MOST_COLUMNS)
+    if several and parts.classes is not None:
+        header = ("feature", *(_name(str(label)) for label in parts.classes[:shown]))
+        rows = [(_name(names[k]), *(_number(coef[c, k], ".5g") for c in range(shown))) for k in order]
+        rows.insert(0, ("(intercept)", *(_number(parts.intercept[c], ".5g") for c in range(shown))))
+    else:
+        header = ("feature", "coefficient", "per unit of the column")
+        rows = [(_name(names[k]), _number(coef[0, k], ".6g"), _number(raw[0, k], ".6g")) for k in order]
+        rows.insert(0, ("(intercept)", _number(parts.intercept[0], ".6g"), "–"))
+    zero = int((coef == 0).all(0).sum())
+    caption = f"{counted(len(names), 'feature')}, the largest first; {zero} have no influence at all (coefficient 0)."
+    if len(order) < len(names):
+        caption += f" {len(order)} are shown; model.safetensors holds all."
+    if shown < len(coef):
+        caption += f" {shown} of {len(coef)} classes are shown."
+    if summary["settings"].get("standardize"):
+        caption += " Coefficients are those of standardised columns: the change per standard deviation."
+    if not several and parts.classes is not None:
+        caption += f" Positive: towards {_name(str(parts.classes[1]))}."
+    return Chapter("coefficients", "Coefficients", caption, table=Table(header, tuple(rows)))
+
+
+# ---------------------------------------------------------------------- words
+def _title(summary: Mapping[str, Any]) -> str:
+    names = {"logistic": "Logistic regression", "elastic-net": "Elastic net", "svm": "Support vector machine"}
+    target = f" of {_name(str(summary['target']))}" if summary.get("target") else ""
+    return f"{names[summary['model']]}{target}"
+
+
+def _lead(summary: Mapping[str, Any]) -> str:
+    counts = {"row": summary["rows"], "feature": summary["features"], "worker": len(summary["blocks"])}
+    size = f"{', '.join(counted(number, what) for what, number in counts.items())}."
+    return f"{size}\n\n{visible(summary['message'])}"
+
+
+def _name(text: str) -> str:
+    return quoted(text, LONGEST)[1:-1]
+
+
+def _word(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {True: "yes", False: "no", None: "–"}[value]
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_word, value)) or "–"
+    return f"{value:g}" if isinstance(value, float) else visible(str(value))
+
+
+def _number(value: Any, form: str) -> str:
+    return "–" if value is None else format(float(value), form)
