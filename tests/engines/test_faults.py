@@ -140,5 +140,5 @@ def test_a_link_between_hosts_is_cut(tmp_path):
             # a torchrun whose host was cut off waits for the other torchruns; the ranks themselves do not
             for rank in range(3):
                 wait_for(tmp_path / f"rank{rank}.json", 40)
-    same_interrupted(reports(tmp_path, [0, 1]), "Rank 2 (block 4 to block 5) was lost", "no answer within 4 s")
+    same_interrupted(reports(tmp_path, [0, 1]), "Rank 2 (block 4 to block 5) was lost")  # no answer, or a reset
     same_interrupted(reports(tmp_path, [2]), "rank 2 works with cannot be reached")

@@ -51,7 +51,7 @@ class AUQLR:
         themselves in bytes (`curvature/posterior.py`), at most 64 and at most what the server has room for, and a
         run that lasts buys more of them.
     relaxation
-        α of S2, 1 ≤ α < 2; None: 1.8, from iteration 32 on 1.6; 1 without local solves.
+        α of S2, 1 ≤ α < 2; None: 1.8, from iteration 24 on 1.6; 1 without local solves.
     memory
         Columns of Anderson acceleration; 0 switches it off.
     local

@@ -12,8 +12,8 @@ from auqadmm.core.state import Setup
 from auqadmm.curvature.posterior import LATENCY
 from auqadmm.methods.lowrank_server import Server
 
-LASTING = 32  # iterations from which a run counts as one that lasts
-ALPHA, ALPHA_LATER = 1.8, 1.6  # before and after
+LASTING = 32  # iterations from which a run counts as one that lasts, and may buy directions
+ALPHA, ALPHA_LATER, LATER = 1.8, 1.6, 24  # α before and from iteration LATER on
 SPEND, GROWTH = 0.25, 1.25  # of the rounds' cost; of the directions held
 ROOM = 2**30  # bytes that the directions of all blocks may take on the server
 
@@ -34,7 +34,7 @@ class Schedule:
             return self.relaxation
         if not self.local:
             return 1.0
-        return ALPHA if k < LASTING else ALPHA_LATER
+        return ALPHA if k < LATER else ALPHA_LATER
 
     def told(self, setup: Setup, server: Server, k: int) -> Server:
         """What the blocks are told for iteration k + 1. Whether weights are stale was found out one round earlier."""

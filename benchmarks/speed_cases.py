@@ -1,0 +1,214 @@
+"""What speed.py measures of this library alone. Every function takes a device and gives rows of numbers."""
+
+from __future__ import annotations
+
+import json
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from workloads import dataset, select
+
+import auqadmm as aq
+from auqadmm.local import NewtonCG
+
+Rows = list[dict[str, Any]]
+NAMES = (
+    "mnist-multinomial-mean",
+    "mnist-multinomial-sum",
+    "mnist-elastic-mean",
+    "mnist-svm",
+    "cifar10-multinomial-mean",
+)
+OPTIMA = json.loads((Path(__file__).parent / "optima.json").read_text())
+MIB = 2**20
+
+
+def wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def timed(fn: Callable[[], Any], device: str, repeat: int = 20) -> float:
+    """The median of wall-clock seconds, after two calls that do not count."""
+    seconds = []
+    for k in range(repeat + 2):
+        wait(device)
+        began = time.perf_counter()
+        fn()
+        wait(device)
+        if k > 1:
+            seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds)
+
+
+def steps(problem: aq.Problem, method: Any, device: str, iterations: int, **options: Any) -> tuple[float, aq.Result]:
+    """Seconds per outer iteration after the first, set-up left out, and the result."""
+    settings: dict[str, Any] = {"abs_tol": 0.0, "rel_tol": 0.0, "stop": "residuals", "evaluate_every": 0} | options
+    result = aq.solve(problem, method, device=device, max_iter=iterations, **settings)
+    rows = result.history
+    return (rows[-1].seconds - rows[0].seconds) / max(len(rows) - 1, 1), result
+
+
+# ---------------------------------------------------------------------- the device
+def ceilings(device: str) -> Rows:
+    size = 2**27 if device == "cuda" else 2**24
+    a = torch.randn(size, dtype=torch.float64, device=device)
+    b = torch.empty_like(a)
+    k = 8192 if device == "cuda" else 1536
+    A = torch.randn(k, k, dtype=torch.float64, device=device)
+    small = torch.ones(10, device=device)
+    return [
+        {"what": "copy, GB/s", "value": 16e-9 * size / timed(lambda: b.copy_(a), device)},
+        {"what": "matrix product, TFLOP/s", "value": 2e-12 * k**3 / timed(lambda: A @ A, device, 5)},
+        {
+            "what": "one small operation, µs",
+            "value": 1e6 * timed(lambda: [small + 1 for _ in range(100)], device) / 100,
+        },
+        {"what": "one look of the host, µs", "value": 1e6 * timed(lambda: bool((small > 0).any()), device)},
+    ]
+
+
+def roofline(device: str) -> Rows:
+    """XᵀDX·P reads X twice; everything else is small beside it. 4·rows·m·C operations."""
+    ceiling = {row["what"]: row["value"] for row in ceilings(device)}
+    copy, product = ceiling["copy, GB/s"], ceiling["matrix product, TFLOP/s"]
+    out = []
+    for name in NAMES:
+        shard = select([name])[0].make().placed().shard(torch.float64, torch.device(device))
+        rows, m, C = shard.design.rows, *shard.shape[1:]
+        hessian = shard.linearize(shard.zeros()).hessian
+        P = torch.randn(shard.shape, dtype=torch.float64, device=device)
+        seconds = timed(lambda hessian=hessian, P=P: hessian.hvp(P), device)
+        data = 8 * rows * m
+        fewest = 2 * data + 8 * (4 * rows * C + 2 * P.numel())
+        out.append(
+            {
+                "workload": name,
+                "microseconds": 1e6 * seconds,
+                "bytes": fewest,
+                "operations": 4 * rows * m * C,
+                "share of copy rate": fewest / seconds / 1e9 / copy,
+                "share of matrix-product rate": 4 * rows * m * C / seconds / 1e12 / product,
+            }
+        )
+    return out
+
+
+# ---------------------------------------------------------------------- one iteration
+def iteration(device: str) -> Rows:
+    out = []
+    for name in NAMES:
+        problem = select([name])[0].make()
+        quadratic = "elastic" in name
+        tight: Any = "auto" if quadratic else NewtonCG(tol=1e-6)
+        steps(problem, "c-admm", device, 3, local=tight)  # libraries set themselves up
+        ours, result = steps(problem, "c-admm", device, 56, local=tight)
+        default, _ = steps(problem, "c-admm", device, 56)
+        released, _ = steps(problem, "c-admm", device, 4, local="released")
+        out.append(
+            {
+                "workload": name,
+                "exact" if quadratic else "to 1e-6": 1e3 * ours,
+                "default accuracy": 1e3 * default,
+                "released": 1e3 * released,
+                "released / ours": released / ours,
+                "released / default": released / default,
+                "products per block": result.history[-1].hvps / len(result.history) / result.weights.rho.shape[0],
+            }
+        )
+    return out
+
+
+# ---------------------------------------------------------------------- growth
+def parity(blocks: int) -> aq.Problem:
+    """Odd digit or even: 20 000 rows of MNIST over some blocks, one column."""
+    images = dataset("mnist")
+    order = np.random.default_rng(0).permutation(len(images.y))[:20_000]
+    X, y = images.X[order] / 255.0, np.where(images.y[order] % 2, 1.0, -1.0)
+    cuts = np.array_split(np.arange(len(y)), blocks)
+    return aq.Problem(aq.Logistic(reduction="sum"), aq.L2(1.0), [(X[i], y[i]) for i in cuts])
+
+
+def normal(rows: int, features: int, blocks: int = 10) -> aq.Problem:
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=features) / np.sqrt(features)
+    made = []
+    for _ in range(blocks):
+        X = rng.normal(size=(rows, features))
+        made.append((X, np.where(X @ truth + 0.3 * rng.normal(size=rows) > 0, 1.0, -1.0)))
+    return aq.Problem(aq.Logistic(reduction="sum"), aq.L2(1.0), made)
+
+
+def growth(device: str) -> Rows:
+    gpu = device == "cuda"
+    out: Rows = []
+
+    def add(along: str, value: int, problem: aq.Problem, method: Any = "c-admm", iterations: int = 12) -> None:
+        seconds, _ = steps(problem, method, device, iterations)
+        out.append({"along": along, "value": value, "milliseconds": 1e3 * seconds})
+
+    add("", 0, parity(10))  # libraries set themselves up
+    out.clear()
+    for blocks in (10, 100, 1000, 10_000):
+        add("blocks, 20 000 rows in all", blocks, parity(blocks))
+    for features in (100, 1000, 10_000, 100_000) if gpu else (100, 1000, 10_000):
+        add("features, 10 blocks of 200 rows", features, normal(200, features))
+    for rows in (100, 1000, 10_000, 100_000) if gpu else (100, 1000, 10_000):
+        add("rows of each of 10 blocks, 100 features", rows, normal(rows, 100))
+    multinomial = select(["mnist-multinomial-mean"])[0].make()
+    for rank in (5, 10, 20, 40, 80):
+        add("rank of AUQ-ADMM, MNIST multinomial", rank, multinomial, aq.methods.AUQ(rank=rank), 8)
+    return out
+
+
+def uneven(device: str) -> Rows:
+    """20 000 rows: half of them in one block and ten in each of a thousand others; and 1001 equal blocks."""
+    even = parity(1001)
+    X, y = (np.concatenate(part) for part in zip(*((b.X, b.y) for b in even.placed().blocks), strict=True))
+    cuts = [np.arange(10_000), *np.array_split(np.arange(10_000, 20_000), 1000)]
+    one = aq.Problem(aq.Logistic(reduction="sum"), aq.L2(1.0), [(X[i], y[i]) for i in cuts])
+    a, b = (steps(problem, "c-admm", device, 12)[0] for problem in (even, one))
+    return [{"even, ms": 1e3 * a, "one huge, ms": 1e3 * b, "ratio": b / a}]
+
+
+def single(device: str) -> Rows:
+    """The gap that float32 reaches."""
+    out = []
+    for name in ("mnist-multinomial-mean", "mnist-svm", "mnist-elastic-mean"):
+        problem, best = select([name])[0].make(), OPTIMA[name]["objective"]
+        row: dict[str, Any] = {"workload": name}
+        for dtype in ("float64", "float32"):
+            seconds, result = steps(problem, "auq-lr", device, 30, dtype=dtype)
+            again = aq.solve(problem, "c-admm", max_iter=0, warm_start=result.v, device=device)
+            row |= {f"{dtype}, ms": 1e3 * seconds, f"{dtype}, gap": (again.certificate.objective - best) / abs(best)}
+        out.append(row)
+    return out
+
+
+def memory(device: str) -> Rows:
+    """Peak beside the data: of the device, or of the process."""
+    out = []
+    for name in NAMES:
+        problem = select([name])[0].make()
+        data = sum(block.X.nbytes for block in problem.placed().blocks)
+        for method in ("c-admm", "auq-lr"):
+            if device == "cuda":
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats()
+            before = _peak(device)
+            steps(problem, method, device, 8)
+            peak = _peak(device) - (0 if device == "cuda" else before)
+            out.append({"workload": name, "method": method, "data, MiB": data / MIB, "peak, MiB": peak / MIB})
+    return out
+
+
+def _peak(device: str) -> int:
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
