@@ -97,7 +97,6 @@ class SparsePiece:
 
     A: Tensor
     At: Tensor
-    At_squared: Tensor
     heights: Tensor
     blocks: Tensor
     features: int
@@ -113,13 +112,10 @@ class SparsePiece:
         return (self.At @ z).reshape(len(self.blocks), self.features, z.shape[-1])
 
     def adjoint_squared(self, z: Tensor) -> Tensor:
-        return (self.At_squared @ z).reshape(len(self.blocks), self.features, z.shape[-1])
+        return (_squared(self.At) @ z).reshape(len(self.blocks), self.features, z.shape[-1])
 
     def forward_squared(self, u: Tensor) -> Tensor:
-        squared = torch.sparse_csr_tensor(
-            self.A.crow_indices(), self.A.col_indices(), self.A.values().square(), self.A.shape, check_invariants=False
-        )
-        return squared @ u.reshape(u.shape[0] * u.shape[1], u.shape[-1])
+        return _squared(self.A) @ u.reshape(u.shape[0] * u.shape[1], u.shape[-1])
 
     def adjoint_squared_in(self, F: Any, z: Tensor) -> Tensor:
         out = []
@@ -250,7 +246,6 @@ def sparse_piece(matrices: Sequence[Any], blocks: Tensor, dtype: torch.dtype, de
     return SparsePiece(
         A=_csr(A, dtype, device),
         At=_csr(At, dtype, device),
-        At_squared=_csr(At.multiply(At).tocsr(), dtype, device),
         heights=heights,
         blocks=blocks,
         features=matrices[0].shape[1],
@@ -258,13 +253,21 @@ def sparse_piece(matrices: Sequence[Any], blocks: Tensor, dtype: torch.dtype, de
 
 
 def _csr(A: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+    # 32 bits where they do: half the memory of an index, and what the products are made for
+    index = torch.int32 if max(*A.shape, A.nnz) < 2**31 else torch.int64
     with warnings.catch_warnings():  # torch announces that its CSR layout is in beta
         warnings.simplefilter("ignore", UserWarning)
         return torch.sparse_csr_tensor(
-            torch.from_numpy(A.indptr.astype(np.int64)),
-            torch.from_numpy(A.indices.astype(np.int64)),
+            torch.from_numpy(A.indptr).to(index),
+            torch.from_numpy(A.indices).to(index),
             torch.from_numpy(np.asarray(A.data)).to(dtype),
             size=A.shape,
             device=device,
             check_invariants=True,
         )
+
+
+def _squared(A: Tensor) -> Tensor:
+    """The same pattern with every number squared."""
+    values = A.values().square()
+    return torch.sparse_csr_tensor(A.crow_indices(), A.col_indices(), values, A.shape, check_invariants=False)
