@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.core.weights import Weights
+from auqadmm.core.weights import Diagonal, Scalar, Weights
 from auqadmm.local.base import (
     Goal,
     Iterate,
@@ -197,7 +197,7 @@ def _factors(problem: LocalProblem, memory: Any) -> tuple[Factors, Tensor]:
         else:
             old = known.parts[i] if known is not None else None
             gram = old.gram if isinstance(old, Tall) else _gram(*_held(shard, i))
-            parts.append(Tall(piece.blocks, gram, *_factorised(gram + W.dense()[piece.blocks])))
+            parts.append(Tall(piece.blocks, gram, *_factorised(_plus(gram, W, piece.blocks))))
             hvps[piece.blocks] = 0 if isinstance(old, Tall) else m
     # in single precision refinement needs the residuals of the rows themselves
     exact = shard.dtype == torch.float64 and all(isinstance(part, Tall) for part in parts)
@@ -218,6 +218,15 @@ def _gram(X: Tensor, c: Tensor) -> Tensor:
         A = c[:, rows] * X[:, rows]
         out.baddbmm_(A.mT, A)
     return out
+
+
+def _plus(gram: Tensor, W: Weights, blocks: Tensor) -> Tensor:
+    """AᵀA + W_j; a diagonal is added where it belongs."""
+    if isinstance(W, Scalar | Diagonal):
+        H = gram.clone()
+        H.diagonal(dim1=1, dim2=2).add_(W.diagonal()[blocks, :, 0])
+        return H
+    return gram + W.dense()[blocks]
 
 
 def _small(shard: Shard, i: int, W: Weights) -> Tensor:
