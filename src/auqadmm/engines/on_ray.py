@@ -1,0 +1,271 @@
+"""Blocks on Ray actors: one actor, one process per worker; the loop in the process that calls `solve`.
+
+An actor that dies is not restarted and no call is tried twice. Rows of a Ray Dataset go from where they are to the
+actors as references; the driver never sees them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import socket
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from auqadmm.engines.driver import DriverEngine, opened
+from auqadmm.engines.holder import BROUGHT, Holder
+from auqadmm.engines.pool import check, cpu_only, dealt, missing, most_workers
+from auqadmm.problem import InputError, Problem
+from auqadmm.problem.sources import share
+
+LARGE = 100_000  # bytes from which a message for all is stored once, and fetched from there
+LOOK = 1.0  # seconds between two looks at the clock
+
+
+@dataclass(frozen=True)
+class Ray:
+    """Ray: the blocks on actors, the loop here.
+
+    Parameters
+    ----------
+    address
+        Of a cluster, as for `ray.init`. Without it: the Ray that this process is connected to, the one that RAY_ADDRESS
+        names, else one on this machine, which ends with the run.
+    workers
+        How many actors; without it as many as there are blocks or CPUs, whichever is less.
+    cpus
+        CPUs that Ray reserves for each of them.
+    timeout
+        Seconds after which a worker that does not answer counts as lost: longer than any local solve takes.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+    cpus: float = 1.0
+    timeout: float = 300.0
+
+    def __post_init__(self) -> None:
+        check(self.timeout, self.workers)
+
+    def place(self, problem: Problem, dtype: torch.dtype, device: torch.device) -> DriverEngine:
+        """Start the workers and let them read their blocks."""
+        cpu_only("ray", device)
+        return RayWorkers(self, problem.blocks).place(problem, dtype, device, last=True)
+
+    def start(self) -> RayWorkers:
+        """Start the workers now, for many runs: `with Ray(workers=4).start() as engine: solve(problem, engine=engine)`."""
+        return RayWorkers(self)
+
+
+@dataclass(frozen=True)
+class RayDataset:
+    """A Ray Dataset as blocks: each block of the dataset is one; `target` and `weight` are columns, all others features.
+
+    Parameters
+    ----------
+    dataset
+        A `ray.data.Dataset`. How many blocks it has: `dataset.repartition(n)`.
+    target, weight
+        Names of the columns that hold y and, if any, the sample weights.
+    """
+
+    dataset: Any
+    target: str
+    weight: str | None = None
+
+    def __call__(self, rank: int, world: int) -> list[Any]:
+        """The share of a process that is no actor of ours."""
+        import ray
+
+        refs = self.refs()
+        return [self.block(ray.get(refs[j])) for j in share(len(refs), rank, world)]
+
+    def refs(self) -> list[Any]:
+        return list(self.dataset.to_arrow_refs())
+
+    def block(self, table: Any) -> tuple[Any, ...]:
+        others = [self.target] if self.weight is None else [self.target, self.weight]
+        for name in others:
+            if name not in table.column_names:
+                raise InputError(f"The dataset has no column {name!r}; it has {', '.join(table.column_names)}.")
+        frame = table.to_pandas()
+        return frame.drop(columns=others), *(frame[name].to_numpy() for name in others)
+
+
+class Actor:
+    """Holders in a process of their own, one per run."""
+
+    def __init__(self) -> None:
+        self.holders: dict[str, Holder] = {}
+
+    def about(self) -> tuple[int, str]:
+        return os.getpid(), socket.gethostname()
+
+    def answer(self, run: str, message: bytes) -> bytes:
+        return self.holders.setdefault(run, Holder())(message)
+
+    def bring(self, run: str, source: RayDataset, refs: list[Any]) -> str:
+        """Fetch blocks from where they are; what went wrong, if anything."""
+        import ray
+
+        try:
+            brought = [source.block(table) for table in ray.get(refs)]
+        except Exception as error:
+            return str(error)
+        self.holders[run] = Holder(brought)
+        return ""
+
+    def forget(self, run: str) -> None:
+        self.holders.pop(run, None)
+
+
+class RayWorkers:
+    """Actors, and the Ray instance if it was started here. What `solve(engine=…)` takes, as often as one likes."""
+
+    def __init__(self, settings: Ray, blocks: Any = None) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise missing("ray") from None
+        self.ray, self.settings, self.timeout = ray, settings, settings.timeout
+        self.actors: list[Any] = []
+        self.about: list[tuple[int, str]] = []
+        self.lost: set[int] = set()
+        self.mine = self._connect()
+        try:
+            cpus = ray.cluster_resources().get("CPU", 1)
+            count = settings.workers or max(1, int(cpus // (settings.cpus or 1)))
+            self._start(range(most_workers(blocks, count)))
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self) -> bool:
+        """Is the instance ours?"""
+        ray, asked = self.ray, self.settings
+        if ray.is_initialized():
+            here = ray.get_runtime_context().gcs_address
+            if asked.address not in (None, "auto", here):
+                raise ValueError(f"This process is connected to Ray at {here}, not {asked.address}.")
+            return False
+        address = asked.address or os.environ.get("RAY_ADDRESS") or "local"
+        more: dict[str, Any] = {}
+        if address == "local":
+            cpus = math.ceil((asked.workers or os.cpu_count() or 1) * asked.cpus)
+            more = {"num_cpus": max(1, cpus), "include_dashboard": False}
+        ray.init(address=address, logging_level="ERROR", log_to_driver=False, **more)
+        return True
+
+    def _start(self, ranks: Iterable[int]) -> None:
+        options = {"num_cpus": self.settings.cpus, "max_restarts": 0, "max_task_retries": 0}
+        make = self.ray.remote(Actor).options(scheduling_strategy="SPREAD", **options)
+        started = {r: make.remote() for r in ranks}
+        self.actors = [started.get(r, a) for r, a in enumerate(self.actors)] + list(started.values())[
+            len(self.actors) :
+        ]
+        met = self.answers({r: a.about.remote() for r, a in started.items()})
+        if any(isinstance(x, str) for x in met.values()):
+            raise TimeoutError(
+                f"Ray did not start {len(started)} workers within {self.timeout:g} s; are there enough free CPUs?"
+            )
+        self.about = [met.get(r) or self.about[r] for r in range(len(self.actors))]
+
+    def place(self, problem: Problem, dtype: torch.dtype, device: torch.device, last: bool = False) -> DriverEngine:
+        """Let the workers read the blocks of a problem. `last`: the workers end with this run."""
+        cpu_only("ray", device)
+        if self.lost:
+            self._end(self.lost)
+            self._start(sorted(self.lost))
+            self.lost = set()
+        return opened(RayPool(self, last), problem, dtype)
+
+    def answers(self, calls: Mapping[int, Any]) -> dict[int, Any]:
+        """The results by worker; where one is lost, a text that says why."""
+        ray, end = self.ray, time.monotonic() + self.timeout
+        waiting = {ref: r for r, ref in calls.items()}
+        found: dict[int, Any] = {}
+        while waiting:
+            left = end - time.monotonic()
+            ready, _ = ray.wait(list(waiting), num_returns=1, timeout=max(0.0, min(left, LOOK)))
+            for ref in ready:
+                r = waiting.pop(ref)
+                try:
+                    found[r] = ray.get(ref)
+                except ray.exceptions.RayError as error:
+                    self.lost.add(r)
+                    return {r: _brief(error)}
+            if not ready and left <= 0:
+                self.lost |= set(waiting.values())
+                return {r: f"no answer within {self.timeout:g} s" for r in waiting.values()}
+        return found
+
+    def _end(self, ranks: Iterable[int]) -> None:
+        for r in ranks:
+            with contextlib.suppress(Exception):  # it may be gone, and so may Ray
+                self.ray.kill(self.actors[r])
+            pid, host = self.about[r] if r < len(self.about) else (0, "")
+            if r in self.lost and host == socket.gethostname():  # one that hangs does not hear that it should end
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        self._end(range(len(self.actors)))
+        self.actors, self.about = [], []
+        if self.mine:
+            self.mine = False
+            self.ray.shutdown()
+
+    def __enter__(self) -> RayWorkers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class RayPool:
+    """One run on the workers."""
+
+    def __init__(self, workers: RayWorkers, last: bool) -> None:
+        self.workers, self.last, self.run = workers, last, uuid.uuid4().hex
+        self.names = [f"worker {r}, process {pid} on {host}" for r, (pid, host) in enumerate(workers.about)]
+
+    def deal(self, blocks: Any) -> list[Any]:
+        if not isinstance(blocks, RayDataset):
+            return dealt(blocks, len(self.names))
+        refs, count = blocks.refs(), len(self.names)
+        source = RayDataset(None, blocks.target, blocks.weight)
+        parts = [[refs[j] for j in share(len(refs), r, count)] for r in range(count)]
+        actors = self.workers.actors
+        found = self.workers.answers({r: actors[r].bring.remote(self.run, source, parts[r]) for r in range(count)})
+        for r, problem in sorted(found.items()):
+            if problem:
+                raise InputError(f"{self.names[r]}: {problem}")
+        return [BROUGHT] * count
+
+    def call(self, messages: Mapping[int, bytes]) -> dict[int, Any]:
+        actors, put = self.workers.actors, self.workers.ray.put
+        large = {id(m): m for m in messages.values() if len(m) > LARGE}
+        stored = {key: put(m) for key, m in large.items()}  # once, for all that fetch it
+        return self.workers.answers(
+            {r: actors[r].answer.remote(self.run, stored.get(id(m), m)) for r, m in messages.items()}
+        )
+
+    def close(self) -> None:
+        if self.last:
+            self.workers.close()
+        for actor in self.workers.actors:
+            actor.forget.remote(self.run)
+
+
+def _brief(error: Exception) -> str:
+    """The words of Ray, in ours."""
+    if type(error).__name__ in ("ActorDiedError", "RayActorError", "WorkerCrashedError"):
+        return "its process ended"
+    return " ".join(str(error).split())[:200]
