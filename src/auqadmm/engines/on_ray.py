@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import signal
 import socket
 import time
 import uuid
@@ -21,7 +20,7 @@ import torch
 
 from auqadmm.engines.driver import DriverEngine, opened
 from auqadmm.engines.holder import BROUGHT, Holder
-from auqadmm.engines.pool import check, cpu_only, dealt, missing, most_workers
+from auqadmm.engines.pool import check, cpu_only, dealt, end_process, missing, most_workers
 from auqadmm.problem import InputError, Problem
 from auqadmm.problem.sources import share
 
@@ -212,8 +211,7 @@ class RayWorkers:
                 self.ray.kill(self.actors[r])
             pid, host = self.about[r] if r < len(self.about) else (0, "")
             if r in self.lost and host == socket.gethostname():  # one that hangs does not hear that it should end
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
+                end_process(pid)
 
     def close(self) -> None:
         self._end(range(len(self.actors)))

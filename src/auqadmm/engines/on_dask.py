@@ -1,0 +1,254 @@
+"""Blocks on Dask workers; the loop in the process that calls `solve`.
+
+Dask computes a task again when its worker is lost, and rebuilds an actor; a state that was rebuilt would be another one.
+So the state of blocks is no task and no actor. It lies in a `Seat` of the worker's process, and messages go there by
+`Client.run`, addressed to that worker alone and never repeated; a process that was restarted has no seat. Tasks only
+bring chunks, which are then taken over where they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import time
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from auqadmm.engines.driver import DriverEngine, opened
+from auqadmm.engines.holder import BROUGHT, Holder
+from auqadmm.engines.pool import check, cpu_only, dealt, end_process, missing, most_workers
+from auqadmm.problem import Problem
+from auqadmm.problem.sources import Chunks, blamed
+
+PATIENCE = 5.0  # seconds for the farewell to workers
+
+
+@dataclass(frozen=True)
+class Dask:
+    """Dask: the blocks on its workers, the loop here.
+
+    Parameters
+    ----------
+    address, security
+        Of a scheduler, e.g. "tls://host:8786", and a `distributed.Security`.
+    client
+        A `distributed.Client`, in the place of an address. Without both: the current client if there is one, else
+        worker processes on this machine, which end with the run.
+    workers
+        How many workers; without it all of them, or as many as there are CPUs.
+    timeout
+        Seconds after which a worker that does not answer counts as lost: longer than any local solve takes.
+    """
+
+    address: str | None = None
+    client: Any = None
+    security: Any = None
+    workers: int | None = None
+    timeout: float = 300.0
+
+    def __post_init__(self) -> None:
+        check(self.timeout, self.workers)
+        if self.address is not None and self.client is not None:
+            raise ValueError("Pass an address or a client, not both.")
+
+    def place(self, problem: Problem, dtype: torch.dtype, device: torch.device) -> DriverEngine:
+        """Find the workers and let them read their blocks."""
+        cpu_only("dask", device)
+        return opened(DaskPool(self, problem.blocks), problem, dtype)
+
+
+# ---------------------------------------------------------------------- in a worker's process
+@dataclass
+class Seat:
+    """Holders of one run in one worker, and the one thread in which they answer."""
+
+    holders: dict[int, Holder] = field(default_factory=dict)
+    thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+
+
+_seats: dict[tuple[str, str], Seat] = {}  # by run and worker: several workers may share a process
+
+
+async def sit(run: str, dask_worker: Any = None) -> int:
+    _seats[run, dask_worker.address] = Seat()
+    return os.getpid()
+
+
+async def answer(run: str, rank: int, message: bytes, dask_worker: Any = None) -> bytes | None:
+    """None: this process has never been told of the run."""
+    seat = _seats.get((run, dask_worker.address))
+    if seat is None:
+        return None
+    holder = seat.holders.setdefault(rank, Holder())
+    return await asyncio.get_running_loop().run_in_executor(seat.thread, holder, message)
+
+
+async def leave(run: str, dask_worker: Any = None) -> None:
+    _leave(run, dask_worker.address)
+
+
+def _leave(run: str, address: str) -> None:
+    seat = _seats.pop((run, address), None)
+    if seat is not None:
+        seat.thread.shutdown(wait=False, cancel_futures=True)
+
+
+def bring(run: str, rank: int, blocks: list[Any]) -> None:
+    """A task: take over blocks that are here."""
+    from distributed import get_worker
+
+    _seats[run, get_worker().address].holders[rank] = Holder(list(blocks))
+
+
+class Lease:
+    """An actor that dies with the client that asked for it, however that ends; then the seat is free."""
+
+    def __init__(self, run: str) -> None:
+        from distributed import get_worker
+
+        self.seat = (run, get_worker().address)
+
+    def __del__(self) -> None:
+        _leave(*self.seat)
+
+
+# ---------------------------------------------------------------------- in the driver
+class DaskPool:
+    """One run on workers of a cluster, and the cluster if it was started here."""
+
+    def __init__(self, settings: Dask, blocks: Any) -> None:
+        try:
+            import distributed
+        except ImportError:
+            raise missing("dask") from None
+        self.distributed, self.settings, self.timeout = distributed, settings, settings.timeout
+        self.run = uuid.uuid4().hex
+        self.closing = contextlib.ExitStack()
+        self.seats: list[str] = []  # the worker of each holder
+        self.names: list[str] = []
+        self.pids: dict[str, int] = {}
+        try:
+            self.client = self._connected(blocks)
+            wanted = settings.workers or 1
+            self.client.wait_for_workers(wanted, timeout=self.timeout)
+            found = sorted(self.client.scheduler_info(n_workers=-1)["workers"])
+            self.addresses = found[: settings.workers]
+            self.pids = self._ask({a: (sit, self.run, a) for a in self.addresses})
+            for a, pid in self.pids.items():
+                if isinstance(pid, str):
+                    raise TimeoutError(f"worker {a} does not answer ({pid}).")
+            self.leases = [self._pinned(Lease, [a], self.run, actor=True) for a in self.addresses]
+        except BaseException:
+            self.close()
+            raise
+
+    def _connected(self, blocks: Any) -> Any:
+        asked, Client = self.settings, self.distributed.Client
+        if asked.client is not None:
+            return asked.client
+        if asked.address is not None:
+            client = Client(asked.address, security=asked.security, timeout=self.timeout, set_as_default=False)
+            return self.closing.enter_context(client)
+        with contextlib.suppress(ValueError):
+            return Client.current()
+        count = asked.workers or most_workers(blocks, os.cpu_count() or 1)
+        options = {"threads_per_worker": 1, "dashboard_address": None, "silence_logs": logging.CRITICAL}
+        cluster = self.distributed.LocalCluster(n_workers=count, processes=True, security=asked.security, **options)
+        self.closing.callback(lambda: [end_process(pid) for pid in self.pids.values() if isinstance(pid, int)])
+        self.closing.enter_context(cluster)
+        return self.closing.enter_context(Client(cluster, set_as_default=False))
+
+    # ------------------------------------------------------------------ blocks
+    def deal(self, blocks: Any) -> list[Any]:
+        if not isinstance(blocks, Chunks):
+            self._seated(self.addresses)
+            return dealt(blocks, len(self.addresses))
+        futures = self._computed(blocks)
+        found = self.client.who_has(futures)
+        homes = [next(a for a in self.addresses if a in found[f.key]) for f in futures]
+        runs = [list(g) for _, g in itertools.groupby(range(len(homes)), homes.__getitem__)]
+        self._seated([homes[numbers[0]] for numbers in runs])
+        brought = [
+            self._pinned(bring, [home], self.run, r, [futures[j] for j in numbers])
+            for r, (home, numbers) in enumerate(zip(self.seats, runs, strict=True))
+        ]
+        self._finished(brought)
+        return [BROUGHT] * len(runs)
+
+    def _seated(self, addresses: list[str]) -> None:
+        self.seats = addresses
+        self.names = [f"worker {a}, process {self.pids[a]}" for a in addresses]
+
+    def _computed(self, blocks: Chunks) -> list[Any]:
+        """Every block as a future, on the worker that holds most of what it is made of."""
+        known = [self.distributed.futures_of(p) for p in blocks.parts]
+        homes = self.client.who_has([f for fs in known for f in fs]) if any(known) else {}
+        sizes = self.client.nbytes(summary=False) if any(known) else {}
+        futures: list[Any] = []
+        for part, fs in zip(blocks.parts, known, strict=True):
+            held = {a: sum(sizes.get(f.key, 0) for f in fs if a in homes.get(f.key, ())) for a in self.addresses}
+            home = max(held, key=held.__getitem__)
+            workers = [home] if held[home] else self.addresses
+            futures.append(self.client.compute(part, workers=workers, allow_other_workers=False, retries=0))
+        self._finished(futures)
+        for j, f in enumerate(futures):
+            if f.status == "error":
+                raise blamed(j, f.exception())
+        return futures
+
+    def _pinned(self, fn: Any, workers: list[str], *args: Any, **more: Any) -> Any:
+        pins = {"workers": workers, "allow_other_workers": False, "pure": False, "retries": 0}
+        return self.client.submit(fn, *args, **pins, **more)
+
+    def _finished(self, futures: list[Any]) -> None:
+        try:
+            self.distributed.wait(futures, timeout=self.timeout)
+        except TimeoutError:
+            late = sum(f.status == "pending" for f in futures)
+            raise TimeoutError(f"{late} blocks were not read within {self.timeout:g} s.") from None
+
+    # ------------------------------------------------------------------ calls
+    def call(self, messages: Mapping[int, bytes]) -> dict[int, Any]:
+        found = self._ask({r: (answer, self.run, r, m, self.seats[r]) for r, m in messages.items()})
+        return {r: "its process was restarted" if x is None else x for r, x in found.items()}
+
+    def _ask(self, calls: Mapping[Any, tuple[Any, ...]], timeout: float | None = None) -> dict[Any, Any]:
+        """The results of (function, arguments, worker); where a worker is lost, a text that says why."""
+        return self.client.sync(self._asked, calls, timeout or self.timeout, asynchronous=False)
+
+    async def _asked(self, calls: Mapping[Any, tuple[Any, ...]], timeout: float) -> dict[Any, Any]:
+        end = time.monotonic() + timeout
+        tasks = {
+            asyncio.ensure_future(self.client.run(fn, *args, workers=[a], on_error="return")): (key, a)
+            for key, (fn, *args, a) in calls.items()
+        }
+        waiting, found = set(tasks), {}
+        try:
+            while waiting:
+                left = max(0.0, end - time.monotonic())
+                done, waiting = await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    key, address = tasks[task]
+                    found[key] = task.result()[address]
+                    if isinstance(found[key], Exception):
+                        return {key: "its process ended"}
+                if not done:
+                    return {tasks[t][0]: f"no answer within {timeout:g} s" for t in waiting}
+            return found
+        finally:
+            for task in waiting:
+                task.cancel()
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):  # they may be gone, and so may the cluster
+            self.leases = []
+            self._ask({a: (leave, self.run, a) for a in self.pids}, PATIENCE)
+        self.closing.close()
