@@ -16,7 +16,8 @@ from auqadmm.core.reduce import Engine
 from auqadmm.engines.driver import DriverEngine
 from auqadmm.engines.local import Local, LocalEngine
 from auqadmm.engines.on_dask import Dask
-from auqadmm.engines.on_ray import Ray, RayDataset
+from auqadmm.engines.on_ray import Ray, RayWorkers
+from auqadmm.engines.on_ray_worker import RayDataset
 from auqadmm.engines.torch_distributed import Torch, TorchEngine
 from auqadmm.problem import Problem
 
@@ -29,6 +30,7 @@ __all__ = [
     "Place",
     "Ray",
     "RayDataset",
+    "RayWorkers",
     "Torch",
     "TorchEngine",
     "resolve",

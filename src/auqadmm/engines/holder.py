@@ -20,7 +20,6 @@ from auqadmm.problem import Problem
 from auqadmm.problem.agreement import attempt
 from auqadmm.problem.shard import Shard
 
-
 BROUGHT = "brought"  # in the place of blocks that come by the engine's own ways
 
 

@@ -24,17 +24,17 @@ def dumps(value: Any) -> bytes:
     return dumps_briefly(value, None)[0]
 
 
-def dumps_briefly(value: Any, known: Known | None) -> tuple[bytes, Known | None]:
+def dumps_briefly(value: Any, known: Known | None) -> tuple[bytes, Known]:
     """The bytes of a value with a number in the place of its setup; and what must be known to read them."""
     import cloudpickle
 
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        setup = known
+    class Pickler(cloudpickle.Pickler):
+        setup: Known = known or (0, None)
 
         def persistent_id(self, x: Any) -> Any:
             if isinstance(x, Tensor):
                 return "tensor", x.detach().cpu().numpy()
-            if isinstance(x, Setup) and known is not None and self.setup is not None:
+            if isinstance(x, Setup) and known is not None:
                 if x is not self.setup[1]:
                     if self.setup is not known:  # a second one in one message goes as it is
                         return None

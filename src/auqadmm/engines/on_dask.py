@@ -1,7 +1,7 @@
 """Blocks on Dask workers; the loop in the process that calls `solve`.
 
-Dask computes a task again when its worker is lost, and rebuilds an actor; a state that was rebuilt would be another one.
-So the state of blocks is no task and no actor. It lies in a `Seat` of the worker's process, and messages go there by
+Dask computes a task again when its worker is lost, and rebuilds an actor: a state made anew would be another one. So
+the state of blocks is no task and no actor. It lies in a `Seat` of the worker's process, and messages go there by
 `Client.run`, addressed to that worker alone and never repeated; a process that was restarted has no seat. Tasks only
 bring chunks, which are then taken over where they are.
 """
@@ -15,15 +15,15 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from auqadmm.engines.driver import DriverEngine, opened
-from auqadmm.engines.holder import BROUGHT, Holder
+from auqadmm.engines.holder import BROUGHT
+from auqadmm.engines.on_dask_worker import Lease, answer, bring, leave, sit
 from auqadmm.engines.pool import check, cpu_only, dealt, end_process, missing, most_workers
 from auqadmm.problem import Problem
 from auqadmm.problem.sources import Chunks, blamed
@@ -59,68 +59,15 @@ class Dask:
         if self.address is not None and self.client is not None:
             raise ValueError("Pass an address or a client, not both.")
 
+    def __deepcopy__(self, memo: Any) -> Dask:
+        return self  # a client cannot be copied, and scikit-learn copies the parameters of estimators
+
     def place(self, problem: Problem, dtype: torch.dtype, device: torch.device) -> DriverEngine:
         """Find the workers and let them read their blocks."""
         cpu_only("dask", device)
         return opened(DaskPool(self, problem.blocks), problem, dtype)
 
 
-# ---------------------------------------------------------------------- in a worker's process
-@dataclass
-class Seat:
-    """Holders of one run in one worker, and the one thread in which they answer."""
-
-    holders: dict[int, Holder] = field(default_factory=dict)
-    thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
-
-
-_seats: dict[tuple[str, str], Seat] = {}  # by run and worker: several workers may share a process
-
-
-async def sit(run: str, dask_worker: Any = None) -> int:
-    _seats[run, dask_worker.address] = Seat()
-    return os.getpid()
-
-
-async def answer(run: str, rank: int, message: bytes, dask_worker: Any = None) -> bytes | None:
-    """None: this process has never been told of the run."""
-    seat = _seats.get((run, dask_worker.address))
-    if seat is None:
-        return None
-    holder = seat.holders.setdefault(rank, Holder())
-    return await asyncio.get_running_loop().run_in_executor(seat.thread, holder, message)
-
-
-async def leave(run: str, dask_worker: Any = None) -> None:
-    _leave(run, dask_worker.address)
-
-
-def _leave(run: str, address: str) -> None:
-    seat = _seats.pop((run, address), None)
-    if seat is not None:
-        seat.thread.shutdown(wait=False, cancel_futures=True)
-
-
-def bring(run: str, rank: int, blocks: list[Any]) -> None:
-    """A task: take over blocks that are here."""
-    from distributed import get_worker
-
-    _seats[run, get_worker().address].holders[rank] = Holder(list(blocks))
-
-
-class Lease:
-    """An actor that dies with the client that asked for it, however that ends; then the seat is free."""
-
-    def __init__(self, run: str) -> None:
-        from distributed import get_worker
-
-        self.seat = (run, get_worker().address)
-
-    def __del__(self) -> None:
-        _leave(*self.seat)
-
-
-# ---------------------------------------------------------------------- in the driver
 class DaskPool:
     """One run on workers of a cluster, and the cluster if it was started here."""
 
@@ -130,10 +77,10 @@ class DaskPool:
         except ImportError:
             raise missing("dask") from None
         self.distributed, self.settings, self.timeout = distributed, settings, settings.timeout
-        self.run = uuid.uuid4().hex
+        self.run, self.mine = uuid.uuid4().hex, False
         self.closing = contextlib.ExitStack()
         self.seats: list[str] = []  # the worker of each holder
-        self.names: list[str] = []
+        self.names: Sequence[str] = []
         self.pids: dict[str, int] = {}
         try:
             self.client = self._connected(blocks)
@@ -141,10 +88,11 @@ class DaskPool:
             self.client.wait_for_workers(wanted, timeout=self.timeout)
             found = sorted(self.client.scheduler_info(n_workers=-1)["workers"])
             self.addresses = found[: settings.workers]
-            self.pids = self._ask({a: (sit, self.run, a) for a in self.addresses})
-            for a, pid in self.pids.items():
-                if isinstance(pid, str):
-                    raise TimeoutError(f"worker {a} does not answer ({pid}).")
+            met = self._ask({a: (sit, self.run, self.mine, a) for a in self.addresses})
+            self.pids = {a: pid for a, pid in met.items() if isinstance(pid, int)}
+            for a, why in met.items():
+                if a not in self.pids:
+                    raise TimeoutError(f"worker {a} cannot be used ({why}).")
             self.leases = [self._pinned(Lease, [a], self.run, actor=True) for a in self.addresses]
         except BaseException:
             self.close()
@@ -162,9 +110,14 @@ class DaskPool:
         count = asked.workers or most_workers(blocks, os.cpu_count() or 1)
         options = {"threads_per_worker": 1, "dashboard_address": None, "silence_logs": logging.CRITICAL}
         cluster = self.distributed.LocalCluster(n_workers=count, processes=True, security=asked.security, **options)
-        self.closing.callback(lambda: [end_process(pid) for pid in self.pids.values() if isinstance(pid, int)])
+        self.mine = True
+        self.closing.callback(self._end_processes)
         self.closing.enter_context(cluster)
         return self.closing.enter_context(Client(cluster, set_as_default=False))
+
+    def _end_processes(self) -> None:
+        for pid in self.pids.values():
+            end_process(pid)
 
     # ------------------------------------------------------------------ blocks
     def deal(self, blocks: Any) -> list[Any]:
@@ -218,7 +171,10 @@ class DaskPool:
     # ------------------------------------------------------------------ calls
     def call(self, messages: Mapping[int, bytes]) -> dict[int, Any]:
         found = self._ask({r: (answer, self.run, r, m, self.seats[r]) for r, m in messages.items()})
-        return {r: "its process was restarted" if x is None else x for r, x in found.items()}
+        found = {r: "its process was restarted" if x is None else x for r, x in found.items()}
+        lost = {self.seats[r]: why for r, why in found.items() if isinstance(why, str)}
+        # with a process all its holders are lost
+        return {r: lost[a] for r, a in enumerate(self.seats) if a in lost} or found
 
     def _ask(self, calls: Mapping[Any, tuple[Any, ...]], timeout: float | None = None) -> dict[Any, Any]:
         """The results of (function, arguments, worker); where a worker is lost, a text that says why."""

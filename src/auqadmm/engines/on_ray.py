@@ -12,14 +12,15 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from auqadmm.engines.driver import DriverEngine, opened
-from auqadmm.engines.holder import BROUGHT, Holder
+from auqadmm.engines.holder import BROUGHT
+from auqadmm.engines.on_ray_worker import Actor, RayDataset
 from auqadmm.engines.pool import check, cpu_only, dealt, end_process, missing, most_workers
 from auqadmm.problem import InputError, Problem
 from auqadmm.problem.sources import share
@@ -59,70 +60,8 @@ class Ray:
         return RayWorkers(self, problem.blocks).place(problem, dtype, device, last=True)
 
     def start(self) -> RayWorkers:
-        """Start the workers now, for many runs: `with Ray(workers=4).start() as engine: solve(problem, engine=engine)`."""
+        """Start the workers now, for many runs: `with Ray().start() as engine: solve(problem, engine=engine)`."""
         return RayWorkers(self)
-
-
-@dataclass(frozen=True)
-class RayDataset:
-    """A Ray Dataset as blocks: each block of the dataset is one; `target` and `weight` are columns, all others features.
-
-    Parameters
-    ----------
-    dataset
-        A `ray.data.Dataset`. How many blocks it has: `dataset.repartition(n)`.
-    target, weight
-        Names of the columns that hold y and, if any, the sample weights.
-    """
-
-    dataset: Any
-    target: str
-    weight: str | None = None
-
-    def __call__(self, rank: int, world: int) -> list[Any]:
-        """The share of a process that is no actor of ours."""
-        import ray
-
-        refs = self.refs()
-        return [self.block(ray.get(refs[j])) for j in share(len(refs), rank, world)]
-
-    def refs(self) -> list[Any]:
-        return list(self.dataset.to_arrow_refs())
-
-    def block(self, table: Any) -> tuple[Any, ...]:
-        others = [self.target] if self.weight is None else [self.target, self.weight]
-        for name in others:
-            if name not in table.column_names:
-                raise InputError(f"The dataset has no column {name!r}; it has {', '.join(table.column_names)}.")
-        frame = table.to_pandas()
-        return frame.drop(columns=others), *(frame[name].to_numpy() for name in others)
-
-
-class Actor:
-    """Holders in a process of their own, one per run."""
-
-    def __init__(self) -> None:
-        self.holders: dict[str, Holder] = {}
-
-    def about(self) -> tuple[int, str]:
-        return os.getpid(), socket.gethostname()
-
-    def answer(self, run: str, message: bytes) -> bytes:
-        return self.holders.setdefault(run, Holder())(message)
-
-    def bring(self, run: str, source: RayDataset, refs: list[Any]) -> str:
-        """Fetch blocks from where they are; what went wrong, if anything."""
-        import ray
-
-        try:
-            brought = [source.block(table) for table in ray.get(refs)]
-        except Exception as error:
-            return str(error)
-        self.holders[run] = Holder(brought)
-        return ""
-
-    def forget(self, run: str) -> None:
-        self.holders.pop(run, None)
 
 
 class RayWorkers:
@@ -165,7 +104,7 @@ class RayWorkers:
     def _start(self, ranks: Iterable[int]) -> None:
         options = {"num_cpus": self.settings.cpus, "max_restarts": 0, "max_task_retries": 0}
         make = self.ray.remote(Actor).options(scheduling_strategy="SPREAD", **options)
-        started = {r: make.remote() for r in ranks}
+        started: dict[int, Any] = {r: make.remote() for r in ranks}
         self.actors = [started.get(r, a) for r, a in enumerate(self.actors)] + list(started.values())[
             len(self.actors) :
         ]
@@ -202,7 +141,7 @@ class RayWorkers:
                     return {r: _brief(error)}
             if not ready and left <= 0:
                 self.lost |= set(waiting.values())
-                return {r: f"no answer within {self.timeout:g} s" for r in waiting.values()}
+                return dict.fromkeys(waiting.values(), f"no answer within {self.timeout:g} s")
         return found
 
     def _end(self, ranks: Iterable[int]) -> None:
@@ -220,6 +159,9 @@ class RayWorkers:
             self.mine = False
             self.ray.shutdown()
 
+    def __deepcopy__(self, memo: Any) -> RayWorkers:
+        return self  # scikit-learn copies the parameters of estimators
+
     def __enter__(self) -> RayWorkers:
         return self
 
@@ -232,7 +174,9 @@ class RayPool:
 
     def __init__(self, workers: RayWorkers, last: bool) -> None:
         self.workers, self.last, self.run = workers, last, uuid.uuid4().hex
-        self.names = [f"worker {r}, process {pid} on {host}" for r, (pid, host) in enumerate(workers.about)]
+        self.names: Sequence[str] = [
+            f"worker {r}, process {pid} on {host}" for r, (pid, host) in enumerate(workers.about)
+        ]
 
     def deal(self, blocks: Any) -> list[Any]:
         if not isinstance(blocks, RayDataset):

@@ -26,7 +26,7 @@ class Pool(Protocol):
         ...
 
     def call(self, messages: Mapping[int, bytes]) -> Mapping[int, bytes | str]:
-        """The answers of workers by their numbers. Where one is lost: a text that says why, and others may be missing."""
+        """The answers of workers by their numbers. Of one that is lost: why, in a text; others may be missing."""
         ...
 
     def close(self) -> None:

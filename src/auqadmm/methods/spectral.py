@@ -30,7 +30,6 @@ from auqadmm.core.weights import Scalar
 from auqadmm.methods.checks import at_least_one, positive
 from auqadmm.methods.constant import scalar_weights
 
-
 NOISE = 100.0  # units of rounding
 
 

@@ -94,7 +94,10 @@ class Problem:
 
     # ------------------------------------------------------------------ the steps of `placed`
     def elsewhere(self, blocks: Callable[[int, int], Any]) -> Problem:
-        """This problem without its blocks and what was learned from them: it can travel to where `blocks` finds some."""
+        """This problem with other blocks, still to be read, and nothing of what was learned from its own.
+
+        It is small, and can travel to where the blocks are.
+        """
         bare = copy(self)
         for name in ("census", "_targets", "_first"):
             bare.__dict__.pop(name, None)
