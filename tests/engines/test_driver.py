@@ -15,6 +15,7 @@ from auqadmm.core.reduce import Reduce, WorkerLost
 from auqadmm.engines.driver import DriverEngine
 from auqadmm.engines.holder import Holder
 from auqadmm.engines.pool import dealt
+from auqadmm.local import NewtonCG
 from auqadmm.problem import InputError, ProcessError
 from auqadmm.testing import EngineSuite
 from auqadmm.testing.cases import keep, kept, problems, total
@@ -156,6 +157,16 @@ def test_a_warm_start_is_sent_once():
 def test_sums_are_float64_whatever_blocks_compute_in():
     engine = DriverEngine(Here(2), problem([rows(j) for j in range(4)]), torch.float32)
     assert {x.dtype for x in engine.map_sum(total, None, torch.ones(3))[1].values()} == {torch.float64}
+
+
+def test_checkpoints_go_from_workers_to_other_workers(tmp_path):
+    many, tight = problem([rows(j) for j in range(5)]), NewtonCG(tol=1e-13)
+    options = {"local": tight, "abs_tol": 0.0, "rel_tol": 0.0, "certificate_tol": 0.0, "checkpoint": tmp_path}
+    for engine, iterations in ((InHere(2), 3), (InHere(3), 6), ("local", 9)):
+        found = aq.solve(many, "auq-admm", engine, max_iter=iterations, **options)
+    del options["checkpoint"]
+    assert found.n_iter == 9
+    assert found.v.numpy() == pytest.approx(aq.solve(many, "auq-admm", max_iter=9, **options).v.numpy(), abs=1e-10)
 
 
 # ------------------------------------------------------------------ losses and errors

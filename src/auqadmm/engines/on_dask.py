@@ -103,12 +103,16 @@ class DaskPool:
         if asked.client is not None:
             return asked.client
         if asked.address is not None:
-            client = Client(asked.address, security=asked.security, timeout=self.timeout, set_as_default=False)
+            try:
+                client = Client(asked.address, security=asked.security, timeout=self.timeout, set_as_default=False)
+            except OSError as error:  # what is refused looks like what is not there
+                why = " ".join(str(error).split())
+                raise ConnectionError(f"No way to the Dask scheduler at {asked.address}: {why}") from None
             return self.closing.enter_context(client)
         with contextlib.suppress(ValueError):
             return Client.current()
         count = asked.workers or most_workers(blocks, os.cpu_count() or 1)
-        options = {"threads_per_worker": 1, "dashboard_address": None, "silence_logs": logging.CRITICAL}
+        options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "silence_logs": logging.CRITICAL}
         cluster = self.distributed.LocalCluster(n_workers=count, processes=True, security=asked.security, **options)
         self.mine = True
         self.closing.callback(self._end_processes)

@@ -79,11 +79,11 @@ class Chunks:
         if len(collections) not in (2, 3):
             raise InputError(f"blocks must be (X, y) or (X, y, sample_weight) of dask; got {len(collections)} parts.")
         X = collections[0]
-        columns = [_pieces(X, X), *(_pieces(c, X) for c in collections[1:])]
-        for name, pieces in zip(("y", "sample_weight"), columns[1:], strict=False):
-            if len(pieces) != len(columns[0]):
+        columns = [pieces(X, X), *(pieces(c, X) for c in collections[1:])]
+        for name, column in zip(("y", "sample_weight"), columns[1:], strict=False):
+            if len(column) != len(columns[0]):
                 raise InputError(
-                    f"X has {len(columns[0])} chunks of rows but {name} has {len(pieces)}; cut both alike (rechunk, "
+                    f"X has {len(columns[0])} chunks of rows but {name} has {len(column)}; cut both alike (rechunk, "
                     "repartition)."
                 )
         return Chunks.listed(list(zip(*columns, strict=True)))
@@ -117,7 +117,7 @@ def _is_delayed(x: Any) -> bool:
     return is_dask(x) and not hasattr(x, "to_delayed")
 
 
-def _pieces(x: Any, like: Any) -> list[Any]:
+def pieces(x: Any, like: Any) -> list[Any]:
     """The chunks of rows of an array, the partitions of a data frame."""
     if not hasattr(x, "chunks"):
         return list(x.to_delayed())
