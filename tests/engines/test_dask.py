@@ -147,6 +147,7 @@ def test_an_estimator_leaves_chunks_where_they_are(client, monkeypatch):
     labels = np.where(y > 0, "more", "less")
     local = aq.ConsensusLogisticRegression(n_blocks=4, tol=1e-7).fit(X, labels)
     chunks = da.from_array(X, chunks=(100, 5)).persist()
+    distributed.wait(chunks)
     keys = [f.key for f in distributed.futures_of(chunks)]
     before, fetched, gather = client.who_has(), [], distributed.Client.gather
 
@@ -175,7 +176,7 @@ def struck(client, how, timeout):
     client.wait_for_workers(3, timeout=60)
     lazy, engine = placed(client, [rows(j) for j in range(6)])
     engine.pool.timeout = timeout
-    pid = list(engine.pool.pids.values())[1]
+    pid = engine.pool.pids[engine.pool.seats[1]]
     timer = threading.Timer(0.1, os.kill, (pid, how))
 
     def strike(event):

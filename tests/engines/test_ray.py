@@ -120,7 +120,7 @@ def test_nan_from_a_worker_is_named(workers):
 
 
 def test_workers_that_are_killed_or_hang(instance):
-    """One after the other, since processes take long to start: each run begins with new ones for those that were lost."""
+    """One after the other, as processes take long to start; each run begins with new ones for those that were lost."""
     blocks = [rows(j) for j in range(4)]
     with engines.Ray(workers=2, timeout=60).start() as two:
         pids = [two.about[1][0]]

@@ -21,14 +21,15 @@ from typing import Any
 
 import torch
 
+from auqadmm.engines.dask_homes import at_home
 from auqadmm.engines.driver import DriverEngine, opened
 from auqadmm.engines.holder import BROUGHT
 from auqadmm.engines.on_dask_worker import Lease, answer, bring, leave, sit
-from auqadmm.engines.pool import check, cpu_only, dealt, end_process, missing, most_workers
+from auqadmm.engines.pool import check, cpu_only, dealt, missing, most_workers
 from auqadmm.problem import Problem
 from auqadmm.problem.sources import Chunks, blamed
 
-PATIENCE = 5.0  # seconds for the farewell to workers
+PATIENCE = 2.0  # seconds for the farewell to workers
 
 
 @dataclass(frozen=True)
@@ -84,10 +85,8 @@ class DaskPool:
         self.pids: dict[str, int] = {}
         try:
             self.client = self._connected(blocks)
-            wanted = settings.workers or 1
-            self.client.wait_for_workers(wanted, timeout=self.timeout)
-            found = sorted(self.client.scheduler_info(n_workers=-1)["workers"])
-            self.addresses = found[: settings.workers]
+            self.client.wait_for_workers(settings.workers or 1, timeout=self.timeout)
+            self.addresses = sorted(self.client.scheduler_info(n_workers=-1)["workers"])[: settings.workers]
             met = self._ask({a: (sit, self.run, self.mine, a) for a in self.addresses})
             self.pids = {a: pid for a, pid in met.items() if isinstance(pid, int)}
             for a, why in met.items():
@@ -115,13 +114,8 @@ class DaskPool:
         options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "silence_logs": logging.CRITICAL}
         cluster = self.distributed.LocalCluster(n_workers=count, processes=True, security=asked.security, **options)
         self.mine = True
-        self.closing.callback(self._end_processes)
         self.closing.enter_context(cluster)
         return self.closing.enter_context(Client(cluster, set_as_default=False))
-
-    def _end_processes(self) -> None:
-        for pid in self.pids.values():
-            end_process(pid)
 
     # ------------------------------------------------------------------ blocks
     def deal(self, blocks: Any) -> list[Any]:
@@ -146,15 +140,8 @@ class DaskPool:
 
     def _computed(self, blocks: Chunks) -> list[Any]:
         """Every block as a future, on the worker that holds most of what it is made of."""
-        known = [self.distributed.futures_of(p) for p in blocks.parts]
-        homes = self.client.who_has([f for fs in known for f in fs]) if any(known) else {}
-        sizes = self.client.nbytes(summary=False) if any(known) else {}
-        futures: list[Any] = []
-        for part, fs in zip(blocks.parts, known, strict=True):
-            held = {a: sum(sizes.get(f.key, 0) for f in fs if a in homes.get(f.key, ())) for a in self.addresses}
-            home = max(held, key=held.__getitem__)
-            workers = [home] if held[home] else self.addresses
-            futures.append(self.client.compute(part, workers=workers, allow_other_workers=False, retries=0))
+        self._finished(self.distributed.futures_of(blocks.alive))
+        futures = at_home(self.client, blocks.parts, self.addresses)
         self._finished(futures)
         for j, f in enumerate(futures):
             if f.status == "error":

@@ -9,23 +9,21 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import signal
 import socket
 import time
-import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from auqadmm.engines.driver import DriverEngine, opened
-from auqadmm.engines.holder import BROUGHT
-from auqadmm.engines.on_ray_worker import Actor, RayDataset
-from auqadmm.engines.pool import check, cpu_only, dealt, end_process, missing, most_workers
-from auqadmm.problem import InputError, Problem
-from auqadmm.problem.sources import share
+from auqadmm.engines.on_ray_run import RayPool
+from auqadmm.engines.on_ray_worker import Actor
+from auqadmm.engines.pool import check, cpu_only, missing, most_workers
+from auqadmm.problem import Problem
 
-LARGE = 100_000  # bytes from which a message for all is stored once, and fetched from there
 LOOK = 1.0  # seconds between two looks at the clock
 
 
@@ -76,6 +74,7 @@ class RayWorkers:
         self.actors: list[Any] = []
         self.about: list[tuple[int, str]] = []
         self.lost: set[int] = set()
+        self.hung: set[int] = set()  # those of them whose process is still there
         self.mine = self._connect()
         try:
             cpus = ray.cluster_resources().get("CPU", 1)
@@ -121,7 +120,7 @@ class RayWorkers:
         if self.lost:
             self._end(self.lost)
             self._start(sorted(self.lost))
-            self.lost = set()
+            self.lost, self.hung = set(), set()
         return opened(RayPool(self, last), problem, dtype)
 
     def answers(self, calls: Mapping[int, Any]) -> dict[int, Any]:
@@ -140,7 +139,8 @@ class RayWorkers:
                     self.lost.add(r)
                     return {r: _brief(error)}
             if not ready and left <= 0:
-                self.lost |= set(waiting.values())
+                self.hung |= set(waiting.values())
+                self.lost |= self.hung
                 return dict.fromkeys(waiting.values(), f"no answer within {self.timeout:g} s")
         return found
 
@@ -149,8 +149,9 @@ class RayWorkers:
             with contextlib.suppress(Exception):  # it may be gone, and so may Ray
                 self.ray.kill(self.actors[r])
             pid, host = self.about[r] if r < len(self.about) else (0, "")
-            if r in self.lost and host == socket.gethostname():  # one that hangs does not hear that it should end
-                end_process(pid)
+            if r in self.hung and host == socket.gethostname():  # it does not hear that it should end
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
 
     def close(self) -> None:
         self._end(range(len(self.actors)))
@@ -167,43 +168,6 @@ class RayWorkers:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-class RayPool:
-    """One run on the workers."""
-
-    def __init__(self, workers: RayWorkers, last: bool) -> None:
-        self.workers, self.last, self.run = workers, last, uuid.uuid4().hex
-        self.names: Sequence[str] = [
-            f"worker {r}, process {pid} on {host}" for r, (pid, host) in enumerate(workers.about)
-        ]
-
-    def deal(self, blocks: Any) -> list[Any]:
-        if not isinstance(blocks, RayDataset):
-            return dealt(blocks, len(self.names))
-        refs, count = blocks.refs(), len(self.names)
-        source = RayDataset(None, blocks.target, blocks.weight)
-        parts = [[refs[j] for j in share(len(refs), r, count)] for r in range(count)]
-        actors = self.workers.actors
-        found = self.workers.answers({r: actors[r].bring.remote(self.run, source, parts[r]) for r in range(count)})
-        for r, problem in sorted(found.items()):
-            if problem:
-                raise InputError(f"{self.names[r]}: {problem}")
-        return [BROUGHT] * count
-
-    def call(self, messages: Mapping[int, bytes]) -> dict[int, Any]:
-        actors, put = self.workers.actors, self.workers.ray.put
-        large = {id(m): m for m in messages.values() if len(m) > LARGE}
-        stored = {key: put(m) for key, m in large.items()}  # once, for all that fetch it
-        return self.workers.answers(
-            {r: actors[r].answer.remote(self.run, stored.get(id(m), m)) for r, m in messages.items()}
-        )
-
-    def close(self) -> None:
-        if self.last:
-            self.workers.close()
-        for actor in self.workers.actors:
-            actor.forget.remote(self.run)
 
 
 def _brief(error: Exception) -> str:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -77,9 +74,3 @@ def cpu_only(engine: str, device: torch.device) -> None:
         raise ValueError(
             f"engine={engine!r} computes on CPUs, got device={str(device)!r}; use engine='torch' for GPUs."
         )
-
-
-def end_process(pid: int) -> None:
-    """End a process of this machine that may not hear that it should."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, signal.SIGKILL)

@@ -6,13 +6,13 @@ fit, since it passes over them three times: means, mean squares, and the scaled 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from auqadmm.engines import Dask
+from auqadmm.engines.dask_homes import at_home
 from auqadmm.problem import InputError
 from auqadmm.problem.sources import is_dask, pieces
 
@@ -24,27 +24,43 @@ def stay(estimator: Any, X: Any) -> bool:
     return asked and getattr(estimator, "_chunks_stay", False) and is_dask(X)
 
 
-@contextmanager
-def cluster_of(engine: Any) -> Iterator[None]:
-    """Compute where the engine's blocks will live."""
-    client = getattr(engine, "client", None)
+def client_of(engine: Any) -> Any:
+    """The client of the cluster where the engine's blocks will live; None: there is no cluster yet."""
+    from distributed import Client
+
     if getattr(engine, "address", None) is not None:
         raise InputError("To fit on dask arrays, pass engines.Dask(client=…), the client that holds them.")
+    if getattr(engine, "client", None) is not None:
+        return engine.client
+    try:
+        return Client.current()
+    except ValueError:
+        return None
+
+
+def computed(engine: Any, tasks: Sequence[Any]) -> list[Any]:
+    """The values of small tasks, each computed where its chunk is."""
+    import dask
+
+    client = client_of(engine)
     if client is None:
-        yield
-        return
-    with client.as_current():
-        yield
+        return list(dask.compute(*tasks))
+    return client.gather(at_home(client, tasks, sorted(client.scheduler_info(n_workers=-1)["workers"])))
 
 
 def read(estimator: Any, X: Any) -> tuple[tuple[Any, ...], list[int], int]:
     """The chunks of X, their numbers of rows, and the number of features; sets what scikit-learn wants to be set."""
     import dask
 
-    names = getattr(X, "columns", None)
-    with cluster_of(estimator.engine):
+    names, client = getattr(X, "columns", None), client_of(estimator.engine)
+    if client is None:
         parts = dask.persist(*pieces(X, X))
-        sizes = list(dask.compute(*[dask.delayed(_rows)(p) for p in parts]))
+    else:
+        from distributed import wait
+
+        parts = tuple(client.persist(pieces(X, X)))
+        wait(parts)
+    sizes = computed(estimator.engine, [dask.delayed(_rows)(p) for p in parts])
     estimator.n_features_in_ = int(X.shape[1])
     vars(estimator).pop("feature_names_in_", None)
     if names is not None and all(isinstance(n, str) for n in names):
@@ -60,8 +76,7 @@ def mapped(engine: Any, fn: Callable[..., Any], X: tuple[Any, ...], weight: tupl
         return [fn(x, w, *more) for x, w in zip(X, weight, strict=True)]
     import dask
 
-    with cluster_of(engine):
-        return dask.compute(*[dask.delayed(_on_matrix)(fn, x, w, *more) for x, w in zip(X, weight, strict=True)])
+    return computed(engine, [dask.delayed(_on_matrix)(fn, x, w, *more) for x, w in zip(X, weight, strict=True)])
 
 
 def later(fn: Callable[[Any], Any], X: Any) -> Any:

@@ -36,8 +36,10 @@ class Problem:
     blocks
         One tuple `(X, y)` or `(X, y, sample_weight)` per worker. X may be numpy, torch, scipy.sparse or a data
         frame; blocks may have any number of rows, none included. Labels of a classification may be of any kind.
-        With several processes: the blocks of this one (see `Problem.part`), or a function `blocks(rank, world)` that
-        every process calls for its own.
+        Blocks that are read where they live: a list of functions, one per block, that each return such a tuple; a
+        tuple `(X, y)` or `(X, y, sample_weight)` of dask arrays or data frames, every chunk of rows a block; a list of
+        `dask.delayed`, one per block; an `engines.RayDataset`; or a function `blocks(rank, world)` that every process
+        calls for its own. With "torch", a list holds the blocks of this process (see `Problem.part`).
     intercept
         Add one unpenalised row to the unknown: the constant term.
     image

@@ -69,9 +69,10 @@ class Readers:
 
 @dataclass(frozen=True)
 class Chunks:
-    """One dask.delayed per block."""
+    """One dask.delayed per block. `alive`: what they are made of, which Dask would forget if nobody held it."""
 
     parts: tuple[Any, ...]
+    alive: tuple[Any, ...] = ()
 
     @staticmethod
     def of(*collections: Any) -> Chunks:
@@ -86,13 +87,14 @@ class Chunks:
                     f"X has {len(columns[0])} chunks of rows but {name} has {len(column)}; cut both alike (rechunk, "
                     "repartition)."
                 )
-        return Chunks.listed(list(zip(*columns, strict=True)))
+        return Chunks.listed(list(zip(*columns, strict=True)), collections)
 
     @staticmethod
-    def listed(blocks: Sequence[Any]) -> Chunks:
+    def listed(blocks: Sequence[Any], alive: Sequence[Any] = ()) -> Chunks:
         from dask import delayed
 
-        return Chunks(tuple(b if _is_delayed(b) else delayed(_block, pure=False)(b) for b in blocks))
+        parts = tuple(b if _is_delayed(b) else delayed(_block, pure=False)(b) for b in blocks)
+        return Chunks(parts, tuple(alive or blocks))
 
     def __call__(self, rank: int, world: int) -> list[Any]:
         return [self._computed(j) for j in share(len(self.parts), rank, world)]
