@@ -18,7 +18,7 @@ from auqadmm.testing import EngineSuite
 from tests.engines.driven import ENDLESS, Slow, Spoils, alive, files, gone, problem, python_path, reference, rows
 
 ray = pytest.importorskip("ray")
-pytestmark = [pytest.mark.xdist_group("ray")]
+pytestmark = pytest.mark.xdist_group("ray")
 
 
 @pytest.fixture(scope="module")
@@ -119,21 +119,21 @@ def test_nan_from_a_worker_is_named(workers):
     assert "block 2" in found.message
 
 
-def test_workers_that_are_killed_or_hang(instance):
-    """One after the other, as processes take long to start; each run begins with new ones for those that were lost."""
-    blocks = [rows(j) for j in range(4)]
-    with engines.Ray(workers=2, timeout=60).start() as two:
-        pids = [two.about[1][0]]
-        assert "lost (its process ended)" in struck(two, signal.SIGKILL).message
-        agrees(aq.solve(problem(blocks), "c-admm", two), reference(4))
-        pids += [pid for pid, _ in two.about]
-        with pytest.raises(WorkerLost, match=r"worker 1, process .* was lost"):
-            aq.solve(problem(dies), engine=two)
-        aq.solve(problem(blocks), "c-admm", two, max_iter=1)
-        two.timeout = 2
-        assert "lost (no answer within 2 s)" in struck(two, signal.SIGSTOP).message
-        pids += [pid for pid, _ in two.about]
-    gone(lambda: [pid for pid in pids if alive(pid)])
+def test_workers_that_are_killed_or_hang(workers):
+    """One after the other; each run begins with new processes for those that were lost."""
+    blocks = [rows(j) for j in range(6)]
+    lost = [workers.about[1][0]]
+    assert "lost (its process ended)" in struck(workers, signal.SIGKILL).message
+    agrees(aq.solve(problem(blocks), "c-admm", workers), reference(6))
+    with pytest.raises(WorkerLost, match=r"worker 1, process .* was lost"):
+        aq.solve(problem(dies), engine=workers)
+    aq.solve(problem(blocks), "c-admm", workers, max_iter=1)
+    lost.append(workers.about[1][0])
+    workers.timeout = 2
+    assert "lost (no answer within 2 s)" in struck(workers, signal.SIGSTOP).message
+    workers.timeout = 60
+    agrees(aq.solve(problem(blocks), "c-admm", workers), reference(6))
+    gone(lambda: [pid for pid in lost if alive(pid)])
 
 
 def dies(rank, world):
@@ -151,9 +151,8 @@ def struck(workers, how):
         if event.row.iteration == 3:
             timer.start()
 
-    found = aq.solve(
-        problem([rows(j) for j in range(4)]), "c-admm", workers, local=Slow(), callbacks=[strike], **ENDLESS
-    )
+    blocks = [rows(j) for j in range(6)]
+    found = aq.solve(problem(blocks), "c-admm", workers, local=Slow(), callbacks=[strike], **ENDLESS)
     assert found.status == "interrupted"
     assert found.n_iter >= 3
     assert f"Worker 1, process {pid}" in found.message

@@ -8,12 +8,10 @@ bring chunks, which are then taken over where they are.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import logging
 import os
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ import torch
 from auqadmm.engines.dask_homes import at_home
 from auqadmm.engines.driver import DriverEngine, opened
 from auqadmm.engines.holder import BROUGHT
+from auqadmm.engines.on_dask_calls import asked
 from auqadmm.engines.on_dask_worker import Lease, answer, bring, leave, sit
 from auqadmm.engines.pool import check, cpu_only, dealt, missing, most_workers
 from auqadmm.problem import Problem
@@ -168,31 +167,7 @@ class DaskPool:
         return {r: lost[a] for r, a in enumerate(self.seats) if a in lost} or found
 
     def _ask(self, calls: Mapping[Any, tuple[Any, ...]], timeout: float | None = None) -> dict[Any, Any]:
-        """The results of (function, arguments, worker); where a worker is lost, a text that says why."""
-        return self.client.sync(self._asked, calls, timeout or self.timeout, asynchronous=False)
-
-    async def _asked(self, calls: Mapping[Any, tuple[Any, ...]], timeout: float) -> dict[Any, Any]:
-        end = time.monotonic() + timeout
-        tasks = {
-            asyncio.ensure_future(self.client.run(fn, *args, workers=[a], on_error="return")): (key, a)
-            for key, (fn, *args, a) in calls.items()
-        }
-        waiting, found = set(tasks), {}
-        try:
-            while waiting:
-                left = max(0.0, end - time.monotonic())
-                done, waiting = await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    key, address = tasks[task]
-                    found[key] = task.result()[address]
-                    if isinstance(found[key], Exception):
-                        return {key: "its process ended"}
-                if not done:
-                    return {tasks[t][0]: f"no answer within {timeout:g} s" for t in waiting}
-            return found
-        finally:
-            for task in waiting:
-                task.cancel()
+        return self.client.sync(asked, self.client, calls, timeout or self.timeout, asynchronous=False)
 
     def close(self) -> None:
         with contextlib.suppress(Exception):  # they may be gone, and so may the cluster

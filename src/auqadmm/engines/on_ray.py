@@ -71,8 +71,8 @@ class RayWorkers:
         except ImportError:
             raise missing("ray") from None
         self.ray, self.settings, self.timeout = ray, settings, settings.timeout
-        self.actors: list[Any] = []
-        self.about: list[tuple[int, str]] = []
+        self.actors: dict[int, Any] = {}
+        self.about: dict[int, tuple[int, str]] = {}  # process and host
         self.lost: set[int] = set()
         self.hung: set[int] = set()  # those of them whose process is still there
         self.mine = self._connect()
@@ -104,15 +104,12 @@ class RayWorkers:
         options = {"num_cpus": self.settings.cpus, "max_restarts": 0, "max_task_retries": 0}
         make = self.ray.remote(Actor).options(scheduling_strategy="SPREAD", **options)
         started: dict[int, Any] = {r: make.remote() for r in ranks}
-        self.actors = [started.get(r, a) for r, a in enumerate(self.actors)] + list(started.values())[
-            len(self.actors) :
-        ]
+        self.actors |= started
         met = self.answers({r: a.about.remote() for r, a in started.items()})
-        if any(isinstance(x, str) for x in met.values()):
-            raise TimeoutError(
-                f"Ray did not start {len(started)} workers within {self.timeout:g} s; are there enough free CPUs?"
-            )
-        self.about = [met.get(r) or self.about[r] for r in range(len(self.actors))]
+        for why in met.values():
+            if isinstance(why, str):
+                raise TimeoutError(f"Ray did not start {len(started)} workers ({why}); are there enough free CPUs?")
+        self.about |= met
 
     def place(self, problem: Problem, dtype: torch.dtype, device: torch.device, last: bool = False) -> DriverEngine:
         """Let the workers read the blocks of a problem. `last`: the workers end with this run."""
@@ -148,14 +145,14 @@ class RayWorkers:
         for r in ranks:
             with contextlib.suppress(Exception):  # it may be gone, and so may Ray
                 self.ray.kill(self.actors[r])
-            pid, host = self.about[r] if r < len(self.about) else (0, "")
+            pid, host = self.about.get(r, (0, ""))
             if r in self.hung and host == socket.gethostname():  # it does not hear that it should end
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
 
     def close(self) -> None:
-        self._end(range(len(self.actors)))
-        self.actors, self.about = [], []
+        self._end(self.actors)
+        self.actors, self.about = {}, {}
         if self.mine:
             self.mine = False
             self.ray.shutdown()

@@ -23,9 +23,8 @@ class RayPool:
 
     def __init__(self, workers: RayWorkers, last: bool) -> None:
         self.workers, self.last, self.run = workers, last, uuid.uuid4().hex
-        self.names: Sequence[str] = [
-            f"worker {r}, process {pid} on {host}" for r, (pid, host) in enumerate(workers.about)
-        ]
+        about = sorted(workers.about.items())
+        self.names: Sequence[str] = [f"worker {r}, process {pid} on {host}" for r, (pid, host) in about]
 
     def deal(self, blocks: Any) -> list[Any]:
         if not isinstance(blocks, RayDataset):
@@ -51,5 +50,5 @@ class RayPool:
     def close(self) -> None:
         if self.last:
             self.workers.close()
-        for actor in self.workers.actors:
+        for actor in self.workers.actors.values():
             actor.forget.remote(self.run)
