@@ -18,9 +18,9 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-# one thread per process: two workers on two cores, no oversubscription
+# one thread per process: two workers on two cores, no oversubscription; tests of one cluster stay together
 pytest: $(READY)
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

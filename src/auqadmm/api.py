@@ -63,7 +63,8 @@ def solve(
         "fista".
     engine
         Where blocks live: "local", all in this process; "torch", in the processes that `torchrun` started, each of
-        which calls `solve` with its own blocks; or an object such as `engines.Torch(timeout=600)`.
+        which calls `solve` with its own blocks; "ray" and "dask", on the workers of such a cluster, the loop here; or
+        an object such as `engines.Torch(timeout=600)` or `engines.Dask(client=client)`.
     max_iter, time_limit
         Budgets: iterations, and seconds of wall-clock time.
     abs_tol, rel_tol

@@ -54,13 +54,21 @@ class Heeded:
 
 
 def all_weights(weights: Any, engine: Engine) -> Any:
-    """The weights of all N blocks from those of each process, zeros added where blocks keep fewer directions."""
+    """The weights of all N blocks from those of each process, zeros added where blocks keep fewer directions.
+
+    `weights` are as the engine holds them: it may be no more than a name for what lives elsewhere.
+    """
     if weights is None:
         return None
-    names = [f.name for f in fields(weights) if isinstance(getattr(weights, f.name), Tensor)]
+    kind = engine.peek(_itself, weights)
+    names = [f.name for f in fields(kind) if isinstance(getattr(kind, f.name), Tensor)]
     shapes = engine.map_minmax(partial(_shapes, names), weights, None)[1]
     sizes = {name: [int(n) for n in x[1].tolist()] for name, x in shapes.items()}
-    return replace(weights, **{name: engine.gather(partial(_padded, name, sizes[name]), weights) for name in names})
+    return replace(kind, **{name: engine.gather(partial(_padded, name, sizes[name]), weights) for name in names})
+
+
+def _itself(shard: Any, weights: Any) -> Any:
+    return weights
 
 
 def _shapes(names: Sequence[str], shard: Any, weights: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:

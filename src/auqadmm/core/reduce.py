@@ -58,7 +58,11 @@ class Engine(Protocol):
         """`fn(shard, blocks) -> (B, …)` of every process, put together as (N, …) in the order of the blocks."""
         ...
 
-    def scatter(self, x: Tensor) -> Tensor:
+    def peek(self, fn: Callable[[Any, Any], Any], blocks: Any) -> Any:
+        """`fn(shard, blocks)` of one process, any that holds a shard, as it is: for what all have in common."""
+        ...
+
+    def scatter(self, x: Tensor) -> Any:
         """The inverse of `gather`: the (B, …) part of x (N, …) that belongs to the blocks here."""
         ...
 
@@ -126,7 +130,7 @@ class Reduce:
     def gather(self, fn: Callable[[Any, Any], Tensor], blocks: Any) -> Tensor:
         return self.engine.gather(fn, blocks)
 
-    def scatter(self, x: Tensor) -> Tensor:
+    def scatter(self, x: Tensor) -> Any:
         return self.engine.scatter(x)
 
     def every(self, fn: Callable[[Any], bool]) -> bool:

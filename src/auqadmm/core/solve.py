@@ -291,13 +291,17 @@ class _Loop:
             certificate=self.certifier.certify(blocks, v, gap=True),
             method=self.method.name,
             lam=None if blocks is None else self.reduce.gather(_lam, blocks),
-            weights=blocks.W if complete and blocks is not None else None,
+            weights=self.reduce.place(_weights, blocks, None) if complete and blocks is not None else None,
             evidence=collect(self.reduce, self.setup, self.stopping, self.method, state) if asked and state else None,
         )
 
 
 def _lam(shard: Any, blocks: Blocks) -> Tensor:
     return blocks.lam
+
+
+def _weights(shard: Any, blocks: Blocks, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+    return blocks.W, {}
 
 
 def _health(shard: Any, blocks: Blocks) -> Tensor:

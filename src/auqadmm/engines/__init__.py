@@ -2,6 +2,8 @@
 
 local    all in this process
 torch    in many processes that run the same program, summed by torch.distributed
+ray      on Ray actors, the loop in this process
+dask     on Dask workers, the loop in this process
 """
 
 from __future__ import annotations
@@ -11,11 +13,28 @@ from typing import Any, Protocol
 import torch
 
 from auqadmm.core.reduce import Engine
+from auqadmm.engines.driver import DriverEngine
 from auqadmm.engines.local import Local, LocalEngine
+from auqadmm.engines.on_dask import Dask
+from auqadmm.engines.on_ray import Ray, RayWorkers
+from auqadmm.engines.on_ray_worker import RayDataset
 from auqadmm.engines.torch_distributed import Torch, TorchEngine
 from auqadmm.problem import Problem
 
-__all__ = ["KNOWN", "Local", "LocalEngine", "Place", "Torch", "TorchEngine", "resolve"]
+__all__ = [
+    "KNOWN",
+    "Dask",
+    "DriverEngine",
+    "Local",
+    "LocalEngine",
+    "Place",
+    "Ray",
+    "RayDataset",
+    "RayWorkers",
+    "Torch",
+    "TorchEngine",
+    "resolve",
+]
 
 
 class Place(Protocol):
@@ -30,7 +49,7 @@ class Place(Protocol):
         ...
 
 
-KNOWN: dict[str, Any] = {"local": Local, "torch": Torch}
+KNOWN: dict[str, Any] = {"local": Local, "torch": Torch, "ray": Ray, "dask": Dask}
 
 
 def resolve(engine: Any) -> Place:

@@ -42,6 +42,9 @@ class LocalEngine:
     def gather(self, fn: Callable[[Any, Any], Tensor], blocks: Any) -> Tensor:
         return fn(self.shard, blocks)
 
+    def peek(self, fn: Callable[[Any, Any], Any], blocks: Any) -> Any:
+        return fn(self.shard, blocks)
+
     def scatter(self, x: Tensor) -> Tensor:
         return x.to(self.shard.device, self.shard.dtype)
 

@@ -125,6 +125,9 @@ class TorchEngine:
         whole = self.world.concat(raw(x), [n * entry_size(x) for n in self.counts])
         return whole.view(x.dtype).reshape(-1, *x.shape[1:])
 
+    def peek(self, fn: Callable[[Any, Any], Any], blocks: Any) -> Any:
+        return fn(self.shard, blocks)
+
     def scatter(self, x: Tensor) -> Tensor:
         part = x[:1] if self.idle else x[self.begin : self.begin + self.counts[self.world.rank]]
         return part.to(self.shard.device, self.shard.dtype)

@@ -3,7 +3,8 @@
     X an array, sparse or a data frame, `sites` one label per row        one block per label, in sorted order
     X the same, no `sites`                                               `n_blocks` shares of neighbouring rows
     X a list of arrays, y a list (sample_weight a list)                  one block per entry, which may have no rows
-    X a dask array or data frame                                         one block per chunk of rows
+    X a dask array or data frame                                         one block per chunk of rows; with the engine
+                                                                         "dask" chunks stay where they are
 
 Shapes: block j has n_j rows; X_j (n_j, m), y_j and weight_j (n_j,).
 """
@@ -18,21 +19,24 @@ import numpy as np
 import scipy.sparse
 from sklearn.utils import column_or_1d
 
-from auqadmm.estimators import checks
+from auqadmm.estimators import checks, chunks
 from auqadmm.problem import InputError
+from auqadmm.problem.sources import is_dask
 
 
 @dataclass(frozen=True)
 class Rows:
     """The rows of every worker: X dense or CSR, y, weight; one entry per block each.
 
-    `order` (n,) says at which place each row, blocks one after another, was handed over.
+    `order` (n,) says at which place each row, blocks one after another, was handed over. Where X stays on workers, it
+    holds one dask.delayed per block, each of `width` features.
     """
 
     X: tuple[Any, ...]
     y: tuple[np.ndarray, ...]
     weight: tuple[np.ndarray, ...]
     order: np.ndarray
+    width: int | None = None
 
     @property
     def sizes(self) -> list[int]:
@@ -40,7 +44,7 @@ class Rows:
 
     @property
     def features(self) -> int:
-        return int(self.X[0].shape[1])
+        return int(self.X[0].shape[1]) if self.width is None else self.width
 
     @property
     def sparse(self) -> bool:
@@ -79,6 +83,10 @@ def read(estimator: Any, X: Any, y: Any, sites: Any, sample_weight: Any, *, nume
         raise InputError(
             f"{type(estimator).__name__} requires y to be passed, but the target y is None; pass one value per row."
         )
+    if chunks.stay(estimator, X):
+        if sites is not None:
+            raise InputError("sites has no place where X is made of chunks: every chunk is a worker.")
+        return _read_chunks(estimator, X, y, sample_weight, numeric)
     if is_dask(X):
         X, y, sample_weight = dask_parts(X, y, sample_weight)
     if is_block_list(X):
@@ -177,10 +185,15 @@ def _target(y: Any, where: str, numeric: bool) -> np.ndarray:
 
 
 # ---------------------------------------------------------------------- dask, where it is installed
-def is_dask(X: Any) -> bool:
-    """Something made by dask; nothing is imported to find out."""
-    module = type(X).__module__.split(".")[0]
-    return module.startswith("dask") and hasattr(X, "compute")
+def _read_chunks(estimator: Any, X: Any, y: Any, weight: Any, numeric: bool) -> Rows:
+    """X stays; y and weights, one number per row each, come here."""
+    parts, rows, width = chunks.read(estimator, X)
+    y = tuple(_target(part, f"block {j}: y", numeric) for j, part in enumerate(_aligned("y", y, rows)))
+    given = [None] * len(rows) if weight is None else _aligned("sample_weight", weight, rows)
+    masses = tuple(
+        checks.weights_of(w, n, f"block {j}: sample_weight") for j, (w, n) in enumerate(zip(given, rows, strict=True))
+    )
+    return Rows(parts, y, masses, np.arange(sum(rows)), width)
 
 
 def dask_parts(X: Any, y: Any, weight: Any) -> tuple[list[Any], list[Any], list[Any] | None]:

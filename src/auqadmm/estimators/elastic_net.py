@@ -54,6 +54,8 @@ class ConsensusElasticNet(RegressorMixin, ConsensusEstimator):
     n_features_in_, feature_names_in_ : as in scikit-learn.
     """
 
+    _chunks_stay = True
+
     def __init__(
         self,
         alpha: float = 1.0,

@@ -48,6 +48,8 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
     coef_, intercept_, n_iter_, status_, message_, certificate_, history_ : of the last fit, on all rows.
     """
 
+    _chunks_stay = False  # folds cut through them
+
     def __init__(
         self,
         *,

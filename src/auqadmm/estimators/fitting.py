@@ -84,7 +84,11 @@ class Scaled:
     def of(rows: Rows, task: Task, settings: Settings) -> Scaled:
         plain = isinstance(settings.method, str) and settings.method.lower() in PLAIN_ONLY
         ridge = RIDGE * float(np.min(task.l2)) / task.curvature
-        scaling = Scaling.none(rows.features, task.intercept) if plain else Scaling.of(rows, task.intercept, ridge)
+        scaling = (
+            Scaling.none(rows.features, task.intercept)
+            if plain
+            else Scaling.of(rows, task.intercept, ridge, settings.engine)
+        )
         parts = zip(rows.X, rows.y, rows.weight, strict=True)
         blocks = [(X if plain else scaling.apply(X), y, w) for X, y, w in parts]
         return Scaled(blocks, task, scaling, plain)
@@ -98,8 +102,7 @@ class Scaled:
     def solve(self, settings: Settings, start: Tensor | None = None) -> Result:
         """`start` is a v of the scaled problem."""
         problem = self.problem
-        shape = (problem.census.features, problem.census.columns)
-        usable = start is not None and tuple(start.shape) == shape
+        usable = start is not None and tuple(start.shape) == self._shape(problem)
         with Progress(mode="auto" if settings.verbose else "quiet", every=settings.verbose or None) as progress:
             return solve(
                 problem,
@@ -111,6 +114,15 @@ class Scaled:
                 warm_start=near(problem, start) if usable and start is not None else None,
                 callbacks=[progress] if settings.verbose else [],
             )
+
+    def _shape(self, problem: Problem) -> tuple[int, int]:
+        """Of v, known before blocks that live elsewhere are read: their targets are here."""
+        if not callable(problem.blocks):
+            return problem.census.features, problem.census.columns
+        loss, labels = self.task.loss, 0
+        if loss.target_kind != "real":
+            labels = len(np.unique(np.concatenate([y for _, y, _ in self.blocks])))
+        return len(self.scaling.scale) + int(self.task.intercept), loss.columns_for(labels)
 
 
 @dataclass(frozen=True)
@@ -138,7 +150,7 @@ def near(problem: Problem, v: Tensor) -> WarmStart:
     λ_j = ∇f_j(v) alone the first local solves would return v, and the run learn nothing from them.
     """
     g = problem.regularizer
-    if not isinstance(g, WeightedElasticNet):
+    if not isinstance(g, WeightedElasticNet) or callable(problem.blocks):  # blocks that live elsewhere
         return WarmStart(v)
     shard = problem.shard(torch.float64, torch.device("cpu"))
     grad = shard.linearize(shard.expand(v)).grad

@@ -60,6 +60,8 @@ class ConsensusLogisticRegression(ConsensusClassifier):
     n_features_in_, feature_names_in_ : as in scikit-learn.
     """
 
+    _chunks_stay = True
+
     def __init__(
         self,
         C: float = 1.0,

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.estimators.blocks import Rows
+from auqadmm.estimators.chunks import later, mapped
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,14 @@ class Scaling:
         return Scaling(np.zeros(features), np.ones(features), intercept)
 
     @staticmethod
-    def of(rows: Rows, intercept: bool, ridge: float = 0.0) -> Scaling:
-        """From the weighted rows of all blocks."""
+    def of(rows: Rows, intercept: bool, ridge: float = 0.0, engine: Any = None) -> Scaling:
+        """From the weighted rows of all blocks, which may live where the engine's do."""
         total = rows.total
         mean = np.zeros(rows.features)
         if intercept and not rows.sparse:
-            mean = _finite(_sum(w @ X for X, w in zip(rows.X, rows.weight, strict=True)) / total, 0.0)
+            mean = _finite(_sum(mapped(engine, _weighed, rows.X, rows.weight)) / total, 0.0)
         with np.errstate(over="ignore"):  # squares beyond float64: such a column keeps its scale
-            square = _sum(_squares(X, w, mean) for X, w in zip(rows.X, rows.weight, strict=True)) / total
+            square = _sum(mapped(engine, _squares, rows.X, rows.weight, mean)) / total
         # what is left of a constant column after centring is rounding, which must not be blown up
         noise = (64 * np.finfo(np.float64).eps * np.abs(mean)) ** 2
         square = np.where(square > noise, square, 0.0) + ridge
@@ -52,6 +53,10 @@ class Scaling:
         return Scaling(mean, np.where(scale > 0, scale, 1.0), intercept)
 
     def apply(self, X: Any) -> Any:
+        """X̃, or where X stays elsewhere the order to make it there."""
+        return later(self._applied, X)
+
+    def _applied(self, X: Any) -> Any:
         if scipy.sparse.issparse(X):
             return (X @ scipy.sparse.diags(1 / self.scale)).tocsr()
         return (X - self.mean) / self.scale
@@ -73,6 +78,10 @@ class Scaling:
 
 def _sum(parts: Any) -> np.ndarray:
     return np.sum([np.asarray(p, dtype=np.float64).ravel() for p in parts], axis=0)
+
+
+def _weighed(X: Any, weight: np.ndarray) -> np.ndarray:
+    return weight @ X
 
 
 def _squares(X: Any, weight: np.ndarray, mean: np.ndarray) -> np.ndarray:

@@ -55,6 +55,8 @@ class ConsensusLinearSVC(ConsensusClassifier):
     n_features_in_, feature_names_in_ : as in scikit-learn.
     """
 
+    _chunks_stay = True
+
     def __init__(
         self,
         C: float = 1.0,

@@ -30,6 +30,8 @@ from auqadmm.core.weights import Scalar
 from auqadmm.methods.checks import at_least_one, positive
 from auqadmm.methods.constant import scalar_weights
 
+NOISE = 100.0  # units of rounding
+
 
 @dataclass(frozen=True)
 class AC(ConsensusADMM):
@@ -88,8 +90,11 @@ class AC(ConsensusADMM):
         rho = blocks.W.rho
         du, dlam_hat = blocks.u - old["u0"], old["lam_hat"] - old["lam_hat0"]
         dv, dlam = shard.expand(-(shared.v - old["v0"])), blocks.lam - old["lam0"]
-        a, a_counts = spectral_step(du, dlam_hat, self.correlation)
-        b, b_counts = spectral_step(dv, dlam, self.correlation)
+        # λ and λ̂ = λ + ρ(v − u) are known to rounding of their terms: what moved less did not move. Without this the
+        # penalty of a block without rows, whose λ̂ is zero, would be a quotient of rounding errors.
+        noise = NOISE * torch.finfo(rho.dtype).eps * (_size(blocks.lam) + rho * (_size(blocks.u) + _size(old["u0"])))
+        a, a_counts = spectral_step(du, dlam_hat, self.correlation, noise)
+        b, b_counts = spectral_step(dv, dlam, self.correlation, noise)
         hat = torch.where(a_counts, torch.where(b_counts, torch.sqrt(a * b), a), torch.where(b_counts, b, rho))
         bound = 1 + self.constant / shared.iteration**2
         rho = torch.minimum(torch.maximum(hat, rho / bound), rho * bound)
@@ -97,21 +102,25 @@ class AC(ConsensusADMM):
         return Chosen(replace(blocks.W, rho=rho), memory)
 
 
-def spectral_step(D: Tensor, E: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
+def spectral_step(D: Tensor, E: Tensor, threshold: float, noise: Tensor | float = 0.0) -> tuple[Tensor, Tensor]:
     """The safeguarded spectral step of each pair (D, E), and whether the pair is correlated enough to count.
 
-    A block that did not move (D = 0 or E = 0), or moved without correlation, does not count; its step is 1, so
-    that nothing is divided by zero.
+    A block that did not move (D = 0, or E no larger than its `noise`), or moved without correlation, does not count;
+    its step is 1, so that nothing is divided by zero.
     """
     DE, DD, EE = _dot(D, E), _dot(D, D), _dot(E, E)
     correlation = DE / torch.where((DD > 0) & (EE > 0), torch.sqrt(DD) * torch.sqrt(EE), torch.ones_like(DE))
-    counts = (correlation > threshold) & (DD > 0) & (EE > 0) & (DE > 0)
+    counts = (correlation > threshold) & (DD > 0) & (EE.sqrt() > noise) & (DE > 0)
     one = torch.ones_like(DE)
     sd = torch.where(counts, EE, one) / torch.where(counts, DE, one)
     mg = torch.where(counts, DE, one) / torch.where(counts, DD, one)
     step = torch.where(2 * mg > sd, mg, sd - mg / 2)
     counts &= step.isfinite() & (step > 0)
     return torch.where(counts, step, one), counts
+
+
+def _size(x: Tensor) -> Tensor:
+    return x.flatten(1).norm(dim=1)
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:

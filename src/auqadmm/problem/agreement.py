@@ -42,23 +42,35 @@ def together(exchange: Exchange, work: Callable[[], tuple[T, Any]]) -> tuple[T, 
 
     An exception in one process is raised in all of them, with the rank it came from.
     """
-    kept: T | None = None
-    failure: Exception | None = None
-    try:
-        kept, message = work()
-        answer = {"message": message}
-    except Exception as error:
-        failure, answer = error, {"error": told(error), "input": isinstance(error, InputError)}
+    kept, answer, failure = attempt(work)
     answers = [json.loads(text) for text in exchange(json.dumps(answer))]
-    bad = [rank for rank, a in enumerate(answers) if "error" in a]
-    if not bad:
-        return cast(T, kept), [a["message"] for a in answers]
     if len(answers) == 1 and failure is not None:
         raise failure
+    return cast(T, kept), verdict(answers, failure)
+
+
+def attempt(work: Callable[[], tuple[T, Any]]) -> tuple[T | None, dict[str, Any], Exception | None]:
+    """What is kept, what is told (the message, or why there is none) and the exception if there was one."""
+    try:
+        kept, message = work()
+    except Exception as error:
+        return None, {"error": told(error), "input": isinstance(error, InputError)}, error
+    return kept, {"message": message}, None
+
+
+def verdict(
+    answers: Sequence[Mapping[str, Any]], cause: Exception | None = None, who: Sequence[str] | None = None
+) -> list[Any]:
+    """The messages, or the error of the first process that has one; `who` they are, ranks unless told."""
+    bad = [rank for rank, a in enumerate(answers) if "error" in a]
+    if not bad:
+        return [a["message"] for a in answers]
     first = answers[bad[0]]
     others = "" if len(bad) == 1 else f" (Ranks {', '.join(map(str, bad[1:]))} failed as well.)"
+    if who is not None:
+        others = "" if len(bad) == 1 else f" ({', '.join(who[r] for r in bad[1:])} failed as well.)"
     kind = InputError if first["input"] else ProcessError
-    raise kind(f"rank {bad[0]}: {first['error']}{others}") from failure
+    raise kind(f"{f'rank {bad[0]}' if who is None else who[bad[0]]}: {first['error']}{others}") from cause
 
 
 def told(error: BaseException) -> str:

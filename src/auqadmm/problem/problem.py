@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,7 +17,10 @@ from auqadmm.problem.ingest import InputError, RawBlock, encode, read_blocks, re
 from auqadmm.problem.regularizers import Regularizer, Zero
 from auqadmm.problem.rows import Loss
 from auqadmm.problem.shard import Census, Shard, build_shard
+from auqadmm.problem.sources import source_of
 from auqadmm.problem.wrappers import FreeIntercept
+
+Read = tuple[tuple[RawBlock, ...], tuple[np.ndarray, ...]]  # blocks, and their targets where these are real numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +36,10 @@ class Problem:
     blocks
         One tuple `(X, y)` or `(X, y, sample_weight)` per worker. X may be numpy, torch, scipy.sparse or a data
         frame; blocks may have any number of rows, none included. Labels of a classification may be of any kind.
-        With several processes: the blocks of this one (see `Problem.part`), or a function `blocks(rank, world)` that
-        every process calls for its own.
+        Blocks that are read where they live: a list of functions, one per block, that each return such a tuple; a
+        tuple `(X, y)` or `(X, y, sample_weight)` of dask arrays or data frames, every chunk of rows a block; a list of
+        `dask.delayed`, one per block; an `engines.RayDataset`; or a function `blocks(rank, world)` that every process
+        calls for its own. With "torch", a list holds the blocks of this process (see `Problem.part`).
     intercept
         Add one unpenalised row to the unknown: the constant term.
     image
@@ -63,8 +68,10 @@ class Problem:
             )
         if not isinstance(self.intercept, bool | np.bool_):
             raise InputError(f"intercept must be True or False, got {self.intercept!r}.")
+        object.__setattr__(self, "blocks", source_of(self.blocks))
         if not callable(self.blocks):
-            self._settle(lambda: read_blocks(self.blocks), 0, alone)
+            read, message = self.read(read_blocks(self.blocks), 0)
+            self._settle(read, [message], 0)
 
     @staticmethod
     def part(
@@ -82,20 +89,42 @@ class Problem:
             return self
         settings = {"loss": self.loss, "regularizer": self.regularizer, "intercept": self.intercept}
         same(exchange, {**settings, "image": self.image})
-        made, counts = together(exchange, lambda: self._made(rank, world))
+        made, counts = together(exchange, lambda: self.made(rank, world))
         first = sum(counts[:rank])
-        placed = copy(self)
-        placed._settle(lambda: read_blocks(_numbered(made, first), first), first, exchange)
-        return placed
+        read, messages = together(exchange, lambda: self.read(made, first))
+        return self.settled(read, messages, first)
 
-    def _made(self, rank: int, world: int) -> tuple[Sequence[Any], int]:
-        """The blocks of this process as they are given, and how many they are."""
+    # ------------------------------------------------------------------ the steps of `placed`
+    def elsewhere(self, blocks: Callable[[int, int], Any]) -> Problem:
+        """This problem with other blocks, still to be read, and nothing of what was learned from its own.
+
+        It is small, and can travel to where the blocks are.
+        """
+        bare = copy(self)
+        for name in ("census", "_targets", "_first"):
+            bare.__dict__.pop(name, None)
+        object.__setattr__(bare, "blocks", blocks)
+        return bare
+
+    def made(self, rank: int, world: int) -> tuple[Sequence[Any], int]:
+        """The blocks of one process as they are given, and how many they are."""
         made = self.blocks(rank, world) if callable(self.blocks) else self.blocks
         return (made, len(made)) if isinstance(made, Sequence) else (read_blocks(made), 0)  # which says what is wrong
 
-    def _settle(self, read: Callable[[], tuple[RawBlock, ...]], first: int, exchange: Exchange) -> None:
-        """Read the blocks here, agree with the other processes on the rest, and keep both."""
-        (blocks, targets), messages = together(exchange, lambda: self._read(read()))
+    def read(self, made: Sequence[Any], first: int) -> tuple[Read, dict[str, Any]]:
+        """The checked blocks with their targets, labels still to be encoded, and what to tell of them."""
+        blocks = read_blocks(_numbered(made, first), first)
+        targets = tuple(self._reals(b) for b in blocks) if self.loss.target_kind == "real" else ()
+        return (blocks, targets), Tally.of(blocks, self.loss).message()
+
+    def settled(self, read: Read, messages: Sequence[Mapping[str, Any]], first: int) -> Problem:
+        """The problem with the blocks of one process, and what follows from the tallies of all of them."""
+        placed = copy(self)
+        placed._settle(read, messages, first)
+        return placed
+
+    def _settle(self, read: Read, messages: Sequence[Mapping[str, Any]], first: int) -> None:
+        blocks, targets = read
         census = census_of([Tally.read(m) for m in messages], self.loss, bool(self.intercept))
         features = census.features - int(self.intercept)
         self.regularizer.check(features)
@@ -107,11 +136,6 @@ class Problem:
         object.__setattr__(self, "census", census)
         object.__setattr__(self, "_targets", targets)
         object.__setattr__(self, "_first", first)
-
-    def _read(self, blocks: tuple[RawBlock, ...]) -> tuple[tuple[Any, Any], dict[str, Any]]:
-        """The blocks with their targets, labels still to be encoded, and what to tell of them."""
-        targets = tuple(self._reals(b) for b in blocks) if self.loss.target_kind == "real" else ()
-        return (blocks, targets), Tally.of(blocks, self.loss).message()
 
     @property
     def g(self) -> Regularizer:

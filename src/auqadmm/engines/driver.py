@@ -1,0 +1,178 @@
+"""Blocks on workers, the loop in one driver process: what engines of this kind have in common.
+
+The driver sends a function and what is replicated; workers return summands, which the driver adds up in float64, worker
+after worker. What the loop holds as the state of blocks is a `Version`: a number, under which every worker keeps its
+part. A worker drops a version when the driver no longer holds it.
+
+An engine of this kind brings a `Pool`, which carries bytes to workers and back with a deadline. A worker that is lost
+stays lost: its state is never made anew.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from auqadmm.core.reduce import MapFn, WorkerLost
+from auqadmm.engines.messages import Known, dumps, dumps_briefly, loads
+from auqadmm.engines.packing import span
+from auqadmm.engines.pool import Pool
+from auqadmm.problem import Problem
+from auqadmm.problem.agreement import verdict
+
+
+class Version:
+    """The state of all blocks at one time. It lives on the workers; here is its number."""
+
+    def __init__(self, engine: DriverEngine, number: int) -> None:
+        self.number, self._engine = number, weakref.ref(engine)
+
+    def lives_on(self, engine: DriverEngine) -> bool:
+        return self._engine() is engine
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"The state of blocks lives on the workers: {name!r} is not here; use the engine's `gather`."
+        )
+
+
+class DriverEngine:
+    """The driver's end of a pool."""
+
+    def __init__(self, pool: Pool, problem: Problem, dtype: torch.dtype) -> None:
+        self.pool = pool
+        sources = pool.deal(problem.blocks)
+        self.workers = list(range(len(sources)))
+        self.holders: list[str] = []
+        self.failure: WorkerLost | None = None
+        self.calls = 0
+        self.versions = 0
+        self.alive: weakref.WeakSet[Version] = weakref.WeakSet()
+        self.setup: Known = (0, None)  # what the workers know
+        self.sent = self.received = 0  # bytes
+        world = len(self.workers)
+        counts = self._each([("make", problem.elsewhere(s), r, world) for r, s in enumerate(sources)])
+        firsts = [sum(counts[:r]) for r in range(world)]
+        tallies = self._each([("read", first) for first in firsts])
+        census = problem.settled(((), ()), tallies, 0).census
+        self.workers = [r for r in self.workers if counts[r]]  # those without blocks are not asked any more
+        self.census, self.names = census, census.names
+        self.counts = [counts[r] for r in self.workers]
+        self.holders = [span(census.names[f : f + n]) for f, n in zip(firsts, counts, strict=True)]
+        self._each([("settle", tallies, firsts[r], dtype) for r in self.workers])
+
+    # ------------------------------------------------------------------ maps
+    def map_sum(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+        new, parts = self._mapped(fn, blocks, shared)
+        return new, {name: sum((p[name].double() for p in parts[1:]), x.double()) for name, x in parts[0].items()}
+
+    def map_minmax(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+        new, parts = self._mapped(fn, blocks, shared)
+        stacked = {name: torch.stack([p[name].double() for p in parts]) for name in parts[0]}
+        return new, {name: torch.stack([x[:, 0].amin(0), x[:, 1].amax(0)]) for name, x in stacked.items()}
+
+    def map_concat(self, fn: Callable[[Any, Any], dict[str, Tensor]], blocks: Any) -> dict[str, Tensor]:
+        parts = self._all("parts", fn, self._number(blocks))
+        return {name: torch.cat([p[name] for p in parts]) for name in parts[0]}
+
+    def gather(self, fn: Callable[[Any, Any], Tensor], blocks: Any) -> Tensor:
+        return torch.cat(self._all("parts", fn, self._number(blocks)))
+
+    def scatter(self, x: Tensor) -> Any:
+        new = self._new()
+        self._each([("put", part, new.number) for part in x.split(self.counts)])
+        return new
+
+    def peek(self, fn: Callable[[Any, Any], Any], blocks: Any) -> Any:
+        return self._asked({self.workers[0]: ("parts", fn, self._number(blocks))})[0]
+
+    # ------------------------------------------------------------------ one process runs the loop
+    def agreed(self, number: float) -> float:
+        return number
+
+    def same(self, settings: Mapping[str, Any]) -> None:
+        return None
+
+    def first(self, work: Callable[[], bytes]) -> bytes:
+        return work()
+
+    def close(self, error: BaseException | None = None) -> None:
+        self.pool.close()
+
+    # ------------------------------------------------------------------ versions
+    def _mapped(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, list[dict[str, Tensor]]]:
+        new = self._new()
+        answers = self._all("map", fn, self._number(blocks), shared, new.number)
+        return None if all(nothing for nothing, _ in answers) else new, [out for _, out in answers]
+
+    def _new(self) -> Version:
+        self.versions += 1
+        version = Version(self, self.versions)
+        self.alive.add(version)
+        return version
+
+    def _number(self, blocks: Any) -> int | None:
+        if blocks is None:
+            return None
+        if not isinstance(blocks, Version) or not blocks.lives_on(self):
+            raise ValueError("This state of blocks does not live on the workers of this engine.")
+        return blocks.number
+
+    # ------------------------------------------------------------------ messages
+    def _all(self, *request: Any) -> list[Any]:
+        """The same for all workers, pickled once."""
+        return self._asked(dict.fromkeys(self.workers, request))
+
+    def _each(self, requests: Sequence[tuple[Any, ...]]) -> list[Any]:
+        return self._asked(dict(zip(self.workers, requests, strict=True)))
+
+    def _asked(self, requests: Mapping[int, tuple[Any, ...]]) -> list[Any]:
+        if self.failure is not None:
+            raise self.failure
+        self.calls += 1
+        envelope = {"number": self.calls, "alive": {v.number for v in self.alive}, "setup": None}
+        made: dict[int, bytes] = {}
+        setup = self.setup
+        for request in requests.values():
+            if id(request) not in made:
+                body, setup = dumps_briefly(request, self.setup)
+                whole = None if setup is self.setup else (setup[0], dumps(setup[1]))
+                made[id(request)] = dumps({**envelope, "setup": whole, "request": body})
+        messages = {r: made[id(request)] for r, request in requests.items()}
+        found = self.pool.call(messages)
+        answers = {r: x for r, x in found.items() if isinstance(x, bytes)}
+        if lost := {r: why for r, why in found.items() if isinstance(why, str)}:
+            self.failure = self._lost(lost)
+            raise self.failure
+        self.sent += sum(map(len, messages.values()))
+        self.received += sum(map(len, answers.values()))
+        if len(requests) == len(self.workers):  # an interrupted call is not taken as heard
+            self.setup = setup
+        return verdict([loads(answers[r]) for r in requests], who=[self._named([r]) for r in requests])
+
+    def _lost(self, why: Mapping[int, str]) -> WorkerLost:
+        ranks: dict[str, list[int]] = {}  # several holders may live in one process
+        for r in why:
+            ranks.setdefault(self.pool.names[r], []).append(r)
+        told = [self._named(held) for held in ranks.values()]
+        verb = "was" if len(told) == 1 else "were"
+        reasons = ", ".join(dict.fromkeys(why.values()))
+        return WorkerLost(f"{' and '.join(told)} {verb} lost ({reasons}).")
+
+    def _named(self, ranks: Sequence[int]) -> str:
+        blocks = " and ".join(self.holders[r] for r in ranks if self.holders and self.holders[r])
+        name = self.pool.names[ranks[0]]
+        return f"{name} ({blocks})" if blocks else name
+
+
+def opened(pool: Pool, problem: Problem, dtype: torch.dtype) -> DriverEngine:
+    """Put the blocks in place; a pool that cannot be used is closed."""
+    try:
+        return DriverEngine(pool, problem, dtype)
+    except BaseException:
+        pool.close()
+        raise

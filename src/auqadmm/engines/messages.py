@@ -1,0 +1,64 @@
+"""What driver and workers send each other, as bytes: pickled here, so that an engine carries bytes and nothing else.
+
+cloudpickle, since losses and regularizers may be a user's own functions. Whoever can send such bytes can run code: see
+docs/security.md. Arrays go as numpy arrays. The settings of a run, `Setup`, may hold the multipliers of a warm start:
+they are sent once and known by number afterwards.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from auqadmm.core.state import Setup
+
+Known = tuple[int, Setup | None]  # the setup that workers know, and its number
+
+
+def dumps(value: Any) -> bytes:
+    """The bytes of a value, all of it."""
+    return dumps_briefly(value, None)[0]
+
+
+def dumps_briefly(value: Any, known: Known | None) -> tuple[bytes, Known]:
+    """The bytes of a value with a number in the place of its setup; and what must be known to read them."""
+    import cloudpickle
+
+    class Pickler(cloudpickle.Pickler):
+        setup: Known = known or (0, None)
+
+        def persistent_id(self, x: Any) -> Any:
+            if isinstance(x, Tensor):
+                return "tensor", x.detach().cpu().numpy()
+            if isinstance(x, Setup) and known is not None:
+                if x is not self.setup[1]:
+                    if self.setup is not known:  # a second one in one message goes as it is
+                        return None
+                    self.setup = (known[0] + 1, x)
+                return "setup", self.setup[0]
+            return None
+
+    file = io.BytesIO()
+    pickler = Pickler(file, protocol=pickle.HIGHEST_PROTOCOL)
+    pickler.dump(value)
+    return file.getvalue(), pickler.setup
+
+
+def loads(data: bytes, known: Known = (0, None)) -> Any:
+    """The inverse of both."""
+
+    class Unpickler(pickle.Unpickler):
+        def persistent_load(self, found: Any) -> Any:
+            kind, value = found
+            if kind == "tensor":
+                # arrays in a pickle are not writable, which torch warns of; nothing writes into a state
+                return torch.from_numpy(value if value.flags.writeable else value.copy())
+            if value != known[0]:
+                raise RuntimeError("the settings of this run are not known here")
+            return known[1]
+
+    return Unpickler(io.BytesIO(data)).load()

@@ -1,0 +1,176 @@
+"""Blocks on Dask workers; the loop in the process that calls `solve`.
+
+Dask computes a task again when its worker is lost, and rebuilds an actor: a state made anew would be another one. So
+the state of blocks is no task and no actor. It lies in a `Seat` of the worker's process, and messages go there by
+`Client.run`, addressed to that worker alone and never repeated; a process that was restarted has no seat. Tasks only
+bring chunks, which are then taken over where they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from auqadmm.engines.dask_homes import at_home
+from auqadmm.engines.driver import DriverEngine, opened
+from auqadmm.engines.holder import BROUGHT
+from auqadmm.engines.on_dask_calls import asked
+from auqadmm.engines.on_dask_worker import Lease, answer, bring, leave, sit
+from auqadmm.engines.pool import check, cpu_only, dealt, missing, most_workers
+from auqadmm.problem import Problem
+from auqadmm.problem.sources import Chunks, blamed
+
+PATIENCE = 2.0  # seconds for the farewell to workers
+
+
+@dataclass(frozen=True)
+class Dask:
+    """Dask: the blocks on its workers, the loop here.
+
+    Parameters
+    ----------
+    address, security
+        Of a scheduler, e.g. "tls://host:8786", and a `distributed.Security`.
+    client
+        A `distributed.Client`, in the place of an address. Without both: the current client if there is one, else
+        worker processes on this machine, which end with the run.
+    workers
+        How many workers; without it all of them, or as many as there are CPUs.
+    timeout
+        Seconds after which a worker that does not answer counts as lost: longer than any local solve takes.
+    """
+
+    address: str | None = None
+    client: Any = None
+    security: Any = None
+    workers: int | None = None
+    timeout: float = 300.0
+
+    def __post_init__(self) -> None:
+        check(self.timeout, self.workers)
+        if self.address is not None and self.client is not None:
+            raise ValueError("Pass an address or a client, not both.")
+
+    def __deepcopy__(self, memo: Any) -> Dask:
+        return self  # a client cannot be copied, and scikit-learn copies the parameters of estimators
+
+    def place(self, problem: Problem, dtype: torch.dtype, device: torch.device) -> DriverEngine:
+        """Find the workers and let them read their blocks."""
+        cpu_only("dask", device)
+        return opened(DaskPool(self, problem.blocks), problem, dtype)
+
+
+class DaskPool:
+    """One run on workers of a cluster, and the cluster if it was started here."""
+
+    def __init__(self, settings: Dask, blocks: Any) -> None:
+        try:
+            import distributed
+        except ImportError:
+            raise missing("dask") from None
+        self.distributed, self.settings, self.timeout = distributed, settings, settings.timeout
+        self.run, self.mine = uuid.uuid4().hex, False
+        self.closing = contextlib.ExitStack()
+        self.seats: list[str] = []  # the worker of each holder
+        self.names: Sequence[str] = []
+        self.pids: dict[str, int] = {}
+        try:
+            self.client = self._connected(blocks)
+            self.client.wait_for_workers(settings.workers or 1, timeout=self.timeout)
+            self.addresses = sorted(self.client.scheduler_info(n_workers=-1)["workers"])[: settings.workers]
+            met = self._ask({a: (sit, self.run, self.mine, a) for a in self.addresses})
+            self.pids = {a: pid for a, pid in met.items() if isinstance(pid, int)}
+            for a, why in met.items():
+                if a not in self.pids:
+                    raise TimeoutError(f"worker {a} cannot be used ({why}).")
+            self.leases = [self._pinned(Lease, [a], self.run, actor=True) for a in self.addresses]
+        except BaseException:
+            self.close()
+            raise
+
+    def _connected(self, blocks: Any) -> Any:
+        asked, Client = self.settings, self.distributed.Client
+        if asked.client is not None:
+            return asked.client
+        if asked.address is not None:
+            try:
+                client = Client(asked.address, security=asked.security, timeout=self.timeout, set_as_default=False)
+            except OSError as error:  # what is refused looks like what is not there
+                why = " ".join(str(error).split())
+                raise ConnectionError(f"No way to the Dask scheduler at {asked.address}: {why}") from None
+            return self.closing.enter_context(client)
+        with contextlib.suppress(ValueError):
+            return Client.current()
+        count = asked.workers or most_workers(blocks, os.cpu_count() or 1)
+        options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "silence_logs": logging.CRITICAL}
+        cluster = self.distributed.LocalCluster(n_workers=count, processes=True, security=asked.security, **options)
+        self.mine = True
+        self.closing.enter_context(cluster)
+        return self.closing.enter_context(Client(cluster, set_as_default=False))
+
+    # ------------------------------------------------------------------ blocks
+    def deal(self, blocks: Any) -> list[Any]:
+        if not isinstance(blocks, Chunks):
+            self._seated(self.addresses)
+            return dealt(blocks, len(self.addresses))
+        futures = self._computed(blocks)
+        found = self.client.who_has(futures)
+        homes = [next(a for a in self.addresses if a in found[f.key]) for f in futures]
+        runs = [list(g) for _, g in itertools.groupby(range(len(homes)), homes.__getitem__)]
+        self._seated([homes[numbers[0]] for numbers in runs])
+        brought = [
+            self._pinned(bring, [home], self.run, r, [futures[j] for j in numbers])
+            for r, (home, numbers) in enumerate(zip(self.seats, runs, strict=True))
+        ]
+        self._finished(brought)
+        return [BROUGHT] * len(runs)
+
+    def _seated(self, addresses: list[str]) -> None:
+        self.seats = addresses
+        self.names = [f"worker {a}, process {self.pids[a]}" for a in addresses]
+
+    def _computed(self, blocks: Chunks) -> list[Any]:
+        """Every block as a future, on the worker that holds most of what it is made of."""
+        self._finished(self.distributed.futures_of(blocks.alive))
+        futures = at_home(self.client, blocks.parts, self.addresses)
+        self._finished(futures)
+        for j, f in enumerate(futures):
+            if f.status == "error":
+                raise blamed(j, f.exception())
+        return futures
+
+    def _pinned(self, fn: Any, workers: list[str], *args: Any, **more: Any) -> Any:
+        pins = {"workers": workers, "allow_other_workers": False, "pure": False, "retries": 0}
+        return self.client.submit(fn, *args, **pins, **more)
+
+    def _finished(self, futures: list[Any]) -> None:
+        try:
+            self.distributed.wait(futures, timeout=self.timeout)
+        except TimeoutError:
+            late = sum(f.status == "pending" for f in futures)
+            raise TimeoutError(f"{late} blocks were not read within {self.timeout:g} s.") from None
+
+    # ------------------------------------------------------------------ calls
+    def call(self, messages: Mapping[int, bytes]) -> dict[int, Any]:
+        found = self._ask({r: (answer, self.run, r, m, self.seats[r]) for r, m in messages.items()})
+        found = {r: "its process was restarted" if x is None else x for r, x in found.items()}
+        lost = {self.seats[r]: why for r, why in found.items() if isinstance(why, str)}
+        # with a process all its holders are lost
+        return {r: lost[a] for r, a in enumerate(self.seats) if a in lost} or found
+
+    def _ask(self, calls: Mapping[Any, tuple[Any, ...]], timeout: float | None = None) -> dict[Any, Any]:
+        return self.client.sync(asked, self.client, calls, timeout or self.timeout, asynchronous=False)
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):  # they may be gone, and so may the cluster
+            self.leases = []
+            self._ask({a: (leave, self.run, a) for a in self.pids}, PATIENCE)
+        self.closing.close()

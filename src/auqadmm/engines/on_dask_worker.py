@@ -1,0 +1,70 @@
+"""In the process of a Dask worker: the seats where holders answer, and how blocks and messages come to them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from auqadmm.engines.holder import Holder
+
+
+@dataclass
+class Seat:
+    """Holders of one run in one worker, and the one thread in which they answer."""
+
+    holders: dict[int, Holder] = field(default_factory=dict)
+    thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+
+
+_seats: dict[tuple[str, str], Seat] = {}  # by run and worker: several workers may share a process
+
+
+async def sit(run: str, deaf: bool, dask_worker: Any = None) -> int:
+    """`deaf` to Ctrl-C, which a terminal sends to all processes: the driver answers it, and still needs its workers."""
+    if deaf and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _seats[run, dask_worker.address] = Seat()
+    return os.getpid()
+
+
+async def answer(run: str, rank: int, message: bytes, dask_worker: Any = None) -> bytes | None:
+    """None: this process has never been told of the run."""
+    seat = _seats.get((run, dask_worker.address))
+    if seat is None:
+        return None
+    holder = seat.holders.setdefault(rank, Holder())
+    return await asyncio.get_running_loop().run_in_executor(seat.thread, holder, message)
+
+
+async def leave(run: str, dask_worker: Any = None) -> None:
+    _leave(run, dask_worker.address)
+
+
+def _leave(run: str, address: str) -> None:
+    seat = _seats.pop((run, address), None)
+    if seat is not None:
+        seat.thread.shutdown(wait=False, cancel_futures=True)
+
+
+def bring(run: str, rank: int, blocks: list[Any]) -> None:
+    """A task: take over blocks that are here."""
+    from distributed import get_worker
+
+    _seats[run, get_worker().address].holders[rank] = Holder(list(blocks))
+
+
+class Lease:
+    """An actor that dies with the client that asked for it, however that ends; then the seat is free."""
+
+    def __init__(self, run: str) -> None:
+        from distributed import get_worker
+
+        self.seat = (run, get_worker().address)
+
+    def __del__(self) -> None:
+        _leave(*self.seat)

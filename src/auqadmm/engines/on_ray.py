@@ -1,0 +1,174 @@
+"""Blocks on Ray actors: one actor, one process per worker; the loop in the process that calls `solve`.
+
+An actor that dies is not restarted and no call is tried twice. Rows of a Ray Dataset go from where they are to the
+actors as references; the driver never sees them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from auqadmm.engines.driver import DriverEngine, opened
+from auqadmm.engines.on_ray_run import RayPool
+from auqadmm.engines.on_ray_worker import Actor
+from auqadmm.engines.pool import check, cpu_only, missing, most_workers
+from auqadmm.problem import Problem
+
+LOOK = 1.0  # seconds between two looks at the clock
+
+
+@dataclass(frozen=True)
+class Ray:
+    """Ray: the blocks on actors, the loop here.
+
+    Parameters
+    ----------
+    address
+        Of a cluster, as for `ray.init`. Without it: the Ray that this process is connected to, the one that RAY_ADDRESS
+        names, else one on this machine, which ends with the run.
+    workers
+        How many actors; without it as many as there are blocks or CPUs, whichever is less.
+    cpus
+        CPUs that Ray reserves for each of them.
+    timeout
+        Seconds after which a worker that does not answer counts as lost: longer than any local solve takes.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+    cpus: float = 1.0
+    timeout: float = 300.0
+
+    def __post_init__(self) -> None:
+        check(self.timeout, self.workers)
+
+    def place(self, problem: Problem, dtype: torch.dtype, device: torch.device) -> DriverEngine:
+        """Start the workers and let them read their blocks."""
+        cpu_only("ray", device)
+        return RayWorkers(self, problem.blocks).place(problem, dtype, device, last=True)
+
+    def start(self) -> RayWorkers:
+        """Start the workers now, for many runs: `with Ray().start() as engine: solve(problem, engine=engine)`."""
+        return RayWorkers(self)
+
+
+class RayWorkers:
+    """Actors, and the Ray instance if it was started here. What `solve(engine=…)` takes, as often as one likes."""
+
+    def __init__(self, settings: Ray, blocks: Any = None) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise missing("ray") from None
+        self.ray, self.settings, self.timeout = ray, settings, settings.timeout
+        self.actors: dict[int, Any] = {}
+        self.about: dict[int, tuple[int, str]] = {}  # process and host
+        self.lost: set[int] = set()
+        self.hung: set[int] = set()  # those of them whose process is still there
+        self.mine = self._connect()
+        try:
+            cpus = ray.cluster_resources().get("CPU", 1)
+            count = settings.workers or max(1, int(cpus // (settings.cpus or 1)))
+            self._start(range(most_workers(blocks, count)))
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self) -> bool:
+        """Is the instance ours?"""
+        ray, asked = self.ray, self.settings
+        if ray.is_initialized():
+            here = ray.get_runtime_context().gcs_address
+            if asked.address not in (None, "auto", here):
+                raise ValueError(f"This process is connected to Ray at {here}, not {asked.address}.")
+            return False
+        address = asked.address or os.environ.get("RAY_ADDRESS") or "local"
+        more: dict[str, Any] = {}
+        if address == "local":
+            cpus = math.ceil((asked.workers or os.cpu_count() or 1) * asked.cpus)
+            more = {"num_cpus": max(1, cpus), "include_dashboard": False}
+        ray.init(address=address, logging_level="ERROR", log_to_driver=False, **more)
+        return True
+
+    def _start(self, ranks: Iterable[int]) -> None:
+        options = {"num_cpus": self.settings.cpus, "max_restarts": 0, "max_task_retries": 0}
+        make = self.ray.remote(Actor).options(scheduling_strategy="SPREAD", **options)
+        started: dict[int, Any] = {r: make.remote() for r in ranks}
+        self.actors |= started
+        met = self.answers({r: a.about.remote() for r, a in started.items()})
+        for why in met.values():
+            if isinstance(why, str):
+                raise TimeoutError(f"Ray did not start {len(started)} workers ({why}); are there enough free CPUs?")
+        self.about |= met
+
+    def place(self, problem: Problem, dtype: torch.dtype, device: torch.device, last: bool = False) -> DriverEngine:
+        """Let the workers read the blocks of a problem. `last`: the workers end with this run."""
+        cpu_only("ray", device)
+        if self.lost:
+            self._end(self.lost)
+            self._start(sorted(self.lost))
+            self.lost, self.hung = set(), set()
+        return opened(RayPool(self, last), problem, dtype)
+
+    def answers(self, calls: Mapping[int, Any]) -> dict[int, Any]:
+        """The results by worker; where one is lost, a text that says why."""
+        ray, end = self.ray, time.monotonic() + self.timeout
+        waiting = {ref: r for r, ref in calls.items()}
+        found: dict[int, Any] = {}
+        while waiting:
+            left = end - time.monotonic()
+            ready, _ = ray.wait(list(waiting), num_returns=1, timeout=max(0.0, min(left, LOOK)))
+            for ref in ready:
+                r = waiting.pop(ref)
+                try:
+                    found[r] = ray.get(ref)
+                except ray.exceptions.RayError as error:
+                    self.lost.add(r)
+                    return {r: _brief(error)}
+            if not ready and left <= 0:
+                self.hung |= set(waiting.values())
+                self.lost |= self.hung
+                return dict.fromkeys(waiting.values(), f"no answer within {self.timeout:g} s")
+        return found
+
+    def _end(self, ranks: Iterable[int]) -> None:
+        for r in ranks:
+            with contextlib.suppress(Exception):  # it may be gone, and so may Ray
+                self.ray.kill(self.actors[r])
+            pid, host = self.about.get(r, (0, ""))
+            if r in self.hung and host == socket.gethostname():  # it does not hear that it should end
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        self._end(self.actors)
+        self.actors, self.about = {}, {}
+        if self.mine:
+            self.mine = False
+            self.ray.shutdown()
+
+    def __deepcopy__(self, memo: Any) -> RayWorkers:
+        return self  # scikit-learn copies the parameters of estimators
+
+    def __enter__(self) -> RayWorkers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _brief(error: Exception) -> str:
+    """The words of Ray, in ours."""
+    if type(error).__name__ in ("ActorDiedError", "RayActorError", "WorkerCrashedError"):
+        return "its process ended"
+    return " ".join(str(error).split())[:200]

@@ -1,0 +1,100 @@
+"""Rows of dask that stay where they are: with the engine "dask" only y, weights and sums over rows come here.
+
+`Rows.X` then holds one dask.delayed per block in the place of a matrix. Chunks are kept in the workers' memory during a
+fit, since it passes over them three times: means, mean squares, and the scaled blocks of the problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from auqadmm.engines import Dask
+from auqadmm.engines.dask_homes import at_home
+from auqadmm.problem import InputError
+from auqadmm.problem.sources import is_dask, pieces
+
+
+def stay(estimator: Any, X: Any) -> bool:
+    """Does this fit leave the chunks of X where they are?"""
+    engine = getattr(estimator, "engine", None)
+    asked = isinstance(engine, Dask) or (isinstance(engine, str) and engine.lower() == "dask")
+    return asked and getattr(estimator, "_chunks_stay", False) and is_dask(X)
+
+
+def client_of(engine: Any) -> Any:
+    """The client of the cluster where the engine's blocks will live; None: there is no cluster yet."""
+    from distributed import Client
+
+    if getattr(engine, "address", None) is not None:
+        raise InputError("To fit on dask arrays, pass engines.Dask(client=…), the client that holds them.")
+    if getattr(engine, "client", None) is not None:
+        return engine.client
+    try:
+        return Client.current()
+    except ValueError:
+        return None
+
+
+def computed(engine: Any, tasks: Sequence[Any]) -> list[Any]:
+    """The values of small tasks, each computed where its chunk is."""
+    import dask
+
+    client = client_of(engine)
+    if client is None:
+        return list(dask.compute(*tasks))
+    return client.gather(at_home(client, tasks, sorted(client.scheduler_info(n_workers=-1)["workers"])))
+
+
+def read(estimator: Any, X: Any) -> tuple[tuple[Any, ...], list[int], int]:
+    """The chunks of X, their numbers of rows, and the number of features; sets what scikit-learn wants to be set."""
+    import dask
+
+    names, client = getattr(X, "columns", None), client_of(estimator.engine)
+    if client is None:
+        parts = dask.persist(*pieces(X, X))
+    else:
+        from distributed import wait
+
+        parts = tuple(client.persist(pieces(X, X)))
+        wait(parts)
+    sizes = computed(estimator.engine, [dask.delayed(_rows)(p) for p in parts])
+    estimator.n_features_in_ = int(X.shape[1])
+    vars(estimator).pop("feature_names_in_", None)
+    if names is not None and all(isinstance(n, str) for n in names):
+        estimator.feature_names_in_ = np.asarray(names, dtype=object)
+    if not sum(sizes):
+        raise InputError("Every block is empty: at least one block must hold rows.")
+    return parts, sizes, int(X.shape[1])
+
+
+def mapped(engine: Any, fn: Callable[..., Any], X: tuple[Any, ...], weight: tuple[np.ndarray, ...], *more: Any) -> Any:
+    """fn(X_j, weight_j, …) of every block, where it is."""
+    if not is_dask(X[0]):
+        return [fn(x, w, *more) for x, w in zip(X, weight, strict=True)]
+    import dask
+
+    return computed(engine, [dask.delayed(_on_matrix)(fn, x, w, *more) for x, w in zip(X, weight, strict=True)])
+
+
+def later(fn: Callable[[Any], Any], X: Any) -> Any:
+    """fn(X), now or where X is."""
+    if not is_dask(X):
+        return fn(X)
+    import dask
+
+    return dask.delayed(_on_matrix)(fn, X)
+
+
+def _on_matrix(fn: Callable[..., Any], X: Any, *args: Any) -> Any:
+    columns = getattr(X, "columns", None)
+    found = fn(X if columns is None else X.to_numpy(), *args)
+    if columns is None or not isinstance(found, np.ndarray) or found.shape != X.shape:
+        return found
+    return type(X)(found, columns=columns)  # names, for error messages
+
+
+def _rows(X: Any) -> int:
+    return int(X.shape[0])

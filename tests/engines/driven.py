@@ -1,0 +1,118 @@
+"""What tests of driver engines send to workers, and how they look at processes."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+import auqadmm as aq
+from auqadmm.local import NewtonCG
+from tests.engines.processes import ROOT
+
+ENDLESS = {"abs_tol": 0.0, "rel_tol": 0.0, "certificate_tol": 0.0, "max_iter": 10_000}
+
+
+def python_path():
+    """For processes that clusters start: this source tree, and the tests."""
+    return os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+
+
+def rows(j, n=30, m=5):
+    rng = np.random.default_rng(j)
+    X = rng.normal(size=(n, m))
+    return X, X @ np.arange(1.0, m + 1) + 0.1 * rng.normal(size=n)
+
+
+def problem(blocks):
+    return aq.Problem(aq.LeastSquares(reduction="mean"), aq.L2(0.1), blocks)
+
+
+def reference(count, **sizes):
+    return aq.solve(problem([rows(j, **sizes) for j in range(count)]), "c-admm")
+
+
+class Refuses:
+    """Rows that must not be seen in the driver: they cannot be made or unpacked there."""
+
+    def __init__(self, driver, X):
+        self.driver, self.X = driver, X
+        assert os.getpid() != driver
+
+    def __array__(self, dtype=None, copy=None):
+        return self.X
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        assert os.getpid() != self.driver, "rows reached the driver"
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A block that is read from a file, never by the driver."""
+
+    path: str
+    driver: int
+
+    def __call__(self):
+        with np.load(self.path) as held:
+            return Refuses(self.driver, held["X"]), held["y"]
+
+
+def files(folder, count, **sizes):
+    for j in range(count):
+        X, y = rows(j, **sizes)
+        np.savez(folder / f"rows-{j}.npz", X=X, y=y)
+    return [Reader(str(folder / f"rows-{j}.npz"), os.getpid()) for j in range(count)]
+
+
+@dataclass(frozen=True)
+class Slow(NewtonCG):
+    """Time to kill."""
+
+    def solve(self, problem, *args):
+        time.sleep(0.2)
+        return super().solve(problem, *args)
+
+
+@dataclass(frozen=True)
+class Spoils(NewtonCG):
+    """NaN from the block of number 2."""
+
+    def solve(self, problem, *args):
+        found = super().solve(problem, *args)
+        if 2 in problem.shard.index:
+            found.u[list(problem.shard.index).index(2)] = float("nan")
+            found.grad_norm[:] = float("nan")
+        return found
+
+
+def alive(pid):
+    """Is there such a process, and not only its entry?"""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def marked(word):
+    """Processes that have the word in their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and word.encode() in (entry / "environ").read_bytes() and alive(entry.name):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def gone(test, seconds=20.0):
+    """Wait until `test()` gives nothing more."""
+    end = time.monotonic() + seconds
+    while left := test():
+        assert time.monotonic() < end, left
+        time.sleep(0.1)
