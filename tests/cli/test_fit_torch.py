@@ -43,3 +43,16 @@ def test_what_one_process_cannot_read_all_of_them_hear_and_one_tells(tmp_path):
     assert told == [f"auqadmm: rank 1: {parts[2]} is empty.\n", ""]
     assert [process.returncode for process in processes] == [1, 1]
     assert not (tmp_path / "out" / "summary.json").exists()
+
+
+def test_a_run_of_two_processes_goes_on_in_one(aq, tmp_path):
+    parts = split(people(60), tmp_path, ".csv")
+    out = tmp_path / "out"
+    fit = ("fit", *parts, *MODEL, "--tol", "1e-12")
+    _, told = torchrun(2, PROGRAM, tmp_path, *fit, "--engine", "torch", "--max-iter", "2", "--out", out)
+    assert summary(out)["status"] == "max_iter", told
+    assert aq(*fit, "--quiet", "--resume", "--out", out).code == 0
+    assert aq(*fit, "--quiet", "--out", tmp_path / "whole").code == 0
+    assert summary(out)["iterations"] == summary(tmp_path / "whole")["iterations"]
+    models = [auqadmm.load(folder).coef_ for folder in (out, tmp_path / "whole")]
+    np.testing.assert_allclose(*models, atol=1e-9)

@@ -128,7 +128,7 @@ def fit(
         outputs.clear(folder)
     if speaks and not quiet and not lines:
         _announce(agreed)
-    saving = _checkpoint(folder, checkpoint_every, resume, place.world)
+    saving = _checkpoint(folder, checkpoint_every, resume)
     with watching(quiet or lines or not speaks, model) as shown, _sentences():
         callbacks: list[Callback] = [*shown, *([JsonLines()] if lines and speaks else [])]
         result = solve(
@@ -264,8 +264,8 @@ def _claimed(out: Path, resume: bool, overwrite: bool) -> Path:
         raise InputError(str(error)) from None
 
 
-def _checkpoint(folder: Path, every: int, resume: bool, world: int) -> Checkpoint | None:
-    if not resume and (every == 0 or world > 1):  # with many processes only on request: not every engine can
+def _checkpoint(folder: Path, every: int, resume: bool) -> Checkpoint | None:
+    if not resume and every == 0:
         return None
     return Checkpoint(folder / outputs.CHECKPOINTS, every=max(every, 1), resume="auto" if resume else False)
 
