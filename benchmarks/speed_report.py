@@ -42,9 +42,9 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
         for kind, colour in kinds.items():
             if kind in row:
                 left.plot(row[kind], i, "o", color=colour, markersize=8)
-                left.annotate(
-                    f"{row[kind]:.3g}", (row[kind], i), (0, 7), textcoords="offset points", ha="center", size=8
-                )
+                above = -14 if kind == "default accuracy" else 7  # the two of ours are often neighbours
+                text = {"textcoords": "offset points", "ha": "center", "size": 8}
+                left.annotate(f"{row[kind]:.3g}", (row[kind], i), (0, above), **text)
     left.set(xscale="log", xlabel="milliseconds per outer iteration of C-ADMM", yticks=range(len(rows)))
     left.set_yticklabels([row["workload"] for row in rows])
     left.margins(x=0.15, y=0.2)

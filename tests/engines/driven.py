@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +35,30 @@ def problem(blocks):
 
 def reference(count, **sizes):
     return aq.solve(problem([rows(j, **sizes) for j in range(count)]), "c-admm")
+
+
+def restarted(engine, victim, folder):
+    """A run whose worker `victim()` is killed in mid-iteration: it begins again, and arrives where it would have.
+
+    Returns the message, once it has been compared.
+    """
+    blocks, options = [rows(j) for j in range(6)], {**ENDLESS, "max_iter": 8}
+    pid = victim()
+    timer = threading.Timer(0.1, os.kill, (pid, signal.SIGKILL))
+
+    def strike(event):
+        if event.row.iteration == 5 and not timer.is_alive() and timer.ident is None:
+            timer.start()
+
+    saving = {"checkpoint": aq.Checkpoint(folder, every=2), "on_loss": "restart"}
+    found = aq.solve(problem(blocks), "auq-lr", engine, local=Slow(tol=1e-13), callbacks=[strike], **saving, **options)
+    same = aq.solve(problem(blocks), "auq-lr", local=NewtonCG(tol=1e-13), **options)
+    assert timer.ident is not None
+    assert found.status == "max_iter"
+    assert [row.rounds for row in found.history] == [row.rounds for row in same.history]
+    np.testing.assert_allclose(found.v, same.v, atol=1e-10)
+    assert str(pid) in found.message
+    return found.message
 
 
 class Refuses:

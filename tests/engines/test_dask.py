@@ -18,7 +18,7 @@ from auqadmm import engines
 from auqadmm.core.reduce import WorkerLost
 from auqadmm.problem import InputError
 from auqadmm.testing import EngineSuite
-from tests.engines.driven import ENDLESS, Slow, Spoils, files, problem, python_path, reference, rows
+from tests.engines.driven import ENDLESS, Slow, Spoils, files, problem, python_path, reference, restarted, rows
 
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
@@ -211,6 +211,12 @@ def test_kill_9_and_then_again(client):
         engine.map_concat(None, None)
     assert time.monotonic() - began < 10
     engine.close()
+
+
+def test_a_lost_worker_is_replaced_and_the_run_arrives(client, tmp_path):
+    client.wait_for_workers(3, timeout=60)
+    message = restarted(engines.Dask(timeout=60), lambda: sorted(client.run(os.getpid).items())[1][1], tmp_path)
+    assert "was lost" in message
 
 
 def test_a_worker_that_hangs_is_lost_after_the_timeout(client):

@@ -15,7 +15,19 @@ from auqadmm import engines
 from auqadmm.core.reduce import WorkerLost
 from auqadmm.problem import InputError
 from auqadmm.testing import EngineSuite
-from tests.engines.driven import ENDLESS, Slow, Spoils, alive, files, gone, problem, python_path, reference, rows
+from tests.engines.driven import (
+    ENDLESS,
+    Slow,
+    Spoils,
+    alive,
+    files,
+    gone,
+    problem,
+    python_path,
+    reference,
+    restarted,
+    rows,
+)
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.xdist_group("ray")
@@ -134,6 +146,12 @@ def test_workers_that_are_killed_or_hang(workers):
     workers.timeout = 60
     agrees(aq.solve(problem(blocks), "c-admm", workers), reference(6))
     gone(lambda: [pid for pid in lost if alive(pid)])
+
+
+def test_a_lost_worker_is_replaced_and_the_run_arrives(workers, tmp_path):
+    aq.solve(problem([rows(j) for j in range(6)]), "c-admm", workers, max_iter=1)
+    message = restarted(workers, lambda: workers.about[1][0], tmp_path)
+    assert "was lost" in message
 
 
 def dies(rank, world):
