@@ -99,7 +99,7 @@ def _weights(held: bundle.Bundle) -> str:
             right = int((table.argmax(1) == np.arange(len(table))).sum())
             cells.append(f"{np.diag(table).mean():.2f}; {right} of {len(table)}")
         rows.append(cells)
-    words = "**Weights**, MNIST: mean correlation with the worker's own class average; how many are most like their own."
+    words = "**Weights**, MNIST: mean correlation with the worker's own class average; how many are most like it."
     return words + "\n\n" + _table(["model", "as defined", "as released"], rows)
 
 
