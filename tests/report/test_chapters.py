@@ -1,10 +1,12 @@
 """The page's content, and the figures as files."""
 
 import io
+from itertools import pairwise
 
 import matplotlib.image
 import numpy as np
 import pytest
+from matplotlib.text import Text
 
 from auqadmm.experiments import pictures
 from auqadmm.experiments.bundle import Bundle
@@ -104,3 +106,15 @@ def test_mosaic_and_powers():
     assert whole[13:, 13:].sum() == 0  # no fourth image
     assert (rows, columns) == ([5.5, 18.5], [5.5, 18.5])
     assert [_power(x) for x in (1e-6, 0.01, 5e4, 1000.0, 0.0)] == ["10⁻⁶", "0.01", "5·10⁴", "1000", ""]
+    assert [_power(x) for x in (26_000.0, 25_000.0, 3e-5)] == ["2.6·10⁴", "2.5·10⁴", "3·10⁻⁵"]  # ticks stay apart
+
+
+@pytest.mark.parametrize("draw", [gap_figure, paper_figure])
+def test_names_of_curves_stand_in_one_column_and_apart(bundle, draw):
+    lines = [x for x in bundle.lines if x.protocol == "defined" and (x.method != "auq-lr" or x.iteration <= 5)]
+    figure = draw(lines, "title")
+    figure.savefig(io.BytesIO(), format="png")
+    for axis in figure.axes:
+        boxes = sorted((Text.get_window_extent(text) for text in axis.texts), key=lambda box: box.y0)
+        assert max(box.x0 for box in boxes) - min(box.x0 for box in boxes) < 2  # also of a curve that ends early
+        assert min(high.y0 - low.y0 for low, high in pairwise(boxes)) > 0.9 * 8.2 * figure.dpi / 72

@@ -79,4 +79,5 @@ def test_short_runs_decide_nothing():
 
 
 def test_numbers_as_people_write_them():
-    assert [gaps.number(x) for x in (0.5612, 9.4e-9, 116.0, 6.44, 1e-10)] == ["0.56", "9.4e-9", "116", "6.4", "1e-10"]
+    told = {0.5612: "0.56", 9.4e-9: "9.4e-9", 116.0: "116", 99.7: "100", 6.44: "6.4", 3e-11: "≤ 1e-10"}
+    assert [gaps.number(x) for x in told] == list(told.values())

@@ -82,8 +82,7 @@ def drawings(id: str, bundle: Bundle, curves_too: bool = True) -> dict[str, Draw
         for name, arrays in held.items():
             if name.startswith("weights-"):
                 _, dataset, model, protocol = name.split("-")
-                told = {"elastic": "elastic net", "svm": "SVM"}.get(model, model)
-                words = f"Weights in iteration 2: {curves.DATASETS[dataset]}, {told}, {said((protocol, 'mean'))}"
+                words = f"Weights in iteration 2: {_weighted(dataset, model, protocol)}"
                 found[f"{id}-{dataset}-{model}-{protocol}"] = images.weight_figure(arrays, words)
     return found
 
@@ -95,8 +94,14 @@ def _picture(drawing: Drawing, name: str) -> Picture:
     alt = {
         "fig-datasets": "Sample images, two of each class.",
         "fig-illustration": "Local models, weights and averages of the denoising example after one iteration.",
-    }.get(name, f"Weights drawn as images: {' '.join(name.split('-')[2:])}.")
+    }.get(name) or f"Weights drawn as images: {_weighted(*name.split('-')[2:])}."
     return Picture(held.getvalue(), alt, alt.rstrip("."))
+
+
+def _weighted(dataset: str, model: str, protocol: str) -> str:
+    """Whose weights a picture shows."""
+    told = {"elastic": "elastic net", "svm": "SVM"}.get(model, model)
+    return f"{curves.DATASETS[dataset]}, {told}, {said((protocol, 'mean'))}"
 
 
 # ---------------------------------------------------------------------- curves

@@ -190,13 +190,14 @@ def _power(x: float, _: Any = None) -> str:
     exponent = math.floor(math.log10(x) + 1e-9)
     if -2 <= exponent <= 3:
         return f"{x:g}"
-    mantissa = round(x / 10.0**exponent)
+    mantissa = float(f"{x / 10.0**exponent:.2g}")
     power = "10" + "".join("⁻" if c == "-" else "⁰¹²³⁴⁵⁶⁷⁸⁹"[int(c)] for c in str(exponent))
-    return power if mantissa == 1 else f"{mantissa}·{power}"
+    return power if mantissa == 1 else f"{mantissa:g}·{power}"
 
 
 def _end_labels(axis: Any) -> None:
     """The short name of each curve right of its end, moved up or down until none hides another."""
+    axis.get_xlim(), axis.get_ylim()  # limits are brought up to date when asked for; transData does not ask
     ends = []
     for line in axis.get_lines():
         x, y = line.get_xdata()[-1], line.get_ydata()[-1]

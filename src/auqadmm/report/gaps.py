@@ -51,5 +51,7 @@ def spread(gaps: Iterable[float]) -> float:
 
 
 def number(gap: float) -> str:
-    """Two digits, without an exponent where none is needed: 0.56, 9.4e-9, 116."""
-    return f"{gap:.0f}" if 100 <= gap < 1e6 else f"{gap:.2g}".replace("e-0", "e-")
+    """Two digits, without an exponent where none is needed: 0.56, 9.4e-9, 116; ≤ 1e-10 at the level of rounding."""
+    if gap <= LEAST:
+        return f"≤ {LEAST:.0e}"
+    return f"{gap:.0f}" if 99.5 <= gap < 1e6 else f"{gap:.2g}".replace("e-0", "e-")
