@@ -32,6 +32,7 @@ from typing import Any
 HOSTS = 3
 FEATURES, CLASSES, ROWS = 3072, 10, 60
 METHODS = ("auq-lr", "c-admm", "lbfgs")
+REPEATS = 2
 DEADLINE = 240.0  # seconds that all processes of one run have
 
 
@@ -82,6 +83,7 @@ def launched(names: Sequence[str], method: str, rounds: int, report: Path) -> di
     env = kept | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": os.pathsep.join(paths)}
     started: list[subprocess.Popen[str]] = []
     log = report.with_suffix(".log")
+    report.unlink(missing_ok=True)
     try:
         with log.open("w", encoding="utf-8") as file:
             for k, name in enumerate(names):
@@ -185,7 +187,8 @@ def benchmark(megabits: float, rounds: int, out: Path) -> list[dict[str, Any]]:
         for rate in (None, megabits):
             with hosts(rate) as names:
                 for method in METHODS:
-                    found = launched(names, method, rounds, Path(folder) / f"{method}-{rate}.json")
+                    runs = [launched(names, method, rounds, Path(folder) / f"{method}{k}.json") for k in range(REPEATS)]
+                    found = min(runs, key=lambda run: float(run["seconds"]))  # others may use the machine too
                     each = found["seconds"] / found["reductions"]
                     free.setdefault(method, each)
                     row = {"method": method, "mbit": "" if rate is None else rate, "rounds": found["reductions"]}

@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "scaling")
     parser.add_argument("--kinds", nargs="+", default=["multinomial-sum", "multinomial-mean"])
     parser.add_argument("--workers", nargs="+", type=int, default=[2, 5, 10, 20, 50])
-    parser.add_argument("--max-seconds", type=float, default=150.0, help="of each run")
+    parser.add_argument("--max-seconds", type=float, default=400.0, help="of each run")
     parser.add_argument("--picture", type=Path, default=PICTURE)
     given = parser.parse_args(arguments)
     if given.action == "measure":

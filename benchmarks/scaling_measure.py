@@ -254,13 +254,12 @@ def measure_all(
 
 
 def _plan(kind: str, method: str, workers: int, most: int) -> int:
-    """Rounds at most; 0: left out. Sums take long in one process, and their rounds at N = 50 are known (workloads.py).
+    """Rounds at most; 0: left out. Sums take long in one process, and their rounds at N = 50 are in h200.csv.
 
     C-ADMM does not reach 1e-6 on them in any time we have; a few rounds say what one costs.
     """
     if kind.endswith("mean"):
         return most
-    last = {"c-admm": 10, "fista": 10}.get(method, 20)
     if method == "c-admm":
-        return 20 if workers == last else 0
-    return most if workers <= last else 0
+        return 20 if workers == 10 else 0
+    return most if workers <= (5 if method == "fista" else 10) else 0

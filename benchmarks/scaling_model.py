@@ -171,14 +171,14 @@ def same_rows(kind: str, method: str, path: Path = STRONG) -> list[tuple[float, 
 
 
 def costs(measured: Sequence[dict[str, Any]], kind: str) -> list[Cost]:
-    """One for each method that reached 1e-6 at every N."""
+    """One for each method that reached 1e-6."""
     found = []
     for method in dict.fromkeys(row["method"] for row in measured if row["kind"] == kind):
         rows = sorted((r for r in measured if (r["kind"], r["method"]) == (kind, method)), key=lambda r: r["workers"])
-        if any(row["rounds_6"] is None for row in rows):
+        points = [(row["workers"], row["rounds_6"]) for row in rows if row["rounds_6"]]
+        points += [(N, R) for N, R in same_rows(kind, method) if N == LAST > rows[-1]["workers"]]
+        if len(points) < 2:
             continue
-        points = [(row["workers"], row["rounds_6"]) for row in rows]
-        points += [(N, R) for N, R in same_rows(kind, method) if N == LAST and points[-1][0] < LAST]
         e = 0.0 if method in GRADIENT else exponent(same_rows(kind, method) or points)
         last = rows[-1]
         line = _server(rows)

@@ -104,13 +104,14 @@ def _key(figure: Any) -> None:
 
     grey = "#444444"
     lines = [Line2D([], [], color=grey, linestyle=dash, label=name) for name, dash in DASHES.items()]
-    lines[1].set_label("tree, 32 children each; names stand at its lines' ends")
-    limit = "the server's room for directions ends (paler beyond)"
+    lines[1].set_label("tree, 32 children each (names at its ends)")
+    limit = "room for directions ends (paler beyond)"
     lines.append(Line2D([], [], color=grey, marker="x", linestyle="", mew=2, label=limit))
+    lines.append(Line2D([], [], linestyle="", label="* parts added up on the way: not built"))
     figure.legend(
         handles=[*lines, Patch(color="#EFEFEF", label="rounds measured; right of it extrapolated")],
         loc="outside lower center",
-        ncols=5,
+        ncols=6,
         fontsize=9,
     )
 
@@ -119,7 +120,7 @@ def _style(method: str) -> Any:
     from auqadmm.report.style import method_style
 
     if method == SUMMED:
-        return replace(method_style("auq-lr"), label="AUQ-LR, parts\nsummed (not built)")
+        return replace(method_style("auq-lr"), label="AUQ-LR, summed*")
     return method_style(method)
 
 
