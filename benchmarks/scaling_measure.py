@@ -256,7 +256,7 @@ def measure_all(
 def _plan(kind: str, method: str, workers: int, most: int) -> int:
     """Rounds at most; 0: left out. Sums take long in one process, and their rounds at N = 50 are in h200.csv.
 
-    C-ADMM does not reach 1e-6 on them in any time we have; a few rounds say what one costs.
+    C-ADMM is slow on them; a few rounds say what one costs.
     """
     if kind.endswith("mean"):
         return most

@@ -14,7 +14,7 @@ receives at w, the server and aggregators do both at S, and b = min(u, w):
 Nothing overlaps, nobody is late and nobody leaves.
 
 `auq-lr-summed` does not exist: AUQ-LR whose parts could be added up on the way (a tree carries p like any other
-message, and the server's work does not grow with N), at the same number of rounds.
+message, and the server works as with two workers), at the same number of rounds.
 
 Rounds: interpolated between the measured N, and beyond them R(50)·(N/50)^e. Sums with N = 50 are the workload
 mnist-multinomial-sum-n50 of results/rounds/h200.csv. Gradient methods only see the sum over all workers, so e = 0. For
@@ -194,7 +194,7 @@ def costs(measured: Sequence[dict[str, Any]], kind: str) -> list[Cost]:
         )
         found.append(made)
         if last["parts"]:
-            found.append(replace(made, method=SUMMED, server=_constant(line(1)), summed=True))
+            found.append(replace(made, method=SUMMED, server=_constant(line(rows[0]["workers"])), summed=True))
     return found
 
 
@@ -204,12 +204,10 @@ def _law(points: Sequence[tuple[float, float]], e: float) -> Callable[[float], f
 
 
 def _server(rows: Sequence[dict[str, Any]]) -> Callable[[float], float]:
-    """Seconds per round as a line in N that does not fall."""
+    """Seconds per round: between measured N as measured, beyond them a line with the fitted slope, never falling."""
     N, seconds = (np.array([row[k] for row in rows]) for k in ("workers", "server"))
-    slope, start = np.polyfit(N, seconds, 1) if len(N) > 1 else (0.0, seconds[0])
-    if slope < 0:
-        slope, start = 0.0, seconds.mean()
-    return lambda n: float(max(start, 0.0) + slope * n)
+    slope = max(0.0, float(np.polyfit(N, seconds, 1)[0])) if len(N) > 1 else 0.0
+    return lambda n: float(np.interp(n, N, seconds) + slope * max(0.0, n - N[-1]))
 
 
 def _constant(x: float) -> Callable[[float], float]:

@@ -18,6 +18,8 @@ from auqadmm.methods.lowrank_schedule import ROOM
 DASHES: dict[str, Any] = {"star": "-", "tree": (0, (5, 2)), "ring": (0, (1, 1.6))}
 TITLES = {"multinomial-sum": "sums over rows (hard)", "multinomial-mean": "means over rows (easy)"}
 FEATURES = 784
+FREE = "auq-lr-free"
+WISHES = {FREE: "free server*", SUMMED: "parts summed*"}  # AUQ-LR as it is not; thin lines, trees only
 SECONDS = ((1.0, "1 s"), (60.0, "1 min"), (3600.0, "1 h"), (86400.0, "1 day"))
 
 
@@ -51,21 +53,23 @@ def _panel(axes: Any, found: Sequence[Cost], link: Link, room: float) -> None:
     axes.set_yscale("log")
     axes.axvspan(10, LAST, color="#EFEFEF", zorder=0)
     ends: list[tuple[float, str, str]] = []
-    for cost in found:
+    free = [replace(cost, method=FREE, server=lambda n: 0.0) for cost in found if cost.method == "auq-lr"]
+    for cost in [*found, *free]:
         style = _style(cost.method)
+        thin = cost.method in WISHES
         for topology, dash in DASHES.items():
-            if cost.summed and topology != "tree":  # elsewhere it hardly differs
+            if thin and topology != "tree":
                 continue
             y = np.array([time_of(n, cost, link, topology).total for n in N])
             limited = bool(cost.parts) and not cost.summed
             near = room >= N if limited else np.full(N.shape, True)
-            width = 1.2 if cost.summed else 1.9
+            width = 1.1 if thin else 1.9
             axes.plot(N[near], y[near], color=style.color, linestyle=dash, linewidth=width)
             # beyond what the server has room for: paler, since the method would keep fewer directions
             axes.plot(N[~near], y[~near], color=style.color, linestyle=dash, linewidth=width, alpha=0.45)
             if topology == "tree":
                 ends.append((y[-1], style.label, style.color))
-                if limited:
+                if limited and not thin:
                     axes.plot(N[near][-1:], y[near][-1:], marker="x", color=style.color, markersize=7, mew=2)
     axes.set_xlim(10, 1e6)
     axes.set_ylim(_lowest(found) / 2, 2e6)
@@ -84,7 +88,7 @@ def _labels(axes: Any, ends: Sequence[tuple[float, str, str]]) -> None:
     low, high = np.log10(axes.get_ylim())
     at = -np.inf
     for y, label, color in sorted(ends):
-        at = max((np.log10(y) - low) / (high - low), at + 0.048)
+        at = max(min((np.log10(y) - low) / (high - low), 0.96), at + 0.048)
         axes.annotate(
             label,
             xy=(1.0, at),
@@ -107,11 +111,11 @@ def _key(figure: Any) -> None:
     lines[1].set_label("tree, 32 children each (names at its ends)")
     limit = "room for directions ends (paler beyond)"
     lines.append(Line2D([], [], color=grey, marker="x", linestyle="", mew=2, label=limit))
-    lines.append(Line2D([], [], linestyle="", label="* parts added up on the way: not built"))
+    lines.append(Line2D([], [], linestyle="", label="* AUQ-LR as it is not: thin lines, see the text"))
     figure.legend(
         handles=[*lines, Patch(color="#EFEFEF", label="rounds measured; right of it extrapolated")],
         loc="outside lower center",
-        ncols=6,
+        ncols=3,
         fontsize=9,
     )
 
@@ -119,9 +123,7 @@ def _key(figure: Any) -> None:
 def _style(method: str) -> Any:
     from auqadmm.report.style import method_style
 
-    if method == SUMMED:
-        return replace(method_style("auq-lr"), label="AUQ-LR, summed*")
-    return method_style(method)
+    return replace(method_style("auq-lr"), label=WISHES[method]) if method in WISHES else method_style(method)
 
 
 def _room(rows: Sequence[dict[str, Any]]) -> float:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
+from scaling_model import LINKS, TOPOLOGIES, Cost, Link, costs, time_of
 
 SHOWN = (10, 1_000, 100_000, 1_000_000)
 NAMES = {
@@ -18,7 +22,13 @@ Rows = Sequence[dict[str, Any]]
 
 def tables(measured: Rows, modelled: Rows, links: Rows) -> dict[str, str]:
     """By name; docs/scaling.md holds each of them word for word."""
-    return {"measured": _measured(measured), "modelled": _modelled(modelled), "links": _links(links)}
+    return {
+        "measured": _measured(measured),
+        "modelled": _modelled(modelled),
+        "spent": _spent(modelled),
+        "wins": _wins(measured),
+        "links": _links(links),
+    }
 
 
 def _measured(rows: Rows) -> str:
@@ -69,6 +79,45 @@ def _modelled(rows: Rows) -> str:
     return _table(head, lines)
 
 
+def _spent(rows: Rows) -> str:
+    """On what a run over mobile links in a tree is spent."""
+    shares = ("compute", "server", "latency", "transfer", "parts")
+    head = ["method", "N", "rounds", *shares, "all"]
+    lines = []
+    for row in rows:
+        chosen = (row["kind"], row["link"], row["topology"]) == ("multinomial-sum", "mobile", "tree")
+        if chosen and row["method"] in ("auq-lr", "lbfgs") and row["workers"] in SHOWN:
+            times = [duration(row[k]) for k in (*shares, "seconds")]
+            lines.append([NAMES[row["method"]], _count(int(row["workers"])), f"{row['rounds']:.0f}", *times])
+    return _table(head, lines)
+
+
+def _wins(measured: Rows) -> str:
+    """The N up to which AUQ-LR is the fastest, every method in its best topology."""
+    head = ["problem", "server", *(link.name for link in LINKS)]
+    lines = []
+    for kind in dict.fromkeys(str(row["kind"]) for row in measured):
+        found = {cost.method: cost for cost in costs(measured, kind) if not cost.summed}
+        ours = found.pop("auq-lr")
+        idle = replace(ours, server=lambda N: 0.0)
+        for name, cost in (("as measured", ours), ("takes no time", idle)):
+            cells = [_reach(cost, list(found.values()), link) for link in LINKS]
+            lines.append([f"{kind.rpartition('-')[2]}s", name, *cells])
+    return _table(head, lines)
+
+
+def _reach(ours: Cost, others: Sequence[Cost], link: Link) -> str:
+    def best(cost: Cost, N: float) -> float:
+        return min(time_of(N, cost, link, topology).total for topology in TOPOLOGIES)
+
+    last = 0.0
+    for N in np.logspace(1, 6, 101):
+        if best(ours, N) >= min(best(cost, N) for cost in others):
+            break
+        last = N
+    return "never" if last == 0 else _count(int(float(f"{last:.1g}")))
+
+
 def _links(rows: Rows) -> str:
     head = ["method", "KB summed per round", "parts, KB in all", "no limit, s", "limited, s", "predicted, s"]
     free = {row["method"]: row["seconds_per_round"] for row in rows if row["mbit"] is None}
@@ -93,6 +142,6 @@ def _count(N: int) -> str:
 
 
 def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    texts = ("problem", "link", "method")
+    texts = ("problem", "link", "method", "server") if "problem" in head else ("method",)
     rule = ["---" if name in texts else "---:" for name in head]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *lines)) + "\n"

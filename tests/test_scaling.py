@@ -102,7 +102,8 @@ def test_rounds_between_and_beyond_the_measured():
     assert found["auq-lr"].rounds(10**4) == pytest.approx(100)
     assert found["lbfgs"].rounds(10**4) == pytest.approx(5)
     assert found["auq-lr"].server(1000) == pytest.approx(100)
-    assert found["auq-lr-summed"].server(1000) == pytest.approx(0.1)
+    assert [found["auq-lr"].server(N) for N in (4, 25)] == pytest.approx([0.4, 2.5])  # as measured
+    assert found["auq-lr-summed"].server(1000) == pytest.approx(0.4)
 
 
 # ------------------------------------------------------------------ files
