@@ -41,7 +41,7 @@ def execute(page: Path, capsys: Any) -> dict[str, Any]:
             # line numbers of a traceback are those of the page
             exec(compile("\n" * code.line + code.text, str(page), "exec", dont_inherit=True), names)
         elif code.kind == "bash":
-            for command in code.text.splitlines():
+            for command in code.text.replace("\\\n", " ").splitlines():
                 program, *arguments = shlex.split(command, comments=True)
                 assert program == "auqadmm", command
                 _command(arguments)

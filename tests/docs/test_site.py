@@ -139,7 +139,7 @@ def test_the_site_builds(tmp_path):
     pytest.importorskip("mkdocs", reason="needs the extra 'docs'")
     import subprocess
 
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
     text = (tmp_path / "site" / "paper-map.html").read_text()
