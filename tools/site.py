@@ -2,7 +2,7 @@
 
     places      `core/consensus.py:ConsensusADMM.step` in the paper map becomes a link to the line where it stands today
     sources     the files that are linked so become pages, with a number at every line
-    neighbours  a page outside docs/ that a page links to becomes part of the site
+    neighbours  a page or file outside docs/ that a page links to becomes part of the site
     nothing     of what a page loads comes from elsewhere, and no anchor leads nowhere: else the build fails
 
 A name that does not exist fails the build, and `make test` as well.
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "auqadmm"
 MAP = "paper-map.md"
 PLACE = re.compile(r"`([\w/]+\.py):([\w.]+)`")
-LINK = re.compile(r"\]\((?![a-z]+:)([\w./-]+\.md)((?:#[^)]*)?)\)")
+LINK = re.compile(r"\]\((?![a-z]+:)([\w./-]+\.\w+)((?:#[^)]*)?)\)")
 HOME = "repository"  # where neighbours are put
 
 
@@ -82,12 +82,12 @@ def repository_path(uri: str) -> str:
 
 
 def site_uri(path: str) -> str:
-    """Where a page of the repository lies on the site."""
+    """Where a page or file of the repository lies on the site."""
     return path.removeprefix("docs/") if path.startswith("docs/") else f"{HOME}/{path}"
 
 
 def linked(text: str, uri: str) -> Iterator[str]:
-    """The pages of the repository that a page links to."""
+    """The pages and files of the repository that a page links to."""
     folder = posixpath.dirname(repository_path(uri))
     for target, _ in LINK.findall(text):
         path = posixpath.normpath(posixpath.join(folder, target))
@@ -111,7 +111,7 @@ def moved(text: str, uri: str) -> str:
 def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File, InclusionLevel
 
-    def add(uri: str, content: str) -> Any:
+    def add(uri: str, content: str | bytes) -> Any:
         files.append(File.generated(config, uri, content=content, inclusion=InclusionLevel.NOT_IN_NAV))
         return files.get_file_from_path(uri)
 
@@ -120,7 +120,8 @@ def on_files(files: Any, config: Any) -> Any:
         page = waiting.pop()
         for path in linked(page.content_string, page.src_uri):
             if files.get_file_from_path(site_uri(path)) is None:
-                waiting.append(add(site_uri(path), (ROOT / path).read_text(encoding="utf-8")))
+                new = add(site_uri(path), (ROOT / path).read_bytes())
+                waiting += [new] if new.is_documentation_page() else []
     for file in sorted({file for file, _ in places((ROOT / "docs" / MAP).read_text(encoding="utf-8"))}):
         code = path_of(file).read_text(encoding="utf-8")
         head = f"---\ntitle: {file}\nsearch:\n  exclude: true\nhide: [toc]\n---\n\n# {file}\n\n"

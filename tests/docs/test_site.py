@@ -119,6 +119,8 @@ def test_a_place_that_is_gone_is_told(place, words):
 def test_links_of_pages_that_move():
     assert site.moved("[a](../README.md#b)", "tutorials/own-parts.md") == "[a](../README.md#b)"  # docs/README.md: none
     assert site.moved("[a](../CHANGELOG.md#b)", "index.md") == "[a](repository/CHANGELOG.md#b)"
+    assert site.moved("[a](../pyproject.toml)", "math.md") == "[a](repository/pyproject.toml)"
+    assert site.moved("![a](../images/report.png)", "tutorials/own-parts.md") == "![a](../images/report.png)"
     assert site.moved("[a](docs/math.md)", "repository/CONTRIBUTING.md") == "[a](../math.md)"
     assert site.moved("[a](https://example.org/x.md)", "index.md") == "[a](https://example.org/x.md)"
 
