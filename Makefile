@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+SITE   := $(VENV)/.site
 
-.PHONY: demo test lint types pytest format clean
+.PHONY: demo test lint types pytest format docs clean
 
 demo: $(READY)
 	$(BIN)/auqadmm demo
@@ -26,6 +27,14 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# a broken link, a missing page, a name that is gone or anything loaded from elsewhere fails; the site is in site/
+docs: $(SITE)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+$(SITE): $(READY)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
+	touch $(SITE)
+
 # torch comes first and alone: a resolver that meets only its range may choose a far larger build
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -35,4 +44,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) site

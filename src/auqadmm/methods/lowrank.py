@@ -62,6 +62,8 @@ class AUQLR:
     skip
         Weights that changed by less than this, relatively, are kept.
 
+    Notes
+    -----
     Where the problem says that features are the pixels of an image (`Problem(image=...)`), what the directions leave
     over is taken as diagonal in the basis of cosines from the second iteration on, if that fits the data better.
     """
