@@ -113,6 +113,9 @@ class OneByOne:
         self.now.parts += math.ceil(8 * sum(x.numel() for x in parts.values()) / len(self.shards))
         return parts
 
+    def peek(self, fn: Any, blocks: Any) -> Any:
+        return fn(self.shards[0], blocks[0] if isinstance(blocks, Held) else blocks)
+
     def gather(self, fn: Any, blocks: Any) -> Tensor:
         return torch.cat(self._each(fn, blocks))
 

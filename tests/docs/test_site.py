@@ -73,8 +73,14 @@ def test_rounds_are_those_of_the_page_about_them(page):
     assert len(quoted) > 3
     for workload, cells in quoted.items():
         for method, cell in cells.items():
-            rounds = measured[workload][method].split()[0]
-            assert cell.strip("*") == rounds, (workload, method)
+            cell = cell.replace("*", "")
+            if method.startswith("best of L-BFGS"):  # the name of the best one stands behind its number
+                cell, method = cell.rsplit(" ", 1)
+            expected = measured[workload][OTHER_NAMES.get(method, method)]
+            assert cell in (expected, expected.split()[0]), (workload, method)
+
+
+OTHER_NAMES = {"L-BFGS with our W": "L-BFGS+W"}
 
 
 def _table(text):
