@@ -174,10 +174,10 @@ def test_a_time_limit_that_is_too_short():
 @pytest.mark.parametrize(("method", "weak"), [("c-admm", aq.Zero()), ("c-admm", aq.L2(1e-9)), ("auto", aq.Zero())])
 def test_separable_classes_without_regularisation(method, weak):
     problem = aq.Problem(aq.Logistic(), weak, separable())
-    result = aq.solve(problem, method, max_iter=40)
+    result = aq.solve(problem, method, max_iter=20)
     assert result.diagnose(problem).findings[0].code == "unbounded"
     better = aq.Problem(aq.Logistic(), aq.L2(1e-3), separable())
-    assert "unbounded" not in aq.solve(better, method, max_iter=40, certificate_tol=1e-14).diagnose(better)
+    assert "unbounded" not in aq.solve(better, method, max_iter=20, certificate_tol=1e-14).diagnose(better)
 
 
 def test_a_linear_loss_without_a_minimum():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils.class_weight import compute_sample_weight
 
@@ -92,7 +93,7 @@ def test_constant_and_tiny_and_huge_columns(model, wine):
 def test_a_warm_start_at_the_solution_ends_at_once(model, wine):
     X, y = wine
     sites = split(y, "iid")
-    model.set_params(warm_start=True).fit(X, y, sites=sites)
+    model = clone(model).set_params(warm_start=True).fit(X, y, sites=sites)  # other tests have fitted the original
     cold, coef = np.max(model.n_iter_), model.coef_
     model.fit(X, y, sites=sites)
     assert np.max(model.n_iter_) <= 2 < cold
@@ -101,7 +102,6 @@ def test_a_warm_start_at_the_solution_ends_at_once(model, wine):
     assert np.max(model.n_iter_) <= 2
     model.fit(X[:, :5], y)  # another shape: a cold start
     assert model.coef_.shape[-1] == 5
-    model.set_params(warm_start=False)
 
 
 def test_a_warm_start_near_the_solution_helps(data):
