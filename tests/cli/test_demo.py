@@ -31,7 +31,7 @@ def test_it_ends_well_and_says_what_it_does(quick):
     assert lines[0].startswith("Fitting 2 models with 6 methods")
     assert "about ten seconds" in " ".join(lines[:2])
     assert lines[-1].startswith("Look at ")
-    for name in (*FIGURES, "summary.json", "history.csv"):
+    for name in ("report.html", *FIGURES, "summary.json", "history.csv"):
         assert str(folder / name) in result.stdout
 
 

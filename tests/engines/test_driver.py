@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -67,6 +69,24 @@ def test_it_conforms(count):
     checks = EngineSuite(lambda: InHere(count)).checks()
     for name in ("iterates ac-admm elastic-net", "iterates auq-lr image", "primitives", "warm start", "errors"):
         checks[name]()
+
+
+def test_the_slowest_worker_is_told():
+    """Worker 1 holds the block that takes its time."""
+    told = []
+    options = {"local": Sleepy(), "max_iter": 3, "callbacks": [lambda event: told.append(event.slowest)]}
+    aq.solve(problem([rows(j) for j in range(4)]), "c-admm", InHere(2), **options)
+    assert len(told) == 3
+    for name, seconds in told:
+        assert "block 2 to block 3" in name
+        assert 0.05 <= seconds < 5
+
+
+@dataclass(frozen=True)
+class Sleepy(NewtonCG):
+    def solve(self, problem, *args):
+        time.sleep(0.05 if 3 in problem.shard.index else 0)
+        return super().solve(problem, *args)
 
 
 # ------------------------------------------------------------------ versions

@@ -23,7 +23,7 @@ def line(title: str, event: Iteration, glance: Glance) -> str:
         against = f" (tolerance {number(tolerance)})" if tolerance else ""
         parts.append(f"{name} {number(value)}{against}")
     parts.append(speed(glance.rate))
-    parts += [text for text in (rest(glance), far(glance), failed(event)) if text]
+    parts += [text for text in (rest(glance), far(glance), slow(event), failed(event)) if text]
     return ", ".join(parts)
 
 
@@ -49,7 +49,7 @@ def drawing(title: str, event: Iteration, glance: Glance) -> Any:
         second.append(f"  {name} ")
         second.append(number(value), style="green" if within else "")
         second.append(f"/{number(tolerance)}" if tolerance else "", style="dim")
-    notes = "  ".join(text for text in (far(glance), failed(event)) if text)
+    notes = "  ".join(text for text in (far(glance), slow(event), failed(event)) if text)
     third = [Text(f"  {notes}", style="yellow", no_wrap=True, overflow="ellipsis")] if notes else []
     return Group(first, second, *third)
 
@@ -78,6 +78,13 @@ def far(glance: Glance) -> str:
         return ""
     name, share = glance.furthest
     return f"furthest from consensus: {clean(name)} ({share:.0%})"
+
+
+def slow(event: Iteration) -> str:
+    if event.slowest is None:
+        return ""
+    name, seconds = event.slowest
+    return f"slowest: {clean(name)}, {seconds:.2g} s"
 
 
 def failed(event: Iteration) -> str:

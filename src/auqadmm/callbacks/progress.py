@@ -168,4 +168,5 @@ def _json(event: Iteration, glance: Glance, title: str) -> str:
         values = {"title": title, **values}
     values |= {"certificate_tol": event.stopping.certificate_tol, "seconds_left": glance.left}
     values |= {"furthest_block": glance.furthest and glance.furthest[0]}
+    values |= {"slowest_worker": event.slowest and event.slowest[0]}
     return json.dumps({k: None if isinstance(x, float) and not math.isfinite(x) else x for k, x in values.items()})

@@ -30,6 +30,8 @@ from auqadmm.experiments.reference import reference
 from auqadmm.methods import KNOWN
 from auqadmm.problem import Problem
 from auqadmm.report import figures, files
+from auqadmm.report.demo import demo_report
+from auqadmm.report.page import write_page
 from auqadmm.report.style import method_style
 from auqadmm.report.tables import run_summary, versions
 
@@ -83,7 +85,7 @@ def demo(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only the results.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """Compare all methods on handwritten digits: a table, three figures, the numbers behind them.
+    """Compare all methods on handwritten digits: a table, a page, three figures, the numbers behind them.
 
     Ten workers each hold the images of one digit, the hardest way to split them, and must agree on one model: an
     elastic net that predicts the digit as a number, and a multinomial (softmax) regression. The images come with
@@ -157,6 +159,9 @@ def write_all(folder: Path, runs: list[Run], pictures: dict[str, Snapshot], abou
         title = f"Weights $W_j$ of AUQ-ADMM in iteration 2, {model}: bright where worker $j$ is certain"
         picture = figures.weight_images(snapshot.weights, IMAGE, title, classes)
         written.append(figures.save(picture, folder / f"weights-{model.replace(' ', '-')}.png"))
+    images = {model: path.read_bytes() for model, path in zip(pictures, written[1:], strict=True)}
+    page = demo_report(runs, images, {**about, "versions": versions(), "command": "auqadmm demo"})
+    written.insert(0, write_page(page, folder / "report.html"))
     summary = {"versions": versions(), **about, "runs": [run_summary(run) for run in runs]}
     written.append(files.write_summary(folder / "summary.json", summary))
     written.append(files.write_history(folder / "history.csv", runs))

@@ -147,6 +147,11 @@ class Reduce:
         """Do several processes run the loop?"""
         return getattr(self.engine, "processes", 1) > 1
 
+    def slowest(self) -> tuple[str, float] | None:
+        """The worker that computed longest since this was asked last, and its seconds, where the engine knows."""
+        asked = getattr(self.engine, "slowest", None)
+        return None if asked is None else asked()
+
     def cost(self, hvps: int) -> Cost:
         """What has travelled until now."""
         return Cost(self.traffic.rounds, self.traffic.up, self.traffic.down, hvps)

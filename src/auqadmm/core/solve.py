@@ -38,13 +38,17 @@ class Method(Protocol):
 
 @dataclass(frozen=True)
 class Iteration:
-    """What a callback sees after each iteration; returning True from it stops the run. `names`: of all blocks."""
+    """What a callback sees after each iteration; returning True from it stops the run.
+
+    `names`: of all blocks; `slowest`: the worker that computed longest and its seconds, where the engine knows.
+    """
 
     row: Row
     state: State
     stopping: Stopping
     method: str
     names: tuple[str, ...] = ()
+    slowest: tuple[str, float] | None = None
 
 
 Callback = Callable[[Iteration], Any]
@@ -135,6 +139,7 @@ class _Loop:
                 return out_of_budget(self.rows, self.stopping, Status.time_limit, f"time limit of {limit:g} s")
             with self.clock:
                 state = self.method.step(state, self.reduce)
+            slowest = self.reduce.slowest()
             if not bool(state.shared.v.isfinite().all()):
                 return Ended(
                     Status.diverged,
@@ -152,7 +157,8 @@ class _Loop:
             row = self._row(state, certificate)
             self.rows.append(row)
             self._mark(state)
-            wishes = self._heard(Iteration(row, state, self.stopping, self.method.name, self.reduce.engine.names))
+            names = self.reduce.engine.names
+            wishes = self._heard(Iteration(row, state, self.stopping, self.method.name, names, slowest))
             if converged:
                 return reached(self.done, self.stopping, certificate)
             if any(wishes):

@@ -50,6 +50,7 @@ class DriverEngine:
         self.holders: list[str] = []
         self.failure: WorkerLost | None = None
         self.calls = 0
+        self.seconds: dict[int, float] = {}  # that workers have computed
         self.versions = 0
         self.alive: weakref.WeakSet[Version] = weakref.WeakSet()
         self.setup: Known = (0, None)  # what the workers know
@@ -103,11 +104,21 @@ class DriverEngine:
     def close(self, error: BaseException | None = None) -> None:
         self.pool.close()
 
+    def slowest(self) -> tuple[str, float] | None:
+        """The worker that has computed longest since this was asked last, and its seconds."""
+        spent, self.seconds = self.seconds, {}
+        if not spent:
+            return None
+        r = max(spent, key=lambda r: spent[r])
+        return self._named([r]), spent[r]
+
     # ------------------------------------------------------------------ versions
     def _mapped(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, list[dict[str, Tensor]]]:
         new = self._new()
         answers = self._all("map", fn, self._number(blocks), shared, new.number)
-        return None if all(nothing for nothing, _ in answers) else new, [out for _, out in answers]
+        for r, (_, _, seconds) in zip(self.workers, answers, strict=True):
+            self.seconds[r] = self.seconds.get(r, 0.0) + seconds
+        return None if all(nothing for nothing, *_ in answers) else new, [out for _, out, _ in answers]
 
     def _new(self) -> Version:
         self.versions += 1

@@ -8,6 +8,7 @@ so.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -71,10 +72,11 @@ class Holder:
         del self.held, self.problem
 
     # ------------------------------------------------------------------ maps
-    def do_map(self, fn: MapFn, at: int | None, shared: Any, new: int) -> tuple[bool, dict[str, Tensor]]:
+    def do_map(self, fn: MapFn, at: int | None, shared: Any, new: int) -> tuple[bool, dict[str, Tensor], float]:
+        began = time.perf_counter()
         blocks, out = fn(self.shard, self._version(at), shared)
         self.versions[new] = blocks
-        return blocks is None, out
+        return blocks is None, out, time.perf_counter() - began
 
     def do_parts(self, fn: Callable[[Any, Any], Any], at: int | None) -> Any:
         return fn(self.shard, self._version(at))
