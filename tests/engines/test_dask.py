@@ -19,6 +19,7 @@ from auqadmm.core.reduce import WorkerLost
 from auqadmm.problem import InputError
 from auqadmm.testing import EngineSuite
 from tests.engines.driven import ENDLESS, Slow, Spoils, files, problem, python_path, reference, restarted, rows
+from tests.engines.processes import ROOT
 
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
@@ -29,10 +30,12 @@ QUIET = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "silence_l
 
 @pytest.fixture(scope="module")
 def client():
-    os.environ["PYTHONPATH"], before = python_path(), os.environ.get("PYTHONPATH", "")
-    with distributed.LocalCluster(n_workers=3, **QUIET) as cluster, distributed.Client(cluster) as found:
-        yield found
-    os.environ["PYTHONPATH"] = before
+    # processes that are spawned take over the path of this one, whatever their environment says
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", python_path())
+        patch.syspath_prepend(ROOT)
+        with distributed.LocalCluster(n_workers=3, **QUIET) as cluster, distributed.Client(cluster) as found:
+            yield found
 
 
 def test_dask_conforms(client):
