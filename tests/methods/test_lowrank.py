@@ -351,6 +351,8 @@ def test_what_cannot_work_is_refused():
         ({"memory": 1.5}, "memory must be a whole number ≥ 0"),
         ({"relaxation": 2.0}, r"relaxation must lie in \[1, 2\)"),
         ({"refresh": (0,)}, "refresh must be a whole number ≥ 1"),
+        ({"refresh": 5}, "refresh must be a tuple of iterations, got 5"),
+        ({"skip": -1}, "skip must be a number ≥ 0"),
     ):
         with pytest.raises(ValueError, match=words):
             LR(**options)

@@ -29,6 +29,7 @@ from auqadmm.core.acceleration import EPSILON, Anderson, D
 from auqadmm.core.consensus import failed_blocks, start_blocks
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Residuals, Setup, State
+from auqadmm.core.stopping import is_number
 from auqadmm.core.vstep import LowRankMetric
 from auqadmm.curvature.posterior import Posterior, second_wins, typical_curvature
 from auqadmm.methods.checks import at_least_one, relaxation, whole
@@ -82,6 +83,10 @@ class AUQLR:
         if self.rank != "auto":
             whole("rank", self.rank)  # type: ignore[arg-type]
         whole("memory", self.memory)
+        if not isinstance(self.refresh, tuple | list):
+            raise ValueError(f"refresh must be a tuple of iterations, got {self.refresh!r}.")
+        if not (is_number(self.skip) and self.skip >= 0):
+            raise ValueError(f"skip must be a number ≥ 0, got {self.skip!r}.")
         for k in self.refresh:
             at_least_one("refresh", k)
 
