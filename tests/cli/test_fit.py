@@ -1,5 +1,6 @@
 """`auqadmm fit`: what it writes, how it ends, how it goes on, and what it says."""
 
+import html
 import json
 import os
 import signal
@@ -207,3 +208,19 @@ def test_ctrl_c_keeps_the_last_iterate_and_the_run_goes_on(aq, tmp_path):
     assert done["status"] == "interrupted"
     ran = aq("fit", *parts, *MODEL, *slow, "--resume", "--max-iter", done["iterations"] + 2)
     assert json.loads(ran.out.splitlines()[0])["iteration"] == done["iterations"] + 1
+
+
+def test_a_run_that_was_too_slow_says_why_on_screen_and_page(aq, parts, tmp_path):
+    out = tmp_path / "out"
+    slow = ("--method", "c-admm", "--max-iter", "30", "--tol", "1e-12")
+    told = aq("fit", *parts, *MODEL, *slow, "--out", out)
+    assert told.code == 3
+    found = summary(out)["diagnosis"]
+    assert found
+    page = html.unescape((out / "report.html").read_text())
+    for finding in found:
+        assert finding["sentence"] in told.out
+        assert finding["setting"] in page
+    assert "Why it did not converge" in page
+    assert aq("fit", *parts, *MODEL, "--out", tmp_path / "good").code == 0
+    assert summary(tmp_path / "good")["diagnosis"] == []

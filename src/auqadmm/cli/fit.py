@@ -192,6 +192,9 @@ def tell(result: Result, summary: dict[str, Any], written: list[Path], can_resum
         markup=False,
         soft_wrap=True,
     )
+    for finding in summary["diagnosis"]:
+        text = f"{finding['sentence']} Try {finding['setting']}."
+        screen.print(visible(text), markup=False, soft_wrap=True)
     screen.print("\nWritten:")
     for path in written:
         screen.print(f"  {visible(str(path))}", markup=False, soft_wrap=True)
@@ -218,6 +221,7 @@ def summarized(
         "version": outputs.VERSION,
         "status": str(result.status),
         "message": result.message,
+        "diagnosis": [] if result.status is Status.converged else [asdict(f) for f in result.diagnose()],
         "model": chosen["kind"],
         "method": result.method,
         "iterations": result.n_iter,

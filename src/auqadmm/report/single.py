@@ -29,6 +29,7 @@ MOST_FEATURES, MOST_COLUMNS, MOST_BLOCKS, LONGEST = 200, 12, 500, 200
 def fit_report(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]], parts: Parts) -> Report:
     """The page of one run, from its summary, its rows and its model."""
     chapters = (
+        *_why(summary.get("diagnosis", ())),
         convergence(summary, history),
         workers(summary),
         coefficients(summary, parts),
@@ -49,6 +50,15 @@ def fit_report(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]],
 
 
 # ---------------------------------------------------------------------- chapters
+def _why(findings: Sequence[Mapping[str, str]]) -> tuple[Chapter, ...]:
+    """What the trace of a run that did not converge shows; nothing where there is nothing to say."""
+    if not findings:
+        return ()
+    rows = tuple((visible(found["sentence"]), visible(found["setting"])) for found in findings)
+    caption = "Read off the history and what the run left behind; the first is the first to act on."
+    return (Chapter("why", "Why it did not converge", caption, table=Table(("what was seen", "what to try"), rows)),)
+
+
 def convergence(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> Chapter:
     method = summary["method"]
     x = {name: tuple(row[name] for row in history) for name in X_AXES}
