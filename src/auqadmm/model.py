@@ -20,9 +20,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
 from auqadmm.data.tabular import Roles, Sheet
 from auqadmm.data.tabular_arrow import sheet_of
-from auqadmm.data.words import quoted
 from auqadmm.preprocessing import Encoding
 from auqadmm.problem import InputError
+from auqadmm.words import quoted
 
 KINDS = ("logistic", "elastic-net", "svm")
 

@@ -22,10 +22,10 @@ import safetensors
 import safetensors.numpy
 
 from auqadmm.data import atomic
-from auqadmm.data.words import quoted
 from auqadmm.model import KINDS, FittedModel, Parts, fitted, parts_of
 from auqadmm.preprocessing import Encoding
 from auqadmm.problem import InputError
+from auqadmm.words import quoted
 
 FORMAT, VERSION = "auqadmm model", 1
 ARRAYS, ABOUT = "model.safetensors", "model.json"

@@ -20,7 +20,6 @@ import numpy as np
 
 from auqadmm.core.result import Result
 from auqadmm.data.tabular import Coded, Roles, Sheet, read
-from auqadmm.data.words import quoted
 from auqadmm.model import Parts
 from auqadmm.preprocessing import Agreed, Settings, Summary, merge, summarize
 from auqadmm.preprocessing.encoding import Encoding
@@ -30,6 +29,7 @@ from auqadmm.problem.agreement import Exchange, alone, together
 from auqadmm.problem.ingest import RawBlock
 from auqadmm.problem.one_against_rest import OneAgainstRest
 from auqadmm.problem.rows import Loss
+from auqadmm.words import quoted
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from rich.console import Console
 
 import auqadmm as aq
 from auqadmm.callbacks import Progress
-from auqadmm.callbacks.drawing import clean, duration, speed
+from auqadmm.callbacks.drawing import duration, speed
 from auqadmm.core.trend import trend
+from auqadmm.words import visible
 from tests.problems import least_squares, multinomial, regression_blocks
 
 EVIL = "site\x1b[31m\n[bold]7[/bold]\u202e"
@@ -172,7 +173,7 @@ def test_input():
 def test_words():
     assert [duration(x) for x in (0.2, 59, 185, 7800)] == ["1 s", "59 s", "3:05", "2:10:00"]
     assert [speed(x) for x in (123.4, 2.34, 0.1)] == ["123 it/s", "2.3 it/s", "10.0 s/it"]
-    assert clean("a\tb[i]\x07") == "a\\tb[i]\\x07"
+    assert visible("a\tb[i]\x07") == "a\\tb[i]\\x07"
 
 
 def test_a_real_terminal_is_left_as_it_was():

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 import auqadmm
-from auqadmm.data.words import quoted, visible
+from auqadmm.words import quoted, visible
 from tests.cli import files
 from tests.report import browser as opened
 

@@ -10,7 +10,7 @@ from sklearn.datasets import dump_svmlight_file
 
 from auqadmm import InputError
 from auqadmm.data.tabular import Roles, read
-from auqadmm.data.words import counted, listed, quoted, visible
+from auqadmm.words import counted, listed, quoted, visible
 
 
 def values(column):

@@ -12,7 +12,7 @@ import torch
 import auqadmm as aq
 from auqadmm.core.weights import Scalar
 from auqadmm.local import LBFGS, Direct, LocalProblem, NewtonCG, Released
-from auqadmm.problem.rows import RowHessian
+from auqadmm.problem.curvature import RowHessian
 from tests.local.cases import (
     CPU,
     EVEN,

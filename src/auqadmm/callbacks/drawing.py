@@ -7,13 +7,9 @@ from typing import Any
 
 from auqadmm.callbacks.glance import Glance
 from auqadmm.core.solve import Iteration
+from auqadmm.words import visible
 
 MISSING = "–"
-
-
-def clean(text: str) -> str:
-    """Control characters, line ends and marks that turn the direction of writing, as escapes."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in str(text))
 
 
 def line(title: str, event: Iteration, glance: Glance) -> str:
@@ -77,14 +73,14 @@ def far(glance: Glance) -> str:
     if glance.furthest is None:
         return ""
     name, share = glance.furthest
-    return f"furthest from consensus: {clean(name)} ({share:.0%})"
+    return f"furthest from consensus: {visible(name)} ({share:.0%})"
 
 
 def slow(event: Iteration) -> str:
     if event.slowest is None:
         return ""
     name, seconds = event.slowest
-    return f"slowest: {clean(name)}, {seconds:.2g} s"
+    return f"slowest: {visible(name)}, {seconds:.2g} s"
 
 
 def failed(event: Iteration) -> str:
@@ -92,7 +88,7 @@ def failed(event: Iteration) -> str:
     if not names:
         return ""
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"local solve inaccurate: {clean(names[0])}{more}"
+    return f"local solve inaccurate: {visible(names[0])}{more}"
 
 
 def speed(rate: float) -> str:

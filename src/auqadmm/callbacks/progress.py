@@ -22,10 +22,11 @@ from dataclasses import asdict
 from types import TracebackType
 from typing import Any
 
-from auqadmm.callbacks.drawing import clean, drawing, line
+from auqadmm.callbacks.drawing import drawing, line
 from auqadmm.callbacks.glance import Glance, furthest
 from auqadmm.core.solve import Iteration
 from auqadmm.core.trend import Trend, excess, trend
+from auqadmm.words import visible
 
 MODES = ("auto", "plain", "json", "quiet")
 REDRAW = 0.1
@@ -59,7 +60,7 @@ class Progress:
             to = sys.stdout if mode == "json" else sys.stderr
         if not callable(getattr(to, "write", None)) and not callable(getattr(to, "print", None)):
             raise ValueError(f"Progress writes to a text file or a rich Console, got {type(to).__name__}.")
-        self.to, self.title, self.mode = to, clean(title), mode
+        self.to, self.title, self.mode = to, visible(title), mode
         self.interval, self.every = interval, every
         self._live: Any = None
         self._begin()
@@ -132,11 +133,11 @@ class Progress:
 
     def _show(self, event: Iteration, glance: Glance) -> None:
         if self._live is not None:
-            self._live.update(drawing(self.title or clean(event.method), event, glance), refresh=True)
+            self._live.update(drawing(self.title or visible(event.method), event, glance), refresh=True)
         elif self.mode == "json":
             self._write(_json(event, glance, self.title))
         else:
-            self._write(line(self.title or clean(event.method), event, glance))
+            self._write(line(self.title or visible(event.method), event, glance))
 
     def _write(self, text: str) -> None:
         file = self.to if hasattr(self.to, "write") else self.to.file

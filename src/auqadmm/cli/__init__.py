@@ -21,8 +21,8 @@ from auqadmm.cli.report import report as report_command
 from auqadmm.cli.reproduce import reproduce as reproduce_command
 from auqadmm.core.checkpoint_codec import CheckpointError
 from auqadmm.data import DataError
-from auqadmm.data.words import visible
 from auqadmm.problem import InputError, ProcessError
+from auqadmm.words import visible
 
 ABOUT = """
 Fit one convex model on data that lives in many places.

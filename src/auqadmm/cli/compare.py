@@ -11,25 +11,23 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from auqadmm.callbacks.drawing import clean
 from auqadmm.cli import options
 from auqadmm.cli.demo import one_thread
 from auqadmm.cli.errors import CommandError, writable_folder
 from auqadmm.cli.progress import Progress
+from auqadmm.cli.tables import empty_table
 from auqadmm.core.solve import Callback
-from auqadmm.data.tabular import Roles
 from auqadmm.experiments.equal_gap import DEFAULT, Comparison, Interrupted, compare
-from auqadmm.preprocessing import Settings
 from auqadmm.problem import Problem
 from auqadmm.report import equal_gap as report
 from auqadmm.report import figures, files
 from auqadmm.report.style import method_style
 from auqadmm.training import Task, prepare
+from auqadmm.words import visible
 
 EXAMPLES = """
 **Examples**
@@ -100,9 +98,8 @@ def compare_files(
         raise typer.BadParameter(f"--gap must lie between 0 and 1, got {gap:g}.")
     folder = writable_folder(out)
     task = Task(model, l1, l2, intercept, smoothing)
-    columns = (options.names(features) or None, options.names(drop), options.names(categorical))
-    roles = Roles(target, site, id, weight, *columns, task.labels)
-    settings = Settings(standardize, one_hot, drop_first, None if impute == "none" else impute, roles.categorical)
+    roles = options.roles(target, site, id, weight, features, drop, categorical, task)
+    settings = options.settings(standardize, one_hot, drop_first, impute, roles)
     prepared = prepare(files, roles, settings, intercept)
     agreed = prepared.agreed
     title = f"{model}, {agreed.rows} rows, {len(agreed.encoding.features)} features, {len(agreed.blocks)} workers"
@@ -160,26 +157,16 @@ def show(found: Comparison, title: str, written: Sequence[Path]) -> None:
     screen.print(LEGEND, style="dim", markup=False)
     for entry in found.entries:
         if entry.note and entry.at is None:
-            screen.print(clean(f"{method_style(entry.method).label}: {entry.note}"), markup=False, soft_wrap=True)
+            screen.print(visible(f"{method_style(entry.method).label}: {entry.note}"), markup=False, soft_wrap=True)
     screen.print(f"Optimum {found.best.objective:.10g} from {found.best.how}.", markup=False, soft_wrap=True)
     screen.print("\nWritten:")
     for path in written:
-        screen.print(f"  {clean(str(path))}", soft_wrap=True, markup=False)
+        screen.print(f"  {visible(str(path))}", soft_wrap=True, markup=False)
     screen.print(f"\n{report.verdict(found)}", soft_wrap=True, markup=False)
 
 
 def drawn(found: Comparison, title: str) -> Table:
-    table = Table(
-        title=Text(clean(title)),
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    for place, name in enumerate(report.HEADERS):
-        table.add_column(name, justify="left" if place in (0, len(report.HEADERS) - 1) else "right", no_wrap=True)
+    table = empty_table(visible(title), report.HEADERS)
     for cells in report.table(found):
         table.add_row(*(Text(cell, style="bold green" if cell.endswith(("*", report.WON)) else "") for cell in cells))
     return table

@@ -6,7 +6,6 @@ and writes.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -27,18 +26,17 @@ from auqadmm.cli.errors import CommandError
 from auqadmm.cli.progress import Progress
 from auqadmm.core.checkpoint import Checkpoint
 from auqadmm.core.result import Result
-from auqadmm.core.solve import Callback, Iteration
+from auqadmm.core.solve import Callback
 from auqadmm.core.state import Status
 from auqadmm.data.tabular import Roles
-from auqadmm.data.words import counted, visible
 from auqadmm.engines.world import World
-from auqadmm.preprocessing import Settings
 from auqadmm.preprocessing.merge import Agreed
 from auqadmm.problem import InputError
 from auqadmm.problem.agreement import Exchange, alone, together
 from auqadmm.report.files import finite
 from auqadmm.report.tables import versions
 from auqadmm.training import Task, model_parts, prepare, share
+from auqadmm.words import counted, visible
 
 STOPPED = 3
 
@@ -107,17 +105,8 @@ def fit(
         raise typer.BadParameter("--resume and --overwrite exclude each other.")
     options.check_usage(files, target, model, method, engine, impute, smoothing, time_limit)
     task = Task(model, l1, l2, intercept, smoothing)
-    roles = Roles(
-        target,
-        site,
-        id,
-        weight,
-        options.names(features) or None,
-        options.names(drop),
-        options.names(categorical),
-        task.labels,
-    )
-    settings = Settings(standardize, one_hot, drop_first, None if impute == "none" else impute, roles.categorical)
+    roles = options.roles(target, site, id, weight, features, drop, categorical, task)
+    settings = options.settings(standardize, one_hot, drop_first, impute, roles)
     began = time.perf_counter()
     with _place(engine) as place:
         speaks = place.rank == 0
@@ -129,8 +118,7 @@ def fit(
     if speaks and not quiet and not lines:
         _announce(agreed)
     saving = _checkpoint(folder, checkpoint_every, resume)
-    with watching(quiet or lines or not speaks, model) as shown, _sentences():
-        callbacks: list[Callback] = [*shown, *([JsonLines()] if lines and speaks else [])]
+    with watching(quiet or not speaks, lines, model) as callbacks, _sentences():
         result = solve(
             prepared.problem(task, together=place.world > 1),
             method,
@@ -158,21 +146,14 @@ def fit(
 
 # ---------------------------------------------------------------------- what is shown
 @contextmanager
-def watching(silent: bool, title: str) -> Iterator[list[Callback]]:
-    """Callbacks that show the run as it happens, on standard error."""
-    if silent:
+def watching(silent: bool, lines: bool, title: str) -> Iterator[list[Callback]]:
+    """Callbacks that show the run as it happens: for people on standard error, as lines of JSON on standard output."""
+    if silent and not lines:
         yield []
         return
-    with Progress(Console(stderr=True), title=title) as progress:
+    shown = Progress(sys.stdout, mode="json") if lines else Progress(Console(stderr=True), title=title)
+    with shown as progress:
         yield [progress]
-
-
-class JsonLines:
-    """Every iteration as a line of JSON on standard output."""
-
-    def __call__(self, event: Iteration) -> None:
-        sys.stdout.write(json.dumps(finite(asdict(event.row)), allow_nan=False) + "\n")
-        sys.stdout.flush()
 
 
 def _announce(agreed: Agreed) -> None:

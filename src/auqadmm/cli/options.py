@@ -10,9 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from auqadmm import baselines, engines, methods
-from auqadmm.data.tabular import is_table
-from auqadmm.data.words import visible
+from auqadmm.data.tabular import Roles, is_table
 from auqadmm.model import KINDS
+from auqadmm.preprocessing import Settings
+from auqadmm.training import Task
+from auqadmm.words import visible
 
 METHODS = ("auto", *methods.KNOWN, *baselines.KNOWN)
 IMPUTE = ("none", "mean")
@@ -121,6 +123,26 @@ def names(text: str) -> tuple[str, ...]:
     """a,b,c as people type it; a name with a comma in it goes in quotes, as in csv."""
     parts = next(csv.reader([text], skipinitialspace=True), [])
     return tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
+
+
+def roles(
+    target: str | None,
+    site: str | None,
+    id: str | None,
+    weight: str | None,
+    features: str,
+    drop: str,
+    categorical: str,
+    task: Task,
+) -> Roles:
+    """What each column is for."""
+    columns = (names(features) or None, names(drop), names(categorical))
+    return Roles(target, site, id, weight, *columns, task.labels)
+
+
+def settings(standardize: bool, one_hot: bool, drop_first: bool, impute: str, roles: Roles) -> Settings:
+    """What columns are made into."""
+    return Settings(standardize, one_hot, drop_first, None if impute == "none" else impute, roles.categorical)
 
 
 def check_usage(

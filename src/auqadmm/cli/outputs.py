@@ -18,11 +18,11 @@ from auqadmm.cli.errors import CommandError, writable_folder
 from auqadmm.core import checkpoint_files
 from auqadmm.core.history import History
 from auqadmm.data import atomic
-from auqadmm.data.words import listed
 from auqadmm.model import Parts
 from auqadmm.report.files import finite
 from auqadmm.report.page import page_html
 from auqadmm.report.single import fit_report
+from auqadmm.words import listed
 
 FORMAT, VERSION = "auqadmm fit", 1
 SUMMARY, HISTORY, PAGE, CHECKPOINTS = "summary.json", "history.parquet", "report.html", "checkpoints"

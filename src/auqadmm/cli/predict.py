@@ -16,8 +16,8 @@ from auqadmm import model_files
 from auqadmm.cli.errors import CommandError
 from auqadmm.data import atomic
 from auqadmm.data.tabular import Roles, is_table, read
-from auqadmm.data.words import visible
 from auqadmm.model import FittedClassifier, FittedLogisticRegression, FittedModel
+from auqadmm.words import visible
 
 EXAMPLES = """
 **Examples**

@@ -11,7 +11,7 @@ from rich.console import Console
 from auqadmm import model_files
 from auqadmm.cli import outputs
 from auqadmm.cli.errors import CommandError, writable_folder
-from auqadmm.data.words import visible
+from auqadmm.words import visible
 
 
 def report(

@@ -16,18 +16,7 @@ from auqadmm.report.tables import headers, power, table_row
 def comparison_table(model: str, runs: Sequence[Run]) -> Table:
     """All methods on one model; the fewest iterations to each gap in bold."""
     rows = [table_row(run) for run in runs]
-    table = Table(
-        title=f"{model[:1].upper()}{model[1:]}",
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-    names = headers()
-    for place, name in enumerate(names):
-        table.add_column(name, justify="left" if place in (0, len(names) - 1) else "right", no_wrap=True)
+    table = empty_table(f"{model[:1].upper()}{model[1:]}", headers())
     fewest = [
         min((k for k in column if k is not None), default=None)
         for column in zip(*(r.iterations for r in rows), strict=True)
@@ -38,6 +27,22 @@ def comparison_table(model: str, runs: Sequence[Run]) -> Table:
             if k is not None and k == least:
                 cells[place].stylize("bold green")
         table.add_row(*cells)
+    return table
+
+
+def empty_table(title: str, names: Sequence[str]) -> Table:
+    """Columns of numbers between a name and a remark."""
+    table = Table(
+        title=Text(title),
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for place, name in enumerate(names):
+        table.add_column(name, justify="left" if place in (0, len(names) - 1) else "right", no_wrap=True)
     return table
 
 

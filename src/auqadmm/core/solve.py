@@ -19,6 +19,7 @@ from auqadmm.core.certificate import Certificate, Certifier
 from auqadmm.core.checkpoint import Keeper, Saved
 from auqadmm.core.ending import Ended, count, left, out_of_budget, reached
 from auqadmm.core.evidence import collect
+from auqadmm.core.health import not_finite
 from auqadmm.core.history import Clock, History, Row
 from auqadmm.core.reduce import Reduce, WorkerLost
 from auqadmm.core.result import Result
@@ -126,7 +127,7 @@ class _Loop:
         while True:
             assert self.at is not None
             state = self.at.state
-            if (broken := self._broken(state)) is not None:
+            if (broken := not_finite(state, self.reduce, self.done + 1)) is not None:
                 return broken
             if who := self.asked.signal:
                 message = f"Stopped by {who} after {count(self.done)}; v is the last complete iterate."
@@ -268,19 +269,6 @@ class _Loop:
             failed_blocks=tuple(names[j] for j in shared.failed_blocks),
         )
 
-    def _broken(self, state: State) -> Ended | None:
-        """NaN or infinity in a block's state: name the block and the step."""
-        if state.shared.not_finite == 0:
-            return None
-        codes = self.reduce.gather(_health, state.blocks)
-        j = int(codes.argmax())  # the local solve may overflow although all it is made of is finite: code 0
-        step = {0: "local solve (u-step)", 1: "local solve (u-step)", 2: "weights", 3: "multiplier"}[int(codes[j])]
-        return Ended(
-            Status.diverged,
-            f"The {step} of {self.reduce.engine.names[j]} gave NaN or infinity in iteration {self.done + 1}; "
-            "v is the iterate before it. Rescale that block's features or lower the penalty.",
-        )
-
     # ------------------------------------------------------------------ the end
     def result(self, ended: Ended, more: str = "") -> Result:
         state = None if self.at is None else self.at.state
@@ -308,13 +296,3 @@ def _lam(shard: Any, blocks: Blocks) -> Tensor:
 
 def _weights(shard: Any, blocks: Blocks, shared: Any) -> tuple[Any, dict[str, Tensor]]:
     return blocks.W, {}
-
-
-def _health(shard: Any, blocks: Blocks) -> Tensor:
-    """Per block: 0 healthy, 1 local solve, 2 weights, 3 multiplier not finite (B,)."""
-    grad = shard.linearize(blocks.u).grad
-    bad = [~x.isfinite().flatten(1).all(1) for x in (blocks.u + grad, blocks.W.diagonal(), blocks.lam)]
-    # weights spoil the local solve, and so does a spoiled multiplier: blame the cause
-    code = bad[0] * 1
-    code = torch.where(bad[2], torch.full_like(code, 3), code)
-    return torch.where(bad[1], torch.full_like(code, 2), code)

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from auqadmm.data.words import listed, quoted
 from auqadmm.problem import InputError
+from auqadmm.words import listed, quoted
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ import scipy.sparse
 
 from auqadmm.data import tabular
 from auqadmm.data.tabular import Coded, Roles, Sheet
-from auqadmm.data.words import listed, quoted
 from auqadmm.problem import InputError
+from auqadmm.words import listed, quoted
 
 LARGEST_INDEX = 10_000_000
 LONGEST_LINE = 1 << 24

@@ -11,8 +11,8 @@ import pyarrow.types as kinds
 
 from auqadmm.data import tabular
 from auqadmm.data.tabular import Coded, Roles, Sheet
-from auqadmm.data.words import quoted
 from auqadmm.problem import InputError
+from auqadmm.words import quoted
 
 
 def sheet_of(source: str, table: pa.Table, features: list[str], roles: Roles) -> Sheet:

@@ -11,8 +11,8 @@ import pyarrow.csv
 from auqadmm.data import tabular
 from auqadmm.data.tabular import Roles, Sheet
 from auqadmm.data.tabular_arrow import sheet_of
-from auqadmm.data.words import quoted
 from auqadmm.problem import InputError
+from auqadmm.words import quoted
 
 BLOCK = 1 << 24
 MISSING = ["", "NA", "N/A", "#N/A", "NaN", "nan", "-nan", "-NaN", "null", "NULL", "<NA>"]

@@ -10,8 +10,8 @@ import pyarrow.parquet
 from auqadmm.data import tabular
 from auqadmm.data.tabular import Roles, Sheet
 from auqadmm.data.tabular_arrow import sheet_of
-from auqadmm.data.words import quoted
 from auqadmm.problem import InputError
+from auqadmm.words import quoted
 
 
 def read_parquet(path: Path, roles: Roles) -> Sheet:

@@ -26,7 +26,8 @@ from auqadmm.estimators import blocks, checks
 from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.elastic_net import centred
 from auqadmm.estimators.fitting import Scaled, Settings, Task, report
-from auqadmm.problem.rows import Curvature, DiagonalCurvature, RowLoss
+from auqadmm.problem.curvature import Curvature, DiagonalCurvature
+from auqadmm.problem.rows import RowLoss
 
 
 @dataclass(frozen=True)

@@ -75,28 +75,30 @@ class NewtonCG:
         return descend(self, problem, u0, reference, self.max_iter)
 
     def step(self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: Any) -> Step:
-        """One Newton step of the active blocks; the state is the last point, where the next will ask for it.
-
-        Direction, unit step and arrival go to a GPU at one go, in the hope that the system takes no more steps than
-        last time and the unit step is good. It mostly is.
-        """
-        run, key = problem.shard.programs, (NewtonCG, look.round)
-        system, way = run(_begin, problem, here, state, look.active, goal)
-        steps = min(run.notes.get(key, FIRST), self.max_cg) if run.active else 1
+        """One Newton step of the active blocks; the state is the last point, where the next will ask for it."""
+        run = problem.shard.programs
         last = here.point if here.u.shape[2] == 1 else None  # what `averaged` will look back to
-        while True:
+        system, way = run(_begin, problem, here, state, look.active, goal)
+        if run.active:
+            return self._leap(problem, here, look, goal, system, way, last)
+        while way.open.any():
+            way = _advance(way, system, problem, self.max_cg)
+        return searched(problem, here, look, _descending(here, system, way), way.hvps, last)
+
+    def _leap(
+        self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, system: System, way: Way, last: Any
+    ) -> Step:
+        """On a GPU direction, unit step and arrival go at one go, in the hope that the system takes no more steps than
+        the last one of its kind and the unit step is good. It mostly is."""
+        run, kind = problem.shard.programs, (NewtonCG, look.round)
+        steps = min(run.notes.get(kind, FIRST), self.max_cg)
+        short = True
+        while short:
             way = run.repeat(_advance, steps, way, system, problem, self.max_cg)
-            if not run.active:
-                if way.open.any():
-                    continue
-                P = _descending(here, system, way)
-                return searched(problem, here, look, P, way.hvps, last)
             leap = run(_arrive, problem, here, system, way, look.active, look.alive, look.checked, goal)
             needed, short, further, undo, active, doubt = leap.told.tolist()
             steps = max(2, needed // 4)
-            if not short:
-                break
-        run.notes[key] = needed
+        run.notes[kind] = needed
         if further or undo:
             return searched(problem, here, look, leap.P, way.hvps, last)
         return Step(leap.there, leap.moved, way.hvps, last, look=replace(leap.look, told=(active, doubt)))

@@ -18,7 +18,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from auqadmm.problem.rows import Curvature, DiagonalCurvature, Point, RowPoint
+from auqadmm.problem.curvature import Curvature, DiagonalCurvature
+from auqadmm.problem.rows import Point, RowPoint
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,8 +15,8 @@ import scipy.sparse
 from auqadmm.data.tabular import Coded, Sheet, refuse_row
 from auqadmm.data.tabular_arrays import widened
 from auqadmm.data.tabular_arrow import not_a_number
-from auqadmm.data.words import listed, quoted
 from auqadmm.problem import InputError
+from auqadmm.words import listed, quoted
 
 # one-hot features are mostly zeros: below this share of entries the matrix stays sparse
 DENSE = 0.25

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from auqadmm.data.words import listed, quoted
 from auqadmm.preprocessing.encoding import Column, Encoding
 from auqadmm.preprocessing.summary import MOST_CLASSES, Settings, Summary
 from auqadmm.problem import InputError
+from auqadmm.words import listed, quoted
 
 
 @dataclass(frozen=True)

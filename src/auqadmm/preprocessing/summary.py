@@ -16,8 +16,8 @@ import numpy as np
 
 from auqadmm.data.tabular import Coded, Sheet, refuse_row
 from auqadmm.data.tabular_arrow import not_a_number
-from auqadmm.data.words import quoted
 from auqadmm.problem import InputError
+from auqadmm.words import quoted
 
 MOST_LEVELS = 1000
 MOST_CLASSES = 1000

@@ -24,8 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from auqadmm.problem.curvature import Curvature, DiagonalCurvature, SoftmaxCurvature
 from auqadmm.problem.ingest import InputError
-from auqadmm.problem.rows import Curvature, DiagonalCurvature, RowLoss, SoftmaxCurvature
+from auqadmm.problem.rows import RowLoss
 
 
 @dataclass(frozen=True)

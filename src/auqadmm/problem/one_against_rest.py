@@ -15,7 +15,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from auqadmm.problem.rows import Curvature, DiagonalCurvature, RowLoss
+from auqadmm.problem.curvature import Curvature, DiagonalCurvature
+from auqadmm.problem.rows import RowLoss
 
 
 @dataclass(frozen=True)

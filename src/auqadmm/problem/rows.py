@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from auqadmm.problem.curvature import Curvature, RowHessian, RowModel, times
 from auqadmm.problem.ingest import InputError
 
 if TYPE_CHECKING:
-    from auqadmm.problem.design import Design
     from auqadmm.problem.shard import Shard
 
 REDUCTIONS = ("sum", "mean", "pooled")
@@ -128,91 +128,6 @@ class Loss(ABC):
         """Every f_j and its derivatives at u (B, m, C)."""
 
 
-class Curvature(Protocol):
-    """φ''(z_i) of every row, a C×C matrix each, never formed."""
-
-    def apply(self, P: Tensor) -> Tensor:
-        """φ''(z_i) P_i for P (R, C) or (R, C, k)."""
-        ...
-
-    def diagonal(self) -> Tensor:
-        """(R, C)."""
-        ...
-
-    def total(self, design: Design, a: Tensor) -> Tensor:
-        """Σ_i a_i φ''(z_i) over the rows of each block, (B, C, C)."""
-        ...
-
-    def weighted(self, c: Tensor) -> Curvature:
-        """c_i φ''(z_i), with c (R,); exactly 0 where c_i is."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class DiagonalCurvature:
-    """φ'' with h (R, C) on the diagonal: every loss of one column."""
-
-    h: Tensor
-
-    def apply(self, P: Tensor) -> Tensor:
-        return _beside(self.h, P) * P
-
-    def diagonal(self) -> Tensor:
-        return self.h
-
-    def total(self, design: Design, a: Tensor) -> Tensor:
-        return torch.diag_embed(design.sum_rows(a[:, None] * self.h))
-
-    def weighted(self, c: Tensor) -> DiagonalCurvature:
-        return DiagonalCurvature(_times(c, self.h))
-
-
-@dataclass(frozen=True, eq=False)
-class SoftmaxCurvature:
-    """φ'' = diag(q) − qpᵀ, with the probabilities p (R, C), and q = p times the weight of a row (p itself: None)."""
-
-    p: Tensor
-    q: Tensor | None = None
-
-    def apply(self, P: Tensor) -> Tensor:
-        p = _beside(self.p, P)
-        q = p if self.q is None else _beside(self.q, P)
-        return q * (P - (p * P).sum(1, keepdim=True))
-
-    def diagonal(self) -> Tensor:
-        return (self.p if self.q is None else self.q) * (1 - self.p)
-
-    def total(self, design: Design, a: Tensor) -> Tensor:
-        weighted = a[:, None] * (self.p if self.q is None else self.q)
-        return torch.diag_embed(design.sum_rows(weighted)) - design.inner(weighted, self.p)
-
-    def weighted(self, c: Tensor) -> SoftmaxCurvature:
-        return SoftmaxCurvature(self.p, _times(c, self.p if self.q is None else self.q))
-
-
-@dataclass(frozen=True, eq=False)
-class RowHessian:
-    """∇²f_j[P] = Xᵀ(c φ'' XP): the curvature carries the weights of rows."""
-
-    design: Design
-    curvature: Curvature
-
-    def hvp(self, P: Tensor) -> Tensor:
-        return self.design.adjoint(self.curvature.apply(self.design.forward(P)))
-
-    def diagonal(self) -> Tensor:
-        return self.design.adjoint_squared(self.curvature.diagonal())
-
-
-@dataclass(frozen=True, eq=False)
-class RowModel:
-    """∇²f_j as Σ_i x_ix_iᵀ ⊗ S_i: w_i = tr S_i (R,), Σ|x_i|²w_i (B,) and Σ|x_i|²S_i (B, C, C)."""
-
-    trace: Tensor
-    energy: Tensor
-    S: Tensor
-
-
 @dataclass(frozen=True, kw_only=True)
 class RowLoss(Loss):
     """A loss of the logits, row by row. Subclasses write φ, φ', φ'' and φ* for flat rows.
@@ -313,7 +228,7 @@ class RowPoint(Point):
 
     def _weigh(self, x: Tensor) -> Tensor:
         """c_i x_i; a row of weight 0 adds exactly 0, even where its x_i is infinite."""
-        return _times(self.shard.row_weight, x)
+        return times(self.shard.row_weight, x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,14 +244,3 @@ class RowLine(Line):
         u = start.u + t[:, None, None] * self.P
         t_row = t[start.shard.design.block_of_row, None]
         return RowPoint(start.loss, start.shard, u, start.z + t_row * self.XP)
-
-
-def _times(c: Tensor, x: Tensor) -> Tensor:
-    """c_i x_i, and 0 where c_i is 0, whatever x_i."""
-    c = _beside(c, x)
-    return torch.where(c == 0, 0.0, c * x)
-
-
-def _beside(x: Tensor, like: Tensor) -> Tensor:
-    """x with trailing axes of length 1, to multiply `like`."""
-    return x.reshape(x.shape + (1,) * (like.ndim - x.ndim))

@@ -19,18 +19,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from auqadmm.experiments.results import Line
-from auqadmm.report.style import RC, method_style
+from auqadmm.report.style import COSTS, RC, method_style
 
 # below this a gap is the rounding of the optimum
 SMALLEST = 1e-11
 MARKERS = 7
 DATASETS = {"mnist": "MNIST", "svhn": "SVHN", "cifar10": "CIFAR-10", "digits": "Digits"}
 READING = {"mean": "means over rows", "sum": "sums over rows"}
-X_AXES = {
-    "iteration": "iterations",
-    "bytes": "bytes sent and received per worker",
-    "seconds": "seconds of computing",
-}
+X_AXES = {name: COSTS[name] for name in ("iteration", "bytes", "seconds")}
 Y_AXES = {
     "gap": "relative objective gap",
     "objective": "objective",

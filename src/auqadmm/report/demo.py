@@ -7,15 +7,9 @@ from typing import Any
 
 from auqadmm.experiments.compare import Run
 from auqadmm.report.content import Chapter, Curve, Panel, Picture, Report, Table
-from auqadmm.report.style import method_style
+from auqadmm.report.style import COSTS, method_style
 from auqadmm.report.tables import headers, table_row
 
-X_AXES = {
-    "iteration": "iterations",
-    "rounds": "rounds",
-    "bytes": "bytes sent and received per worker",
-    "seconds": "seconds of computing",
-}
 FLOOR = 1e-10  # below it, the optimum that gaps are measured against is not known
 
 
@@ -58,7 +52,7 @@ def _panel(title: str, runs: Sequence[Run], key: str, words: str) -> Panel:
     curves = []
     for run in runs:
         history = run.result.history
-        x = {name: tuple(history.column(name)) for name in X_AXES}
+        x = {name: tuple(history.column(name)) for name in COSTS}
         y = tuple(map(float, run.gaps)) if key == "gap" else tuple(history.column("kkt"))
         curves.append(Curve(run.method, method_style(run.method).label, x, {key: y}))
-    return Panel(title, tuple(curves), X_AXES, {key: words}, ("iteration", "rounds"), (key,), {key: FLOOR})
+    return Panel(title, tuple(curves), COSTS, {key: words}, ("iteration", "rounds"), (key,), {key: FLOOR})

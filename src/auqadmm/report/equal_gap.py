@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from auqadmm.experiments.equal_gap import COUNTED, Comparison, Entry, curve
-from auqadmm.report.style import RC, method_style
+from auqadmm.report.style import COSTS, RC, method_style
 from auqadmm.report.tables import MISSING, power, versions
 
-AXES = {"rounds": "rounds", "bytes": "bytes sent and received per worker"}
+AXES = {name: COSTS[name] for name in ("rounds", "bytes")}
 HEADERS = ("\nmethod", "\nit.", "\nrounds", "\nbytes", "Hessian\nproducts", "\nseconds", "\nresult")
 COLUMNS = ("method", "status", "iterations", *COUNTED, "gap", "best_in", "note")
 WON = " ◀"

@@ -11,18 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from auqadmm.data.words import counted, quoted, visible
 from auqadmm.model import Parts
 from auqadmm.report.content import Chapter, Curve, Panel, Report, Table
-from auqadmm.report.style import method_style
+from auqadmm.report.style import COSTS, method_style
 from auqadmm.training import raw_coefficients
+from auqadmm.words import counted, quoted, visible
 
-X_AXES = {
-    "iteration": "iterations",
-    "rounds": "rounds",
-    "bytes": "bytes sent and received per worker",
-    "seconds": "seconds of computing",
-}
 MOST_FEATURES, MOST_COLUMNS, MOST_BLOCKS, LONGEST = 200, 12, 500, 200
 
 
@@ -61,7 +55,7 @@ def _why(findings: Sequence[Mapping[str, str]]) -> tuple[Chapter, ...]:
 
 def convergence(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> Chapter:
     method = summary["method"]
-    x = {name: tuple(row[name] for row in history) for name in X_AXES}
+    x = {name: tuple(row[name] for row in history) for name in COSTS}
 
     def column(name: str) -> tuple[float | None, ...]:
         return tuple(row[name] for row in history)
@@ -74,14 +68,14 @@ def convergence(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]]
         Panel(
             "Objective",
             (Curve(method, label, x, {"above": above, "objective": objective}),),
-            X_AXES,
+            COSTS,
             {"above": "objective − lowest seen", "objective": "objective"},
             log_y=("above",),
         ),
         Panel(
             "Optimality",
             (Curve(method, label, x, {"kkt": column("kkt")}),),
-            X_AXES,
+            COSTS,
             {"kkt": "KKT residual"},
             (),
             ("kkt",),
@@ -92,7 +86,7 @@ def convergence(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]]
         for name in ("primal", "dual"):
             curves.append(Curve(name, f"{name} residual", x, {"r": column(f"{name}_residual")}))
             curves.append(Curve(name, f"{name} tolerance", x, {"r": column(f"eps_{name}")}))
-        panels.append(Panel("Residuals", tuple(curves), X_AXES, {"r": "residual"}, (), ("r",)))
+        panels.append(Panel("Residuals", tuple(curves), COSTS, {"r": "residual"}, (), ("r",)))
     certificate = summary["certificate"]
     return Chapter(
         "convergence",

@@ -79,3 +79,12 @@ RC: Any = {
     "lines.markersize": 6,
     "image.cmap": "viridis",
 }
+
+
+# what a run can be drawn against, in words
+COSTS = {
+    "iteration": "iterations",
+    "rounds": "rounds",
+    "bytes": "bytes sent and received per worker",
+    "seconds": "seconds of computing",
+}

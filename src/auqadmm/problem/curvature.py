@@ -1,0 +1,114 @@
+"""φ''(z_i) of every row, a C×C matrix each that is never formed, and the Hessians that are made of them (S1).
+
+    ∇²f_j[P] = Σ_i x_i (c_i φ''(z_i) Pᵀx_i)ᵀ
+
+Shapes: B blocks, R flat rows (padding included), m features, C columns, k right-hand sides; P (R, C) or (R, C, k),
+c (R,).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from auqadmm.problem.design import Design
+
+
+class Curvature(Protocol):
+    """φ''(z_i) of every row, a C×C matrix each, never formed."""
+
+    def apply(self, P: Tensor) -> Tensor:
+        """φ''(z_i) P_i for P (R, C) or (R, C, k)."""
+        ...
+
+    def diagonal(self) -> Tensor:
+        """(R, C)."""
+        ...
+
+    def total(self, design: Design, a: Tensor) -> Tensor:
+        """Σ_i a_i φ''(z_i) over the rows of each block, (B, C, C)."""
+        ...
+
+    def weighted(self, c: Tensor) -> Curvature:
+        """c_i φ''(z_i), with c (R,); exactly 0 where c_i is."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class DiagonalCurvature:
+    """φ'' with h (R, C) on the diagonal: every loss of one column."""
+
+    h: Tensor
+
+    def apply(self, P: Tensor) -> Tensor:
+        return beside(self.h, P) * P
+
+    def diagonal(self) -> Tensor:
+        return self.h
+
+    def total(self, design: Design, a: Tensor) -> Tensor:
+        return torch.diag_embed(design.sum_rows(a[:, None] * self.h))
+
+    def weighted(self, c: Tensor) -> DiagonalCurvature:
+        return DiagonalCurvature(times(c, self.h))
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxCurvature:
+    """φ'' = diag(q) − qpᵀ, with the probabilities p (R, C), and q = p times the weight of a row (p itself: None)."""
+
+    p: Tensor
+    q: Tensor | None = None
+
+    def apply(self, P: Tensor) -> Tensor:
+        p = beside(self.p, P)
+        q = p if self.q is None else beside(self.q, P)
+        return q * (P - (p * P).sum(1, keepdim=True))
+
+    def diagonal(self) -> Tensor:
+        return (self.p if self.q is None else self.q) * (1 - self.p)
+
+    def total(self, design: Design, a: Tensor) -> Tensor:
+        weighted = a[:, None] * (self.p if self.q is None else self.q)
+        return torch.diag_embed(design.sum_rows(weighted)) - design.inner(weighted, self.p)
+
+    def weighted(self, c: Tensor) -> SoftmaxCurvature:
+        return SoftmaxCurvature(self.p, times(c, self.p if self.q is None else self.q))
+
+
+@dataclass(frozen=True, eq=False)
+class RowHessian:
+    """∇²f_j[P] = Xᵀ(c φ'' XP): the curvature carries the weights of rows."""
+
+    design: Design
+    curvature: Curvature
+
+    def hvp(self, P: Tensor) -> Tensor:
+        return self.design.adjoint(self.curvature.apply(self.design.forward(P)))
+
+    def diagonal(self) -> Tensor:
+        return self.design.adjoint_squared(self.curvature.diagonal())
+
+
+@dataclass(frozen=True, eq=False)
+class RowModel:
+    """∇²f_j as Σ_i x_ix_iᵀ ⊗ S_i: w_i = tr S_i (R,), Σ|x_i|²w_i (B,) and Σ|x_i|²S_i (B, C, C)."""
+
+    trace: Tensor
+    energy: Tensor
+    S: Tensor
+
+
+def times(c: Tensor, x: Tensor) -> Tensor:
+    """c_i x_i, and 0 where c_i is 0, whatever x_i."""
+    c = beside(c, x)
+    return torch.where(c == 0, 0.0, c * x)
+
+
+def beside(x: Tensor, like: Tensor) -> Tensor:
+    """x with trailing axes of length 1, to multiply `like`."""
+    return x.reshape(x.shape + (1,) * (like.ndim - x.ndim))
