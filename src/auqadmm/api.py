@@ -186,7 +186,7 @@ def _opened(engine: Any, problem: Problem, dtype: torch.dtype, device: torch.dev
 
 def _local_solver(name: Any, reduce: Reduce) -> Any:
     if isinstance(name, str) and name == "auto":
-        name = "direct" if reduce.every(local.direct_suits) else "newton-cg"
+        name = "direct" if reduce.every(local.direct_suits) else "mixed"
     return local.resolve(name)
 
 

@@ -19,8 +19,8 @@ from auqadmm.core.checkpoint_codec import Registry
 from auqadmm.core.checkpoint_identity import Identity, describe
 from auqadmm.core.reduce import Reduce
 from auqadmm.curvature.posterior import Posterior
-from auqadmm.local import direct
-from auqadmm.local.lbfgs import Pairs
+from auqadmm.local import direct, lbfgs, newton_cg, trail
+from auqadmm.local.pairs import Pairs
 from auqadmm.methods.lowrank_round import Directive
 from auqadmm.methods.lowrank_server import Heard, Server
 from auqadmm.problem.design import DensePiece
@@ -47,6 +47,9 @@ REGISTRY = Registry(
         "direct.Factors": direct.Factors,
         "direct.Tall": direct.Tall,
         "direct.Wide": direct.Wide,
+        "local.lbfgs.Memory": lbfgs.Memory,
+        "local.newton-cg.Memory": newton_cg.Memory,
+        "local.Trail": trail.Trail,
         "Pairs": Pairs,
         "Elastic": objective.Elastic,
         "Point": objective.Point,

@@ -133,7 +133,7 @@ MISMATCHES = {
         lambda folder: resume(folder, method=aq.methods.AUQLR(rank=3)),
         r"its method is AUQLR\(rank='auto'.*here AUQLR\(rank=3",
     ),
-    "local": (lambda folder: resume(folder, local=aq.local.NewtonCG(max_cg=3)), "its local is .*max_cg=250"),
+    "local": (lambda folder: resume(folder, local=aq.local.NewtonCG(max_cg=3)), "its local is .*Mixed"),
     "dtype": (lambda folder: resume(folder, dtype="float32"), "its dtype is torch.float64, here torch.float32"),
     "seed": (lambda folder: resume(folder, seed=1), "its seed is 0, here 1"),
     "start": (lambda folder: resume(folder, start="random"), "its start is 'zeros', here 'random'"),

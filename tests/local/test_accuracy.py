@@ -13,6 +13,7 @@ import auqadmm as aq
 from auqadmm.core.weights import Scalar
 from auqadmm.local import LBFGS, Direct, LocalProblem, NewtonCG, Released
 from auqadmm.problem.curvature import RowHessian
+from auqadmm.problem.rows import RowPoint
 from tests.local.cases import (
     CPU,
     EVEN,
@@ -121,11 +122,16 @@ def test_newton_is_superlinear():
 # ------------------------------------------------------------------ cost
 @pytest.mark.parametrize("loss", ["LeastSquares", "Multinomial", "Huber"])
 @pytest.mark.parametrize("solver", EXACT[1:], ids=ids)
-def test_hessian_vector_products_are_counted(solver, loss, monkeypatch):
-    """Of a block on its own, every product is its own; among others, it never pays for them."""
+def test_products_are_counted(solver, loss, monkeypatch):
+    """Of a block on its own, every product is its own; among others, it never pays for them.
+
+    A product is one with the Hessian, or a step of L-BFGS, which reads X as often.
+    """
     calls = []
-    plain = RowHessian.hvp
+    plain, ray = RowHessian.hvp, RowPoint.line
     monkeypatch.setattr(RowHessian, "hvp", lambda self, P: calls.append(1) or plain(self, P))
+    if isinstance(solver, LBFGS):
+        monkeypatch.setattr(RowPoint, "line", lambda self, P: calls.append(1) or ray(self, P))
     problem = problem_of(loss, UNEVEN)
     local = local_problem(problem.shard(torch.float64, CPU), "scalar")
     u0 = start_of(local.shard)

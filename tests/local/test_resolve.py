@@ -8,7 +8,7 @@ import torch
 
 import auqadmm as aq
 import auqadmm.local as local
-from auqadmm.local import LBFGS, Direct, NewtonCG, Released, resolve
+from auqadmm.local import LBFGS, Direct, Mixed, NewtonCG, Released, resolve
 from tests.local.cases import CPU, UNEVEN, problem_of, shard_of, sparse
 
 
@@ -17,6 +17,7 @@ def test_names_and_objects():
     assert resolve("direct", shard) == Direct()
     assert resolve("newton-cg", shard) == NewtonCG()
     assert resolve("lbfgs", shard) == LBFGS()
+    assert resolve("mixed", shard) == Mixed()
     assert resolve("released", shard) == Released()
     mine = NewtonCG(tol=1e-3)
     assert resolve(mine, shard) is mine
@@ -24,9 +25,9 @@ def test_names_and_objects():
 
 def test_auto_is_direct_where_it_applies():
     assert resolve("auto", shard_of("LeastSquares", UNEVEN)) == Direct()
-    assert resolve("auto", shard_of("Multinomial")) == NewtonCG()
-    assert resolve("auto", shard_of("Huber")) == NewtonCG()
-    assert resolve("auto", sparse(problem_of("LeastSquares")).shard(torch.float64, CPU)) == NewtonCG()
+    assert resolve("auto", shard_of("Multinomial")) == Mixed()
+    assert resolve("auto", shard_of("Huber")) == Mixed()
+    assert resolve("auto", sparse(problem_of("LeastSquares")).shard(torch.float64, CPU)) == Mixed()
 
 
 def test_auto_avoids_factors_that_are_too_large(monkeypatch):
@@ -38,10 +39,10 @@ def test_auto_avoids_factors_that_are_too_large(monkeypatch):
         return aq.Problem(aq.LeastSquares(), aq.Zero(), blocks).shard(torch.float64, CPU)
 
     assert resolve("auto", shard(6)) == Direct()
-    assert resolve("auto", shard(8)) == NewtonCG()
+    assert resolve("auto", shard(8)) == Mixed()
 
 
 @pytest.mark.parametrize("wrong", ["newton", "Direct", "", 3, None])
 def test_unknown_names_list_the_known_ones(wrong):
-    with pytest.raises(ValueError, match="'auto', 'direct', 'newton-cg', 'lbfgs', 'released'"):
+    with pytest.raises(ValueError, match="'auto', 'direct', 'newton-cg', 'lbfgs', 'mixed', 'released'"):
         resolve(wrong, shard_of("LeastSquares"))

@@ -35,7 +35,7 @@ from auqadmm.baselines.objective import (
 )
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Setup, State
-from auqadmm.local.lbfgs import Pairs
+from auqadmm.local.pairs import Pairs
 from auqadmm.methods.checks import at_least_one
 
 

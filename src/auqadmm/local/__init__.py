@@ -2,7 +2,8 @@
 
 Direct      quadratic losses, dense blocks: a factorisation kept while the weights stay the same
 NewtonCG    any loss, any blocks: truncated Newton
-LBFGS       any loss, any blocks: no Hessian needed
+LBFGS       any loss, any blocks: learns from one u-step for the next
+Mixed       LBFGS where it pays, NewtonCG elsewhere
 Released    what the paper's released code does: a fixed amount of L-BFGS with a tiny step
 """
 
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from auqadmm.local.base import LocalProblem, LocalSolution, LocalSolver
 from auqadmm.local.direct import Direct
 from auqadmm.local.lbfgs import LBFGS
+from auqadmm.local.mixed import Mixed
 from auqadmm.local.newton_cg import NewtonCG
 from auqadmm.local.released import Released
 from auqadmm.problem.design import DensePiece
@@ -24,6 +26,7 @@ __all__ = [
     "LocalProblem",
     "LocalSolution",
     "LocalSolver",
+    "Mixed",
     "NewtonCG",
     "Released",
     "direct_suits",
@@ -37,12 +40,13 @@ SOLVERS: dict[str, Callable[[], LocalSolver]] = {
     "direct": Direct,
     "newton-cg": NewtonCG,
     "lbfgs": LBFGS,
+    "mixed": Mixed,
     "released": Released,
 }
 
 
 def resolve(solver: str | LocalSolver, shard: Shard | None = None) -> LocalSolver:
-    """A solver from its name; `"auto"` takes `Direct` where it suits the shard, else `NewtonCG`."""
+    """A solver from its name; `"auto"` takes `Direct` where it suits the shard, else `Mixed`."""
     if isinstance(solver, type) and solver in SOLVERS.values():
         return solver()
     if not isinstance(solver, str):
@@ -50,7 +54,7 @@ def resolve(solver: str | LocalSolver, shard: Shard | None = None) -> LocalSolve
             raise ValueError(f"local must be {_known()} or a local solver object; got {type(solver).__name__}.")
         return solver
     if solver == "auto":
-        return Direct() if shard is not None and direct_suits(shard) else NewtonCG()
+        return Direct() if shard is not None and direct_suits(shard) else Mixed()
     if solver not in SOLVERS:
         raise ValueError(f"There is no local solver {solver!r}; use {_known()}.")
     return SOLVERS[solver]()

@@ -87,10 +87,6 @@ class LocalProblem:
         """The norm of gradients, (B,): Euclidean, or that of W_j⁻¹ where W_j models the curvature (S12)."""
         return (x * self.W.solve(x)).flatten(1).sum(1).clamp(min=0).sqrt() if self.curved else norm(x)
 
-    def preconditioner(self, point: Point) -> Weights:
-        """What to solve with in place of ∇²f_j + W_j: its diagonal, or W_j itself where it is like ∇²f_j."""
-        return self.W if self.curved else Diagonal(self.hessian_diagonal(point))
-
     @property
     def curved(self) -> bool:
         return bool(getattr(self.W, "curved", False))

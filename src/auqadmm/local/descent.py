@@ -62,17 +62,19 @@ class Method(Protocol):
     def tol(self) -> float | None: ...
 
     def step(self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: Any) -> Step:
-        """One step of the active blocks; the state is None at first."""
+        """One step of the active blocks; the state is None at first, or what `descend` was given."""
         ...
 
 
-def descend(method: Method, problem: LocalProblem, u0: Tensor, reference: float | None, max_iter: int) -> LocalSolution:
-    """Descend from u0 until every block meets the goal."""
+def descend(
+    method: Method, problem: LocalProblem, u0: Tensor, reference: float | None, max_iter: int, state: Any = None
+) -> LocalSolution:
+    """Descend from u0 until every block meets the goal; the memory of the solution is the method's last state."""
     run = problem.shard.programs
     here = run(LocalProblem.at, problem, u0)
     goal = Goal.of(here, reference, method.factor, method.tol)
     hvps = iterations = count(here)
-    look, state = run(looked, goal, here, here.finite, ~here.finite), None
+    look = run(looked, goal, here, here.finite, ~here.finite)
     for i in range(max_iter):
         active, doubt = look.flags()
         if doubt:
@@ -87,7 +89,7 @@ def descend(method: Method, problem: LocalProblem, u0: Tensor, reference: float 
         hvps, iterations = hvps + step.hvps, iterations + look.active
         look = step.look or run(looked, goal, here, look.alive & (step.moved | ~look.active), look.checked)
     converged, hvps = settle(goal, problem, here, hvps)
-    return LocalSolution(here.u, converged, here.grad_norm, hvps, iterations, None)
+    return LocalSolution(here.u, converged, here.grad_norm, hvps, iterations, state)
 
 
 def looked(goal: Goal, here: Iterate, alive: Tensor, checked: Tensor) -> Look:

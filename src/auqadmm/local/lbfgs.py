@@ -1,24 +1,27 @@
-"""Limited-memory BFGS for the u-step, all blocks at once.
+"""Limited-memory BFGS for the u-step, all blocks at once, with a memory that outlives the u-step.
 
-    s = u⁺ − u,  y = ∇F⁺ − ∇F;   P = −H∇F,  H built from the last pairs (s, y) on top of γI,  γ = ⟨s,y⟩/⟨y,y⟩
+    P = −H∇F_j,   u ← u + tP,   H from the last pairs s = u⁺ − u, y = ∇F⁺ − ∇F            (curve.py)
 
-Every block has its own pairs: a block may skip one (⟨s,y⟩ lost to rounding) while others keep theirs. A slot that
-was never filled holds zeros, which the two-loop recursion passes over by itself.
+From one iteration to the next f_j is the same and W_j nearly so. So pairs are kept, y corrected for the change of
+W_j, and so is the diagonal of ∇²f_j, which H is built upon (renewed at the 2nd, 4th, 8th, … solve). A solve starts
+where the last solutions lead (trail.py).
 
-Reference: J. Nocedal, S. J. Wright, Numerical Optimization, 2nd ed., algorithms 7.4 and 7.5.
+One step reads X twice, as a Hessian-vector product does, and counts as one.
 
-Shapes: B blocks, m features, C columns, h pairs; u, gradients, P (B, m, C), stacked pairs (B, h, m, C).
+Reference: J. Nocedal, S. J. Wright, Numerical Optimization, 2nd ed., section 7.2.
+
+Shapes: B blocks, m features, C columns, h pairs; u, gradients, P (B, m, C), stacked pairs (B, h, m·C).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from auqadmm.core.weights import Weights
 from auqadmm.local.base import (
     Goal,
     Iterate,
@@ -29,59 +32,30 @@ from auqadmm.local.base import (
     count,
     dot,
     norm,
-    over,
     select,
 )
+from auqadmm.local.curve import Curve
 from auqadmm.local.descent import Look, Step, descend, searched
+from auqadmm.local.trail import Trail, trail
+
+# a change of the gradient is known to so many times the rounding of its terms, or it is not worth keeping
+CLEAR = 1e3
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """The last pairs of every block, oldest first. S, Y (B, h, m, C), rho = 1/⟨s,y⟩ (B, h), gamma (B,)."""
+class Memory:
+    """What a solve leaves to the next. S, Y (B, h, m·C) with y for the weights W; D (B, m, C) the diagonal of ∇²f_j."""
 
     S: Tensor
     Y: Tensor
-    rho: Tensor
-    gamma: Tensor
-
-    @classmethod
-    def none(cls, history: int, gamma: Tensor, like: Tensor) -> Pairs:
-        """No pairs yet: H = γI."""
-        blocks, *shape = like.shape
-        empty = like.new_zeros(blocks, history, *shape)
-        return cls(empty, empty.clone(), like.new_zeros(blocks, history), gamma)
-
-    def push(self, s: Tensor, y: Tensor, keep: Tensor) -> Pairs:
-        """Append a pair in the blocks where `keep` holds; the oldest leaves."""
-        sy = dot(s, y)
-        return Pairs(
-            _append(self.S, s, keep),
-            _append(self.Y, y, keep),
-            _append(self.rho, 1 / sy, keep),
-            torch.where(keep, sy / dot(y, y), self.gamma),
-        )
-
-    def apply(self, g: Tensor, initial: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """Hg by the two-loop recursion; `initial` applies what H is built upon, γI without it."""
-        q, alphas = g, []
-        for i in reversed(range(self.rho.shape[1])):
-            alpha = over(self.rho[:, i] * dot(self.S[:, i], q), g)
-            q = q - alpha * self.Y[:, i]
-            alphas.append(alpha)
-        q = over(self.gamma, q) * q if initial is None else initial(q)
-        for i, alpha in enumerate(reversed(alphas)):
-            beta = over(self.rho[:, i] * dot(self.Y[:, i], q), g)
-            q = q + (alpha - beta) * self.S[:, i]
-        return q
-
-
-def _append(stack: Tensor, x: Tensor, keep: Tensor) -> Tensor:
-    return select(keep, torch.cat([stack[:, 1:], x[:, None]], dim=1), stack)
+    W: Weights
+    D: Tensor
+    trail: Trail
 
 
 @dataclass(frozen=True)
 class LBFGS:
-    """L-BFGS with the line search of `NewtonCG`: cheap steps, many of them; needs no Hessian but at the start.
+    """L-BFGS with the line search of `NewtonCG`: cheap steps, few of them once it knows the problem.
 
     Parameters
     ----------
@@ -106,34 +80,57 @@ class LBFGS:
         check_count("max_iter", self.max_iter)
 
     def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
-        return descend(self, problem, u0, reference, self.max_iter)
+        known = memory if isinstance(memory, Memory) and memory.S.shape[1] == self.history else None
+        start = u0 if known is None else known.trail.ahead(u0)
+        found = descend(self, problem, start, reference, self.max_iter, known)
+        return replace(found, memory=_remembered(problem.W, u0, found.u, known, found.memory))
 
     def step(self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: Any) -> Step:
-        return searched(problem, here, look, *self._direction(problem, here, look.active, state))
-
-    def _direction(
-        self, problem: LocalProblem, here: Iterate, active: Tensor, state: Any
-    ) -> tuple[Tensor, Tensor, Any]:
-        """−Hg; the state is the pairs, and the iterate they lead to."""
-        hvps = count(here)
-        if state is None:
-            gamma = _cauchy(problem, here)
-            pairs = Pairs.none(self.history, gamma, here.u)
-            hvps = hvps + active
-        else:
-            pairs, last = state
-            s, y = here.u - last.u, here.grad - last.grad
-            # ⟨s,y⟩ > 0 in exact arithmetic, since W_j is positive definite; a pair of rounding errors is left out.
-            keep = dot(s, y) > torch.finfo(s.dtype).eps * norm(s) * norm(y)
-            pairs = pairs.push(s, y, keep)
-        P = -pairs.apply(here.grad)
-        descends = dot(here.grad, P) < 0
-        return select(descends, P, -over(pairs.gamma, here.grad) * here.grad), hvps, (pairs, here)
+        """One step of the active blocks; the state is what the pairs tell."""
+        if not isinstance(state, Bend):
+            state = _bend(problem, here, state, self.history)
+        step = searched(problem, here, look, _direction(here, state.curve), count(here) + look.active, state)
+        curve = _learned(here, step.there, state.curve, step.moved & look.active)
+        return replace(step, state=replace(state, curve=curve))
 
 
-def _cauchy(problem: LocalProblem, here: Iterate) -> Tensor:
-    """γ = ⟨g,g⟩/⟨g,Hg⟩ (B,): the step along −g that is exact for a quadratic, so that the first trial fits."""
-    g = here.grad
-    bend = dot(g, problem.hvp(here.point, g))
-    # g = 0 (a block that starts solved) or an overflow: any γ does, the block does not move or the search cuts it
-    return torch.where((bend > 0) & bend.isfinite(), dot(g, g) / bend, 1.0)
+@dataclass(frozen=True)
+class Bend:
+    """What is known in the course of a solve: the curve, and the diagonal of ∇²f_j it is built upon."""
+
+    curve: Curve
+    D: Tensor
+
+
+def _bend(problem: LocalProblem, here: Iterate, known: Memory | None, history: int) -> Bend:
+    D = here.point.hessian_diagonal() if known is None or known.trail.renew else known.D
+    H0 = (1 / (D + problem.W.diagonal())).flatten(1)
+    if known is None:
+        empty = H0.new_zeros(len(H0), history, H0.shape[1])
+        return Bend(Curve.of(empty, empty, H0), D)
+    steps = known.S.mT.reshape(*here.u.shape, history)
+    change = (problem.W.apply(steps) - known.W.apply(steps)).reshape(known.S.mT.shape).mT
+    return Bend(Curve.of(known.S, (known.Y + change).contiguous(), H0), D)
+
+
+def _remembered(W: Weights, before: Tensor, u: Tensor, known: Memory | None, state: Bend | Memory | None) -> Any:
+    """For the next solve. Where not a single step was needed, the pairs are those of before."""
+    if state is None:
+        return None
+    path = trail(before, u, None if known is None else known.trail)
+    if isinstance(state, Memory):
+        return replace(state, trail=path)
+    return Memory(state.curve.S, state.curve.Y, W, state.D, path)
+
+
+def _direction(here: Iterate, curve: Curve) -> Tensor:
+    P = -curve.apply(here.grad)
+    return select(dot(here.grad, P) < 0, P, -curve.H0.reshape(P.shape) * here.grad)
+
+
+def _learned(here: Iterate, there: Iterate, curve: Curve, moved: Tensor) -> Curve:
+    s, y = there.u - here.u, there.grad - here.grad
+    # ⟨s,y⟩ > 0 in exact arithmetic, since W_j is positive definite; a pair of rounding errors is left out
+    eps = torch.finfo(s.dtype).eps
+    clear = (dot(s, y) > eps * norm(s) * norm(y)) & (norm(y) > CLEAR * eps * here.plain_scale)
+    return curve.push(s, y, moved & clear)

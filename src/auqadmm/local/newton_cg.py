@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.core.weights import Weights
+from auqadmm.core.weights import Diagonal, Weights
 from auqadmm.local.base import (
     Goal,
     Iterate,
@@ -41,6 +41,7 @@ from auqadmm.local.base import (
 from auqadmm.local.descent import Look, Step, descend, looked, searched
 from auqadmm.local.line_search import unit_step
 from auqadmm.local.secant import averaged
+from auqadmm.local.trail import Trail, trail
 from auqadmm.problem.rows import Hessian, Point
 
 # conjugate-gradient steps of a GPU before the host looks for the first time, where the last such system tells no better
@@ -72,21 +73,30 @@ class NewtonCG:
         check_count("max_cg", self.max_cg)
 
     def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
-        return descend(self, problem, u0, reference, self.max_iter)
+        if problem.curved:
+            return replace(descend(self, problem, u0, reference, self.max_iter, State()), memory=None)
+        known = memory if isinstance(memory, Memory) else None
+        start = u0 if known is None else known.trail.ahead(u0)
+        keep = known is not None and not known.trail.renew
+        state = State(None, known.D if known is not None and keep else None, keep)
+        found = descend(self, problem, start, reference, self.max_iter, state)
+        D = found.memory.D
+        path = trail(u0, found.u, None if known is None else known.trail)
+        return replace(found, memory=None if D is None else Memory(D, path))
 
-    def step(self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: Any) -> Step:
-        """One Newton step of the active blocks; the state is the last point, where the next will ask for it."""
+    def step(self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: State) -> Step:
+        """One Newton step of the active blocks."""
         run = problem.shard.programs
-        last = here.point if here.u.shape[2] == 1 else None  # what `averaged` will look back to
-        system, way = run(_begin, problem, here, state, look.active, goal)
+        system, way, D = run(_begin, problem, here, state, look.active, goal)
+        state = State(here.point if here.u.shape[2] == 1 else None, D, state.keep)
         if run.active:
-            return self._leap(problem, here, look, goal, system, way, last)
+            return self._leap(problem, here, look, goal, system, way, state)
         while way.open.any():
             way = _advance(way, system, problem, self.max_cg)
-        return searched(problem, here, look, _descending(here, system, way), way.hvps, last)
+        return searched(problem, here, look, _descending(here, system, way), way.hvps, state)
 
     def _leap(
-        self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, system: System, way: Way, last: Any
+        self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, system: System, way: Way, state: State
     ) -> Step:
         """On a GPU direction, unit step and arrival go at one go, in the hope that the system takes no more steps than
         the last one of its kind and the unit step is good. It mostly is."""
@@ -100,8 +110,26 @@ class NewtonCG:
             steps = max(2, needed // 4)
         run.notes[kind] = needed
         if further or undo:
-            return searched(problem, here, look, leap.P, way.hvps, last)
-        return Step(leap.there, leap.moved, way.hvps, last, look=replace(leap.look, told=(active, doubt)))
+            return searched(problem, here, look, leap.P, way.hvps, state)
+        return Step(leap.there, leap.moved, way.hvps, state, look=replace(leap.look, told=(active, doubt)))
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a solve leaves to the next: the diagonal D (B, m, C) of ∇²f_j, and the path of the solutions."""
+
+    D: Tensor
+    trail: Trail
+
+
+@dataclass(frozen=True)
+class State:
+    """The last point, where `averaged` will look back to it, the diagonal D of ∇²f_j last preconditioned with, and
+    whether to `keep` it."""
+
+    last: Point | None = None
+    D: Tensor | None = None
+    keep: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,10 +157,13 @@ class Way:
     hvps: Tensor
 
 
-def _begin(problem: LocalProblem, here: Iterate, last: Point | None, active: Tensor, goal: Goal) -> tuple[System, Way]:
+def _begin(
+    problem: LocalProblem, here: Iterate, state: State, active: Tensor, goal: Goal
+) -> tuple[System, Way, Tensor | None]:
     quadratic = problem.shard.loss.quadratic
-    model = here.point if quadratic else averaged(here.point, last)
-    precondition = problem.preconditioner(model)
+    model = here.point if quadratic else averaged(here.point, state.last)
+    D = None if problem.curved else state.D if state.keep else model.hessian_diagonal()
+    precondition = problem.W if D is None else Diagonal(D + problem.W.diagonal())
     enough = 0.5 * goal.at(here)
     if goal.share is not None or not quadratic:
         eta = (here.grad_norm / here.scale).sqrt().clamp(max=0.1)
@@ -141,7 +172,7 @@ def _begin(problem: LocalProblem, here: Iterate, last: Point | None, active: Ten
     r = select(active, -here.grad, zero)
     p = precondition.solve(r)
     hvps = torch.zeros_like(active, dtype=torch.int64)
-    return System(model.hessian, precondition, enough), Way(zero, r, p, dot(r, p), active.clone(), hvps)
+    return System(model.hessian, precondition, enough), Way(zero, r, p, dot(r, p), active.clone(), hvps), D
 
 
 def _advance(at: Way, system: System, problem: LocalProblem, limit: int) -> Way:

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.local.base import LocalProblem, LocalSolution, check_count, dot, norm, over, select
-from auqadmm.local.lbfgs import Pairs
+from auqadmm.local.pairs import Pairs
 
 GRAD_TOLERANCE = 1e-7
 CHANGE_TOLERANCE = 1e-9

@@ -12,6 +12,7 @@ from auqadmm.core.weights import Weights
 from auqadmm.local.base import LocalProblem, LocalSolution, LocalSolver
 from auqadmm.local.direct import Direct
 from auqadmm.local.lbfgs import LBFGS
+from auqadmm.local.mixed import Mixed
 from auqadmm.local.newton_cg import NewtonCG
 from auqadmm.problem.shard import Shard
 
@@ -37,6 +38,6 @@ class LocalStep:
         solver = self.solver
         if isinstance(W, LowRank):
             W.ready()
-        if accuracy != 1.0 and isinstance(solver, Direct | NewtonCG | LBFGS):
+        if accuracy != 1.0 and isinstance(solver, Direct | NewtonCG | LBFGS | Mixed):
             solver = replace(solver, factor=accuracy * solver.factor)
         return solver.solve(LocalProblem(shard, W, v, lam), u, reference, memory)

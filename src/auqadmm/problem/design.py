@@ -22,6 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from auqadmm.problem import products
+
 # Work on copies of the data, such as their squares, goes part by part.
 PARTS = 8
 # A block joins a piece when padding it to the piece's height adds at most this share of rows.
@@ -57,10 +59,10 @@ class DensePiece:
         return self.X.shape[0] * self.X.shape[1]
 
     def forward(self, u: Tensor) -> Tensor:  # (b, m, k) -> (b·n, k)
-        return (self.X @ u).reshape(self.rows, u.shape[-1])
+        return products.forward(self.X, u).reshape(self.rows, u.shape[-1])
 
     def adjoint(self, z: Tensor) -> Tensor:  # (b·n, k) -> (b, m, k)
-        return self.X.mT @ self._stack(z)
+        return products.adjoint(self.X, self._stack(z))
 
     def adjoint_squared(self, z: Tensor) -> Tensor:
         # some rows of every block at a time: the squares of all of them are as large as the data

@@ -1,0 +1,56 @@
+"""What `auto` takes for a loss that is not quadratic: L-BFGS with its memory, and Newton's method where that is better.
+
+- W_j is a model of the curvature (AUQ-LR): Newton-CG, which it preconditions.
+- On a GPU: Newton-CG, which does more between two looks of the host, and keeps less.
+- Many small blocks, a few rows each: Newton-CG, whose systems take no more steps than there are rows; pairs would
+  take more room than the data.
+- Else L-BFGS. Blocks that have not arrived after many steps are finished by Newton-CG.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from auqadmm.local.base import LocalProblem, LocalSolution, check_tolerance
+from auqadmm.local.lbfgs import LBFGS
+from auqadmm.local.newton_cg import NewtonCG
+
+# pairs that L-BFGS keeps, at most and at least; they take no more room than the data
+MOST, LEAST = 10, 4
+# steps of L-BFGS after which Newton's method takes over
+PATIENCE = 60
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """L-BFGS where it pays, Newton-CG elsewhere.
+
+    Parameters
+    ----------
+    factor
+        The target for ‖∇F_j‖ relative to the outer residual.
+    tol
+        An absolute target instead.
+    """
+
+    factor: float = 0.01
+    tol: float | None = None
+
+    def __post_init__(self) -> None:
+        check_tolerance(self.factor, self.tol)
+
+    def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
+        newton = NewtonCG(self.factor, self.tol)
+        blocks, _, columns = problem.shard.shape
+        room = problem.shard.design.rows // max(1, 2 * blocks * columns)
+        if problem.curved or problem.shard.programs.active or room < LEAST:
+            return newton.solve(problem, u0, reference, memory)
+        first = LBFGS(min(MOST, room), self.factor, self.tol, PATIENCE).solve(problem, u0, reference, memory)
+        if first.converged.all():
+            return first
+        rest = newton.solve(problem, first.u, reference, None)
+        spent = {"hvps": first.hvps + rest.hvps, "iterations": first.iterations + rest.iterations}
+        return replace(rest, memory=first.memory, **spent)

@@ -1,0 +1,46 @@
+"""Where the solution of the next u-step is to be expected: the solutions move on a smooth path.
+
+    start at   u + θ(u − u_before),   θ = ⟨u − u_before, step before⟩ / ‖step before‖², between 0 and 1
+
+θ is the share of the step before that the last step repeated: the rate of an iteration that converges linearly, and 0
+for one that turns back.
+
+Shapes: B blocks, m features, C columns; u (B, m, C), θ (B,).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from auqadmm.local.base import dot, over
+
+
+@dataclass(frozen=True)
+class Trail:
+    """The last step of the solution `move` (B, m, C), the share θ of it that may come again (B,), and how many solves
+    there were."""
+
+    move: Tensor
+    share: Tensor
+    solves: int
+
+    def ahead(self, u: Tensor) -> Tensor:
+        """From u, the last solution, to the next."""
+        return u + over(self.share, u) * self.move
+
+    @property
+    def renew(self) -> bool:
+        """Is it time for new curvature? At the 2nd, 4th, 8th, … solve."""
+        return self.solves & (self.solves - 1) == 0
+
+
+def trail(before: Tensor, u: Tensor, last: Trail | None) -> Trail:
+    """The solution went from `before` to u."""
+    move = u - before
+    if last is None:
+        return Trail(move, torch.zeros_like(u[:, 0, 0]), 1)
+    share = (dot(move, last.move) / dot(last.move, last.move)).nan_to_num(0.0, 0.0, 0.0).clamp(0.0, 1.0)
+    return Trail(move, share, last.solves + 1)

@@ -1,0 +1,184 @@
+"""What a solve leaves to the next: pairs, a diagonal, and where the solutions lead."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import auqadmm as aq
+from auqadmm.core.weights import Diagonal
+from auqadmm.local import LBFGS, LocalProblem, Mixed, NewtonCG
+from auqadmm.local import lbfgs as module
+from auqadmm.local.curve import Curve
+from auqadmm.local.pairs import Pairs
+from auqadmm.local.trail import trail
+from tests.local.cases import EVEN, UNEVEN, gradient, local_problem, oracle, shard_of, start_of, weights_of
+
+
+def stacked(blocks, h, n, seed=0):
+    """h pairs of quadratics, (B, h, n) each, and a positive diagonal (B, n)."""
+    coins = torch.Generator().manual_seed(seed)
+    root = torch.randn(blocks, n, n, generator=coins, dtype=torch.float64)
+    H = root @ root.mT + torch.eye(n, dtype=torch.float64)
+    S = torch.randn(blocks, h, n, generator=coins, dtype=torch.float64)
+    return S, S @ H, 0.1 + torch.rand(blocks, n, generator=coins, dtype=torch.float64)
+
+
+# ------------------------------------------------------------------ the matrix
+def test_the_compact_form_is_the_two_loop_recursion():
+    S, Y, H0 = stacked(3, 6, 10)
+    pairs = Pairs.none(6, torch.ones(3, dtype=torch.float64), S[:, 0, :, None])
+    for s, y in zip(S.unbind(1), Y.unbind(1), strict=True):
+        pairs = pairs.push(s[:, :, None], y[:, :, None], torch.ones(3, dtype=torch.bool))
+    g = torch.randn(3, 5, 2, dtype=torch.float64)
+    expected = pairs.apply(g.reshape(3, 10, 1), lambda q: H0[:, :, None] * q).reshape(g.shape)
+    torch.testing.assert_close(Curve.of(S, Y, H0).apply(g), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_pushing_pairs_one_by_one_is_the_same_as_all_at_once():
+    S, Y, H0 = stacked(2, 9, 8)
+    empty = torch.zeros(2, 4, 8, dtype=torch.float64)
+    curve = Curve.of(empty, empty, H0)
+    g = torch.randn(2, 8, 1, dtype=torch.float64)
+    torch.testing.assert_close(curve.apply(g), H0[:, :, None] * g)  # nothing known yet
+    for s, y in zip(S.unbind(1), Y.unbind(1), strict=True):
+        curve = curve.push(s, y, torch.ones(2, dtype=torch.bool))
+    torch.testing.assert_close(curve.apply(g), Curve.of(S[:, -4:], Y[:, -4:], H0).apply(g))
+
+
+def test_a_block_may_skip_a_pair():
+    S, Y, H0 = stacked(2, 3, 8)
+    empty = torch.zeros(2, 4, 8, dtype=torch.float64)
+    curve = Curve.of(empty, empty, H0)
+    for i in range(3):
+        curve = curve.push(S[:, i], Y[:, i], torch.tensor([True, i != 1]))
+    g = torch.randn(2, 8, 1, dtype=torch.float64)
+    without = Curve.of(S[1:, [0, 2]], Y[1:, [0, 2]], H0[1:])
+    torch.testing.assert_close(curve.apply(g)[1:], without.apply(g[1:]))
+
+
+# ------------------------------------------------------------------ from solve to solve
+def test_solutions_on_a_line_are_foreseen():
+    a, d = torch.randn(2, 4, 1, dtype=torch.float64), torch.randn(2, 4, 1, dtype=torch.float64)
+    path = trail(a, a + d, None)
+    assert torch.equal(path.ahead(a + d), a + d)  # one step tells nothing of the next
+    path = trail(a + d, a + 1.5 * d, path)  # half of it came again
+    torch.testing.assert_close(path.ahead(a + 1.5 * d), a + 1.75 * d)
+    back = trail(a + 1.5 * d, a + d, path)  # and turned back
+    assert torch.equal(back.ahead(a + d), a + d)
+
+
+def test_a_solution_that_does_not_move_leads_nowhere():
+    a = torch.randn(2, 4, 1, dtype=torch.float64)
+    path = trail(a, a, trail(a, a, None))
+    assert torch.equal(path.ahead(a), a)
+
+
+@pytest.mark.parametrize("loss", ["Multinomial", "Logistic", "Huber", "Poisson", "SmoothedHinge"])
+@pytest.mark.parametrize("sizes", [EVEN, UNEVEN], ids=["even", "uneven"])
+@pytest.mark.parametrize("solver", [LBFGS(tol=1e-9, max_iter=3000), NewtonCG(tol=1e-9), Mixed(tol=1e-9)], ids=repr)
+def test_a_memory_of_other_problems_does_not_mislead(solver, sizes, loss):
+    """After solves with other weights, other centres and multipliers the minimiser is the same as without."""
+    shard = shard_of(loss, sizes)
+    u, memory = start_of(shard), None
+    for seed, kind in enumerate(("diagonal", "scalar", "dense")):
+        found = solver.solve(local_problem(shard, kind, seed), u, None, memory)
+        u, memory = found.u, found.memory
+    found = solver.solve(local_problem(shard, "scalar"), u, None, memory)
+    assert found.converged.all()
+    torch.testing.assert_close(found.u, oracle(loss, sizes, "scalar"), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["scalar", "diagonal", "dense"])
+def test_pairs_follow_the_weights(kind):
+    """y = ∇²F s for the weights of the next solve: exact where f is quadratic."""
+    shard = shard_of("LeastSquares")
+    first = local_problem(shard, "scalar")
+    memory = LBFGS(tol=1e-9).solve(first, start_of(shard), None, None).memory
+    other = replace(first, W=weights_of(kind, shard.shape, seed=9))
+    here = other.at(start_of(shard))
+    curve = module._bend(other, here, memory, 10).curve
+    steps = curve.S.mT.reshape(*shard.shape, -1)
+    exact = here.point.hvp(steps) + other.W.apply(steps)
+    kept = (curve.S != 0).any(2)
+    assert kept.any()
+    torch.testing.assert_close(curve.Y, exact.reshape(curve.S.mT.shape).mT.contiguous(), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("solver", [LBFGS(), NewtonCG()], ids=lambda s: type(s).__name__)
+def test_it_saves_work(solver):
+    """The same run of C-ADMM, with and without what the last solve left."""
+    rng = np.random.default_rng(0)
+    blocks = [(rng.normal(size=(60, 12)) * np.linspace(0.1, 3, 12), np.sign(rng.normal(size=60))) for _ in range(4)]
+    problem = aq.Problem(aq.Logistic(), aq.L2(1.0), blocks)
+    options = {"max_iter": 40, "abs_tol": 0.0, "rel_tol": 0.0, "stop": "residuals"}
+    with_memory = aq.solve(problem, "c-admm", local=solver, **options)
+    without = aq.solve(problem, "c-admm", local=Forgetful(solver), **options)
+    assert with_memory.history[-1].hvps < 0.7 * without.history[-1].hvps
+    torch.testing.assert_close(with_memory.v, without.v, rtol=1e-4, atol=1e-5)
+
+
+class Forgetful:
+    def __init__(self, solver):
+        self.solver = solver
+
+    def solve(self, problem, u0, reference, memory):
+        return replace(self.solver.solve(problem, u0, reference, None), memory=None)
+
+
+def test_rounding_errors_are_not_learned():
+    """Solves that begin solved, to the last digit: the pairs stay what they were."""
+    local = local_problem(shard_of("Multinomial"), "scalar")
+    solver = LBFGS(tol=1e-10, max_iter=1000)
+    found = solver.solve(local, start_of(local.shard), None, None)
+    kept = found.memory
+    for _ in range(5):
+        found = replace(solver, tol=0.0, max_iter=20).solve(local, found.u, None, found.memory)
+    assert gradient(local, found.u).max() < 1e-12
+    moved = replace(local, v=local.v + 1e-3)
+    plain = solver.solve(moved, found.u, None, kept)
+    late = solver.solve(moved, found.u, None, found.memory)
+    assert late.converged.all()
+    assert late.iterations.max() <= plain.iterations.max() + 3
+
+
+# ------------------------------------------------------------------ which of them
+def test_mixed_finishes_with_newton(monkeypatch):
+    from auqadmm.local import mixed
+
+    monkeypatch.setattr(mixed, "PATIENCE", 2)
+    local = local_problem(shard_of("Multinomial", (60, 60, 60)), "diagonal")
+    found = Mixed(tol=1e-9).solve(local, start_of(local.shard), None, None)
+    assert found.converged.all()
+    assert isinstance(found.memory, module.Memory)
+    assert found.iterations.max() > 2
+
+
+def test_mixed_takes_newton_for_many_small_blocks():
+    """Pairs would take more room than the data."""
+    small = local_problem(shard_of("Logistic", (3,) * 20), "scalar")
+    large = local_problem(shard_of("Logistic", (40,) * 3), "scalar")
+    for local, pairs in ((small, False), (large, True)):
+        found = Mixed(tol=1e-9).solve(local, start_of(local.shard), None, None)
+        assert found.converged.all()
+        assert isinstance(found.memory, module.Memory) is pairs
+
+
+def test_mixed_takes_newton_where_the_weights_model_the_curvature():
+    local = local_problem(shard_of("Logistic", (40,) * 3), "curved")
+    assert Mixed().solve(local, start_of(local.shard), None, None).memory is None
+
+
+def test_weights_that_change_a_lot():
+    """From W to 1e6 W and back: nothing is lost."""
+    shard = shard_of("Logistic", (40,) * 3)
+    local = local_problem(shard, "diagonal")
+    solver, u, memory = LBFGS(tol=1e-8, max_iter=2000), start_of(shard), None
+    for scale in (1.0, 1e6, 1.0, 1e-4, 1.0):
+        posed = LocalProblem(shard, Diagonal(scale * local.W.d), local.v, local.lam)
+        found = solver.solve(posed, u, None, memory)
+        assert found.converged.all(), scale
+        u, memory = found.u, found.memory
