@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -78,13 +80,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):  # a terminal that knows no Greek gets question marks, not an error
             stream.reconfigure(errors="replace")
     try:
-        app(given, prog_name="auqadmm")
+        try:
+            app(given, prog_name="auqadmm")
+        finally:
+            if sys.stdout is not None:  # what is still to be said is said here, where a full disk can be told
+                sys.stdout.flush()
+    except BrokenPipeError:  # whoever read has heard enough
+        _hush()
+        sys.exit(1)
     except Exception as error:
         if "--debug" in given:
             raise
         if os.environ.get("RANK", "0") == "0":  # under torchrun all processes hear of it, and one speaks
             typer.echo(f"auqadmm: {_sentence(error)}", err=True)
+        if isinstance(error, OSError):
+            _hush()
         sys.exit(1)
+
+
+def _hush() -> None:
+    """Drop what standard output did not take; Python would try again at its end, and complain."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        with suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def _sentence(error: Exception) -> str:
@@ -93,4 +111,6 @@ def _sentence(error: Exception) -> str:
     text = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
     if isinstance(error, SENTENCES):
         return text
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # files say so themselves
+        return "Cannot write to standard output: No space left on device; make room."
     return f"{type(error).__name__}: {text} (auqadmm --debug … shows where)"
