@@ -15,6 +15,7 @@ from tests.cli import files
 from tests.cli.files import people, split
 
 aq = files.aq  # fixture
+ENV = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
 SICK = ("--model", "logistic", "--target", "sick", "--id", "id", "--drop", "days")
 GOOD = "x,g,y\n1,a,0\n2,b,1\n3,a,1\n4,b,0\n"
 
@@ -86,9 +87,8 @@ def test_a_run_without_room_for_its_first_checkpoint_is_no_earlier_fit(aq, tmp_p
 def test_a_full_disk_behind_standard_output(fitted):
     folder, parts = fitted
     command = [sys.executable, "-m", "auqadmm", "predict", str(folder), *map(str, parts)]
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
     with open("/dev/full", "w") as full:
-        ran = subprocess.run(command, env=env, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        ran = subprocess.run(command, env=ENV, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert ran.returncode == 1
     assert ran.stderr == "auqadmm: Cannot write to standard output: No space left on device; make room.\n"
 
@@ -131,6 +131,22 @@ def test_a_run_that_was_killed(aq, fitted):
     assert aq("predict", folder, parts[0]).sentence == told
 
 
+def test_ctrl_c_while_files_are_read(tmp_path):
+    program = """
+import os, signal, sys
+from auqadmm.cli import main
+def hit(*_): os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.addaudithook(lambda event, held: hit() if event == "open" and held[0] == sys.argv[1] else None)
+main(["fit", sys.argv[1], "--model", "logistic", "--target", "y", "--out", sys.argv[2]])
+"""
+    (tmp_path / "a.csv").write_text(GOOD)
+    command = [sys.executable, "-c", program, str(tmp_path / "a.csv"), str(tmp_path / "out")]
+    ran = subprocess.run(command, env=ENV, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout) == (130, "")
+    assert ran.stderr == "auqadmm: Interrupted before there was a result.\n"
+
+
 # ---------------------------------------------------------------------- csv of other programs
 OTHERS = {
     "semicolons": (GOOD.replace(",", ";"), "a.csv: the header has ';' between the names; separate columns by commas."),
@@ -146,6 +162,11 @@ OTHERS = {
         'x,y\n"1,5",0\n"2,5",1\n4,0\n',
         "a.csv: row 1, column 'x' is '1,5' in a column of numbers; write numbers with a point, or list the column in "
         "--categorical.",
+    ),
+    "digits in groups": (
+        "x,y\n1_000,0\n2_000,1\n",
+        "a.csv: row 1, column 'x' is '1_000' in a column of numbers; mend the value, or write NA, or list the column "
+        "in --categorical.",
     ),
     "one slip": (
         GOOD.replace("3,a", "n.a.,a"),

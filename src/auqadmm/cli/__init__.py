@@ -38,6 +38,7 @@ EXIT_CODES = "Exit codes: 0 done, 1 error (one line on standard error), 2 wrong 
 # errors whose text is a sentence for the user; any other is a defect, and is told with its name
 SENTENCES = (CommandError, InputError, DataError, CheckpointError, ProcessError)
 LONGEST = 1000
+CTRL_C = 130
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -85,6 +86,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         finally:
             if sys.stdout is not None:  # what is still to be said is said here, where a full disk can be told
                 sys.stdout.flush()
+    except SystemExit as ended:
+        if ended.code == CTRL_C and os.environ.get("RANK", "0") == "0":
+            typer.echo("auqadmm: Interrupted before there was a result.", err=True)
+        raise
     except BrokenPipeError:  # whoever read has heard enough
         _hush()
         sys.exit(1)

@@ -76,7 +76,7 @@ def _refuse_spoilt(sheet: Sheet, roles: Roles) -> None:
         alike = sum(_numeric(level) for level in column.levels)
         if name in roles.categorical or 2 * alike <= len(column.levels):
             continue
-        row, value = not_a_number(column) or (0, "")
+        row, value = not_a_number(column) or column.first(bool) or (0, "")  # 1_000 is one to Python only
         remedy = "write numbers with a point" if DECIMAL_COMMA.fullmatch(value) else "mend the value, or write NA"
         told = f"is {quoted(value)} in a column of numbers"
         raise tabular.refuse_row(sheet.source, row, name, told, f"{remedy}, or list the column in --categorical")
