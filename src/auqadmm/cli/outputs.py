@@ -79,8 +79,8 @@ def _begun(folder: Path) -> bool:
 
 
 def refuse_unfinished(folder: Path) -> None:
-    """A run that was killed has checkpoints and no model."""
-    if _begun(folder) and not (folder / SUMMARY).is_file():
+    """A run that was killed has checkpoints and nothing else."""
+    if _begun(folder) and not any((folder / name).exists() for name in OURS if name != CHECKPOINTS):
         raise CommandError(f"The fit in {folder} has not finished; go on with it: the same auqadmm fit with --resume.")
 
 
