@@ -74,8 +74,8 @@ app.command("doctor")(doctor_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command; the exit code is 0, 1 after an error told in one line, 2 after wrong usage, or 3 when a fit
-    stopped before convergence."""
+    """Run a command; the exit code is 0, 1 after an error told in one line, 2 after wrong usage, 3 when a fit
+    stopped before convergence, or 130 after Ctrl-C before there was a result."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that knows no Greek gets question marks, not an error
