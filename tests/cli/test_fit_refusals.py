@@ -54,9 +54,9 @@ CASES = {
         r"^a\.csv lacks column 'h', which b\.csv has",
     ),
     "text and number": (
-        {"a.csv": GOOD, "b.csv": GOOD.replace("3,a", "three,a")},
+        {"a.csv": GOOD, "b.csv": GOOD.replace("3,a", "three,a").replace("1,a", "one,a")},
         (),
-        r"^Column 'x' holds text in b\.csv \(row 3: 'three'\) but numbers in a\.csv; mend the value, or list",
+        r"^Column 'x' holds text in b\.csv \(row 1: 'one'\) but numbers in a\.csv; mend the value, or list",
     ),
     "target absent": (
         {"a.csv": GOOD},

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -36,6 +38,7 @@ EXIT_CODES = "Exit codes: 0 done, 1 error (one line on standard error), 2 wrong 
 # errors whose text is a sentence for the user; any other is a defect, and is told with its name
 SENTENCES = (CommandError, InputError, DataError, CheckpointError, ProcessError)
 LONGEST = 1000
+CTRL_C = 130
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -71,20 +74,40 @@ app.command("doctor")(doctor_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command; the exit code is 0, 1 after an error told in one line, 2 after wrong usage, or 3 when a fit
-    stopped before convergence."""
+    """Run a command; the exit code is 0, 1 after an error told in one line, 2 after wrong usage, 3 when a fit
+    stopped before convergence, or 130 after Ctrl-C before there was a result."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that knows no Greek gets question marks, not an error
             stream.reconfigure(errors="replace")
     try:
-        app(given, prog_name="auqadmm")
+        try:
+            app(given, prog_name="auqadmm")
+        finally:
+            if sys.stdout is not None:  # what is still to be said is said here, where a full disk can be told
+                sys.stdout.flush()
+    except SystemExit as ended:
+        if ended.code == CTRL_C and os.environ.get("RANK", "0") == "0":
+            typer.echo("auqadmm: Interrupted before there was a result.", err=True)
+        raise
+    except BrokenPipeError:  # whoever read has heard enough
+        _hush()
+        sys.exit(1)
     except Exception as error:
         if "--debug" in given:
             raise
         if os.environ.get("RANK", "0") == "0":  # under torchrun all processes hear of it, and one speaks
             typer.echo(f"auqadmm: {_sentence(error)}", err=True)
+        if isinstance(error, OSError):
+            _hush()
         sys.exit(1)
+
+
+def _hush() -> None:
+    """Drop what standard output did not take; Python would try again at its end, and complain."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        with suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def _sentence(error: Exception) -> str:
@@ -93,4 +116,6 @@ def _sentence(error: Exception) -> str:
     text = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
     if isinstance(error, SENTENCES):
         return text
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # files say so themselves
+        return "Cannot write to standard output: No space left on device; make room."
     return f"{type(error).__name__}: {text} (auqadmm --debug … shows where)"

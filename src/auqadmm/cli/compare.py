@@ -17,7 +17,7 @@ from rich.text import Text
 
 from auqadmm.cli import options
 from auqadmm.cli.demo import one_thread
-from auqadmm.cli.errors import CommandError, writable_folder
+from auqadmm.cli.errors import CommandError, writable_folder, writing
 from auqadmm.cli.progress import Progress
 from auqadmm.cli.tables import empty_table
 from auqadmm.core.solve import Callback
@@ -145,13 +145,15 @@ def contest(
             found = compare(problem, names, gap, max_iter=max_iter, time_limit=time_limit, seed=seed, watching=watching)
     except Interrupted:
         raise CommandError("Interrupted; nothing was written.") from None
-    written = write_all(folder, found, title, {"seed": seed, "max_iter": max_iter, "time_limit": time_limit})
-    show(found, title, written)
+    show(found, title)  # before anything is written: a full disk takes the files, not the answer
+    with writing(folder):
+        written = write_all(folder, found, title, {"seed": seed, "max_iter": max_iter, "time_limit": time_limit})
+    tell(found, written)
     return found
 
 
-def show(found: Comparison, title: str, written: Sequence[Path]) -> None:
-    """Table, verdict and files, on standard output."""
+def show(found: Comparison, title: str) -> None:
+    """The table and what it is measured by, on standard output."""
     screen = Console(highlight=False)
     screen.print(drawn(found, title))
     screen.print(LEGEND, style="dim", markup=False)
@@ -159,6 +161,11 @@ def show(found: Comparison, title: str, written: Sequence[Path]) -> None:
         if entry.note and entry.at is None:
             screen.print(visible(f"{method_style(entry.method).label}: {entry.note}"), markup=False, soft_wrap=True)
     screen.print(f"Optimum {found.best.objective:.10g} from {found.best.how}.", markup=False, soft_wrap=True)
+
+
+def tell(found: Comparison, written: Sequence[Path]) -> None:
+    """Files and verdict, on standard output."""
+    screen = Console(highlight=False)
     screen.print("\nWritten:")
     for path in written:
         screen.print(f"  {visible(str(path))}", soft_wrap=True, markup=False)

@@ -19,7 +19,7 @@ from rich.console import Console
 from torch import Tensor
 
 from auqadmm.api import solve
-from auqadmm.cli.errors import CommandError, writable_folder
+from auqadmm.cli.errors import CommandError, writable_folder, writing
 from auqadmm.cli.progress import Progress
 from auqadmm.cli.tables import LEGEND, best_of, comparison_table
 from auqadmm.core.solve import Iteration
@@ -112,7 +112,8 @@ def demo(
         screen.print()
     screen.print(LEGEND, style="dim")
     about = {"seed": seed, "quick": quick, "seconds": time.perf_counter() - began}
-    written = write_all(folder, runs, pictures, about)
+    with writing(folder):
+        written = write_all(folder, runs, pictures, about)
     screen.print("\nWritten:")
     for path in written:
         screen.print(f"  {path}", soft_wrap=True, markup=False)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -12,6 +14,7 @@ class CommandError(Exception):
 
 def writable_folder(path: Path) -> Path:
     """The folder, made if need be and tried out by writing to it; before any work, not after."""
+    check_name(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
@@ -21,3 +24,20 @@ def writable_folder(path: Path) -> Path:
     except OSError as error:
         raise CommandError(f"Cannot write to {path}: {error.strerror or error}; choose another --out.") from None
     return path
+
+
+@contextmanager
+def writing(folder: Path, remedy: str = "make room, or choose another --out") -> Iterator[None]:
+    """A disk that is full, or gone, in a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise CommandError(f"Cannot write to {folder}: {error.strerror or error}; {remedy}.") from error
+
+
+def check_name(path: Path) -> None:
+    """Bytes that are no UTF-8 reach Python as lone surrogates, which neither JSON nor parquet can hold."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise CommandError(f"Cannot write to {path}: its name is not UTF-8; choose another --out.") from None

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from auqadmm import model_files
-from auqadmm.cli.errors import CommandError, writable_folder
+from auqadmm.cli.errors import CommandError, writable_folder, writing
 from auqadmm.core import checkpoint_files
 from auqadmm.core.history import History
 from auqadmm.data import atomic
@@ -43,6 +43,8 @@ def claim(out: Path, resume: bool, overwrite: bool) -> Path:
         raise CommandError(f"{folder} holds something else ({listed(foreign, 3)}); choose an empty folder for --out.")
     if SUMMARY in held:
         read_summary(folder)
+    if held == [CHECKPOINTS] and not _begun(folder):  # a run without room for its first checkpoint leaves a lock
+        held = []
     if held and not (resume or overwrite):
         raise CommandError(
             f"{folder} holds an earlier fit; --resume goes on with it, --overwrite replaces it, another --out keeps it."
@@ -70,14 +72,22 @@ def _foreign_checkpoints(folder: Path) -> list[str]:
     return sorted(f"{CHECKPOINTS}/{p.name}" for p in folder.iterdir() if not any(k.fullmatch(p.name) for k in known))
 
 
+def _begun(folder: Path) -> bool:
+    """Whether there is a checkpoint to go on from."""
+    held = folder / CHECKPOINTS
+    return held.is_dir() and any(checkpoint_files.FOLDER.fullmatch(p.name) for p in held.iterdir())
+
+
+def refuse_unfinished(folder: Path) -> None:
+    """A run that was killed has checkpoints and nothing else."""
+    if _begun(folder) and not any((folder / name).exists() for name in OURS if name != CHECKPOINTS):
+        raise CommandError(f"The fit in {folder} has not finished; go on with it: the same auqadmm fit with --resume.")
+
+
 def write_all(folder: Path, summary: Mapping[str, Any], history: History, parts: Parts) -> list[Path]:
     """All files of a fit, the page first in the list."""
-    try:
+    with writing(folder, f"make room, and {'go on with --resume' if _begun(folder) else 'fit again with --overwrite'}"):
         return _written(folder, summary, history, parts)
-    except OSError as error:
-        raise CommandError(
-            f"Cannot write to {folder}: {error.strerror or error}; make room, and go on with --resume."
-        ) from error
 
 
 def _written(folder: Path, summary: Mapping[str, Any], history: History, parts: Parts) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,8 @@ import pyarrow.parquet
 import typer
 
 from auqadmm import model_files
-from auqadmm.cli.errors import CommandError
+from auqadmm.cli import outputs
+from auqadmm.cli.errors import CommandError, check_name
 from auqadmm.data import atomic
 from auqadmm.data.tabular import Roles, is_table, read
 from auqadmm.model import FittedClassifier, FittedLogisticRegression, FittedModel
@@ -57,6 +59,9 @@ def predict(
         raise typer.BadParameter(f"--unseen: there is no {unseen!r}; there are error, ignore.")
     if out is not None and out.suffix.lower() not in (".csv", ".parquet"):
         raise typer.BadParameter("--out must end in .csv or .parquet.")
+    if out is not None:
+        _check_out(out, [*files, folder / outputs.HISTORY])
+    outputs.refuse_unfinished(folder)
     model = model_files.load(folder)
     tables = [predicted(model, path, id, unseen, len(files) > 1) for path in files]
     table = pa.concat_tables(tables, promote_options="default")
@@ -70,7 +75,7 @@ def predicted(model: FittedModel, path: Path, id: str | None, unseen: str, sever
     """The predictions for one file."""
     sheet = read(path, _roles(model, path, id))
     logits = model.logits(sheet, unseen)
-    columns: dict[str, Any] = {"file": [str(path)] * sheet.rows} if several else {}
+    columns: dict[str, Any] = {"file": [_told(path)] * sheet.rows} if several else {}
     columns |= {"row": np.arange(1, sheet.rows + 1)} if sheet.ids is None else {"id": sheet.ids.tolist()}
     return pa.table({name: pa.array(values) for name, values in (columns | _answers(model, logits)).items()})
 
@@ -95,6 +100,21 @@ def _answers(model: FittedModel, logits: np.ndarray) -> dict[str, Any]:
     if logits.shape[1] == 1:
         return answers | {"decision": logits[:, 0]}
     return answers | {f"decision_{label}": logits[:, k] for k, label in enumerate(classes)}
+
+
+def _check_out(out: Path, needed: list[Path]) -> None:
+    """Before any work: a file that can be written, and none of those that are read."""
+    check_name(out)
+    if not out.parent.is_dir():
+        raise CommandError(f"Cannot write {visible(str(out))}: there is no folder {visible(str(out.parent))}; make it.")
+    for path in needed:
+        if out.exists() and path.exists() and out.samefile(path):
+            raise CommandError(f"--out {visible(str(out))} would replace a file that is needed; choose another --out.")
+
+
+def _told(path: Path) -> str:
+    """A file's name; bytes that are no UTF-8 are written out, since no csv or parquet could hold them."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _print(table: pa.Table) -> None:

@@ -12,6 +12,7 @@ Shapes: n rows, p columns of numbers; numbers (n, p) dense or CSR, codes (n,).
 
 from __future__ import annotations
 
+import difflib
 import os
 import stat
 from collections.abc import Callable, Mapping
@@ -24,6 +25,8 @@ import scipy.sparse
 
 from auqadmm.problem import InputError
 from auqadmm.words import listed, quoted
+
+PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,8 @@ def read(path: str | os.PathLike[str], roles: Roles) -> Sheet:
     }
     check_file(path)
     reader = readers.get(path.suffix.lower())
+    if path.suffix.lower() in PACKED:
+        raise InputError(f"{named(path)} is compressed; unpack it first.")
     if reader is None:
         raise InputError(f"{named(path)} has no known ending; auqadmm reads {', '.join(readers)}.")
     try:
@@ -174,22 +179,29 @@ def chosen(source: str, header: list[str], roles: Roles) -> list[str]:
         if name in seen:
             raise InputError(f"{source}: two columns are named {quoted(name)}; rename one of them.")
         seen.add(name)
-    have = f"it has {listed(header)}"
     for what, name in roles.special.items():
         if name not in seen:
-            raise InputError(f"{source}: there is no {what} column {quoted(name)}; {have}.")
+            raise InputError(f"{source}: there is no {what} column {quoted(name)}; {_have(header, name)}.")
     special = set(roles.special.values())
     for what, names in ((roles.asker, roles.features), ("--categorical", roles.categorical), ("--drop", roles.drop)):
         for name in names or ():
             if name not in seen:
-                raise InputError(f"{source}: there is no column {quoted(name)}, which {what} names; {have}.")
+                raise InputError(
+                    f"{source}: there is no column {quoted(name)}, which {what} names; {_have(header, name)}."
+                )
             if name in special and what != "--drop":
                 raise InputError(f"{source}: column {quoted(name)}, which {what} names, is no feature.")
     wanted = header if roles.features is None else list(dict.fromkeys(roles.features))
     found = [name for name in wanted if name not in special and name not in roles.drop]
     if not found:
-        raise InputError(f"{source}: no column is left as a feature; {have}.")
+        raise InputError(f"{source}: no column is left as a feature; {_have(header)}.")
     return found
+
+
+def _have(header: list[str], name: str = "") -> str:
+    """What is there, and what was perhaps meant."""
+    near = difflib.get_close_matches(name, header, 1)
+    return f"it has {listed(header)}" + (f"; perhaps {quoted(near[0])} is meant" if near else "")
 
 
 def refuse_row(source: str, row: int, column: str, what: str, remedy: str) -> InputError:

@@ -125,10 +125,10 @@ def _not_numbers(source: str, name: str, column: pa.ChunkedArray, remedy: str) -
 
 def not_a_number(column: Coded) -> tuple[int, str] | None:
     """The first row, from 0, whose text is no number, and the text."""
-    return column.first(lambda text: not _reads_as_number(text))
+    return column.first(lambda text: not reads_as_number(text))
 
 
-def _reads_as_number(text: str) -> bool:
+def reads_as_number(text: str) -> bool:
     try:
         float(text)
     except ValueError:

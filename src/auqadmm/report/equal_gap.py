@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from auqadmm.experiments.equal_gap import COUNTED, Comparison, Entry, curve
+from auqadmm.report.files import whole
 from auqadmm.report.style import COSTS, RC, method_style
 from auqadmm.report.tables import MISSING, power, versions
 
@@ -71,7 +72,7 @@ def verdict(comparison: Comparison) -> str:
 # ---------------------------------------------------------------------- files
 def write_csv(path: Path, comparison: Comparison) -> Path:
     """One line per method; counters are those at the gap, empty where it was not reached."""
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with whole(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
         writer.writerows(_values(comparison, entry) for entry in comparison.entries)

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from auqadmm.experiments.compare import Run
+from auqadmm.report.files import whole
 from auqadmm.report.style import RC, method_style
 
 # Below this a relative gap is the rounding of the optimum, not the progress of a method.
@@ -125,9 +126,10 @@ def weight_images(weights: Any, image: tuple[int, int], title: str, columns: Seq
 
 def save(figure: Figure, path: str | Path, dpi: int = 150) -> Path:
     """Write a figure; the format follows from the suffix."""
-    with matplotlib.rc_context(RC):
-        figure.savefig(path, dpi=dpi)
-    return Path(path)
+    path = Path(path)
+    with whole(path) as part, matplotlib.rc_context(RC):
+        figure.savefig(part, dpi=dpi, format=path.suffix.removeprefix(".") or None)
+    return path
 
 
 def _curve(axis: Any, x: np.ndarray, y: np.ndarray, method: str, shift: float) -> Any:

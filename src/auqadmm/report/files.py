@@ -5,23 +5,34 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from auqadmm.data import atomic
 from auqadmm.experiments.compare import Run
 from auqadmm.report.tables import HISTORY_COLUMNS, history_rows
 
 
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Where to write a file that gets its name when it is complete: a full disk leaves no half of it."""
+    with atomic.part(path.parent, path.name) as part:
+        yield part
+        atomic.keep(part, path)
+
+
 def write_summary(path: Path, summary: Mapping[str, Any]) -> Path:
     """Indented JSON; NaN and infinity, which JSON does not know, become null."""
-    path.write_text(json.dumps(finite(summary), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    with whole(path) as part:
+        part.write_text(json.dumps(finite(summary), indent=2, allow_nan=False) + "\n", encoding="utf-8")
     return path
 
 
 def write_history(path: Path, runs: Sequence[Run]) -> Path:
     """One line per iteration of every run; empty where something was not evaluated."""
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with whole(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, HISTORY_COLUMNS)
         writer.writeheader()
         writer.writerows(history_rows(runs))

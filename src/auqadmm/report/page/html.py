@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from auqadmm.report.content import Chapter, Picture, Report, Table, Verdict
+from auqadmm.report.files import whole
 from auqadmm.report.page.data import Palette, report_data, script_json
 from auqadmm.report.page.text import escape, lines, paragraphs, slugs
 
@@ -42,7 +43,9 @@ def write_page(report: Report, path: str | Path) -> Path:
         `path`.
     """
     path = Path(path)
-    path.write_bytes(page_html(report).encode("utf-8"))
+    text = page_html(report)
+    with whole(path) as part:
+        part.write_bytes(text.encode("utf-8"))
     return path
 
 
