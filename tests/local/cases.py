@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -43,6 +43,9 @@ class Dense:
 
     def dense(self) -> Tensor:
         return self.M
+
+    def take(self, index) -> Dense:
+        return replace(self, M=self.M[index])
 
 
 class Curved(Dense):

@@ -150,7 +150,7 @@ def test_mixed_finishes_with_newton(monkeypatch):
     from auqadmm.local import mixed
 
     monkeypatch.setattr(mixed, "PATIENCE", 2)
-    local = local_problem(shard_of("Multinomial", (60, 60, 60)), "diagonal")
+    local = local_problem(shard_of("Multinomial", (200, 200, 200)), "diagonal")
     found = Mixed(tol=1e-9).solve(local, start_of(local.shard), None, None)
     assert found.converged.all()
     assert isinstance(found.memory, module.Memory)
@@ -160,7 +160,7 @@ def test_mixed_finishes_with_newton(monkeypatch):
 def test_mixed_takes_newton_for_many_small_blocks():
     """Pairs would take more room than the data."""
     small = local_problem(shard_of("Logistic", (3,) * 20), "scalar")
-    large = local_problem(shard_of("Logistic", (40,) * 3), "scalar")
+    large = local_problem(shard_of("Logistic", (80,) * 3), "scalar")
     for local, pairs in ((small, False), (large, True)):
         found = Mixed(tol=1e-9).solve(local, start_of(local.shard), None, None)
         assert found.converged.all()

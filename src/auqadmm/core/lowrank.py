@@ -116,7 +116,10 @@ class LowRank:
     def take(self, index: Any) -> LowRank:
         """The weights of some blocks: a slice, a mask or positions."""
         parts = {name: getattr(self, name)[index] for name in ("U", "M", "d", "S", "phi")}
-        return replace(self, **parts)
+        some = replace(self, **parts)
+        if "_inverse" in vars(self):  # known already
+            vars(some)["_inverse"] = self._inverse.take(index)
+        return some
 
     def double(self) -> LowRank:
         """The same weights in float64 (itself where they are)."""
@@ -190,6 +193,9 @@ class _Inverse:
         gram = [sigma[:, c, None, None] * (G.mT @ (G / D[:, :, c, None])) for c in range(sigma.shape[1])]
         L = torch.linalg.cholesky_ex(eye + torch.stack(gram, 1))[0]
         return cls(W.F, Q, sigma, D, G, torch.linalg.solve_triangular(L, eye.expand_as(L), upper=False))
+
+    def take(self, index: Any) -> _Inverse:
+        return replace(self, **{name: getattr(self, name)[index] for name in ("Q", "sigma", "D", "G", "T")})
 
     def solve(self, y: Tensor) -> Tensor:
         """y (B, m, C, k)."""

@@ -8,7 +8,7 @@ Shapes: B blocks, m features, C columns; x is (B, m, C) or (B, m, C, k) with k r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -49,6 +49,9 @@ class Weights(Protocol):
     def diagonal(self) -> Tensor: ...
     def dense(self) -> Tensor: ...
     def totals(self) -> dict[str, Tensor]: ...
+    def take(self, index: Any) -> Weights:
+        """Those of some blocks."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,9 @@ class Scalar:
     def totals(self) -> dict[str, Tensor]:
         return {"K": sum_blocks(self.rho)}
 
+    def take(self, index: Any) -> Scalar:
+        return replace(self, rho=self.rho[index])
+
 
 @dataclass(frozen=True)
 class Diagonal:
@@ -110,6 +116,9 @@ class Diagonal:
 
     def totals(self) -> dict[str, Tensor]:
         return {"K": sum_blocks(self.d)}
+
+    def take(self, index: Any) -> Diagonal:
+        return Diagonal(self.d[index])
 
 
 def _over(w: Tensor, x: Tensor) -> Tensor:

@@ -58,4 +58,4 @@ class LocalEngine:
         return None
 
     def close(self, error: BaseException | None = None) -> None:
-        self.shard.programs.clear()
+        self.shard.close()

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
-from auqadmm.core.weights import Diagonal, Weights
+from auqadmm.core.weights import Weights
 from auqadmm.problem.shard import Shard
 
 if TYPE_CHECKING:
+    from auqadmm.problem.parts import Part
     from auqadmm.problem.rows import Hessian, Point
 
 # ∇F_j is a sum of terms that cancel at the solution, each known to a few units in the last place: a norm below this
@@ -56,6 +57,13 @@ class Iterate:
         """(B,): the blocks whose gradient is made of numbers."""
         return self.grad_norm.isfinite()
 
+    def take(self, some: Part) -> Iterate:
+        """Of some blocks; the point must be one of a loss of rows."""
+        point, numbers = self.point.take(some), {}  # type: ignore[attr-defined]
+        for name in ("pull", "grad", "grad_norm", "pull_norm", "scale", "plain_scale"):
+            numbers[name] = getattr(self, name)[some.blocks]
+        return Iterate(point.u, point, **numbers)
+
 
 @dataclass(frozen=True)
 class LocalProblem:
@@ -65,6 +73,10 @@ class LocalProblem:
     W: Weights
     v: Tensor
     lam: Tensor
+
+    def take(self, some: Part) -> LocalProblem:
+        """Of some blocks."""
+        return LocalProblem(some.shard, self.W.take(some.blocks), self.v[some.blocks], self.lam[some.blocks])
 
     def value(self, point: Point) -> Tensor:
         """F_j (B,), where `point` is f_j at some u."""
@@ -133,6 +145,18 @@ class LocalSolution:
     iterations: Tensor
     memory: Any
 
+    def put(self, some: Part, rest: LocalSolution, memory: Any) -> LocalSolution:
+        """With what was found and spent since in some blocks."""
+        index = some.blocks
+        return LocalSolution(
+            u=self.u.index_copy(0, index, rest.u),
+            converged=self.converged.index_copy(0, index, rest.converged),
+            grad_norm=self.grad_norm.index_copy(0, index, rest.grad_norm),
+            hvps=self.hvps.index_add(0, index, rest.hvps),
+            iterations=self.iterations.index_add(0, index, rest.iterations),
+            memory=memory,
+        )
+
 
 class LocalSolver(Protocol):
     """Solves the u-step of every block, to the accuracy the outer loop needs."""
@@ -179,6 +203,9 @@ class Goal:
             return cls(torch.full_like(size, factor * reference), None, torch.zeros_like(size))
         return cls(factor * size, factor, torch.zeros_like(size))
 
+    def take(self, some: Part) -> Goal:
+        return Goal(self.fixed[some.blocks], self.share, self.noise[some.blocks])
+
     def at(self, here: Iterate) -> Tensor:
         """The norm to reach, seen from this iterate, (B,)."""
         wanted = self.fixed
@@ -203,10 +230,15 @@ class Goal:
         return replace(self, noise=torch.where(doubt, ULPS * torch.finfo(here.u.dtype).eps * change, self.noise))
 
 
-def settle(goal: Goal, problem: LocalProblem, here: Iterate, hvps: Tensor) -> tuple[Tensor, Tensor]:
-    """Which blocks have converged (B,), with the closer look at rounding for those that stopped short; and `hvps`."""
+def settle(
+    goal: Goal, problem: LocalProblem, here: Iterate, hvps: Tensor, open_: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Which blocks have converged (B,), with the closer look at rounding for those that stopped short, which the ones
+    that are still `open_` have not; and `hvps`."""
     met = goal.met(here)
     doubt = here.finite & ~met
+    if open_ is not None:
+        doubt = doubt & ~open_
     if not doubt.any():
         return met, hvps
     return goal.attainable(problem, here, doubt).met(here), hvps + doubt

@@ -50,6 +50,15 @@ class Curve:
         Hg = scaled + w.mT @ self.S - self.H0[:, None] * (q.mT @ self.Y)
         return Hg.reshape(g.shape)
 
+    def take(self, index: Tensor) -> Curve:
+        """Of some blocks."""
+        return Curve(*(x[index] for x in (self.S, self.Y, self.R, self.G, self.H0)))
+
+    def put(self, index: Tensor, some: Curve) -> Curve:
+        """With that of some blocks replaced."""
+        pairs = ((self.S, some.S), (self.Y, some.Y), (self.R, some.R), (self.G, some.G), (self.H0, some.H0))
+        return Curve(*(x.index_copy(0, index, y) for x, y in pairs))
+
     def push(self, s: Tensor, y: Tensor, keep: Tensor) -> Curve:
         """Append a pair in the blocks where `keep` holds; the oldest leaves."""
         s, y = s.flatten(1), y.flatten(1)

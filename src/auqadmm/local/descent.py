@@ -2,7 +2,8 @@
 
     P ← a descent direction of F_j at u;   t ← line search;   u ← u + tP
 
-A block that is solved, that rounding keeps from moving, or that met a non-finite number stops taking part.
+A block that is solved, that rounding keeps from moving, or that met a non-finite number stops taking part. When most
+are done, the others go on without them.
 
 Shapes: B blocks; u, P (B, m, C); masks and counters (B,).
 """
@@ -15,11 +16,18 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from auqadmm.core.programs import Programs
 from auqadmm.local.base import Goal, Iterate, LocalProblem, LocalSolution, count, select, settle
 from auqadmm.local.line_search import search
+from auqadmm.problem.parts import Part, part
+from auqadmm.problem.rows import RowPoint
 
 # Within this factor of the cheap estimate of rounding, it pays to know the limit better than to run against it.
 CLOSE = 1000.0
+# Blocks that hold more than this share of the rows stay together; a share up to the second may be copied.
+STAY, COPY = 0.5, 0.125
+# Numbers in X below which nobody leaves: on a CPU, and on a GPU, where the others wait at little cost.
+SMALL, LARGE = 2**20, 2**27
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,10 @@ class Look:
     any: Tensor
     told: tuple[int, ...] | None = None
     round: int = 0
+
+    def take(self, some: Part) -> Look:
+        active, doubt, alive, checked = (x[some.blocks] for x in (self.active, self.doubt, self.alive, self.checked))
+        return replace(self, active=active, doubt=doubt, alive=alive, checked=checked)
 
     def flags(self) -> tuple[int, ...]:
         return self.told if self.told is not None else tuple(self.any.tolist())
@@ -62,7 +74,19 @@ class Method(Protocol):
     def tol(self) -> float | None: ...
 
     def step(self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: Any) -> Step:
-        """One step of the active blocks; the state is None at first, or what `descend` was given."""
+        """One step of the active blocks."""
+        ...
+
+    def begin(self, problem: LocalProblem, here: Iterate, state: Any) -> Any:
+        """The state to begin with, made of what `descend` was given."""
+        ...
+
+    def take(self, state: Any, some: Part) -> Any:
+        """The state of some blocks."""
+        ...
+
+    def put(self, state: Any, some: Part, new: Any) -> Any:
+        """The state, with that of some blocks as it became: what the end of a solve asks for."""
         ...
 
 
@@ -73,9 +97,18 @@ def descend(
     run = problem.shard.programs
     here = run(LocalProblem.at, problem, u0)
     goal = Goal.of(here, reference, method.factor, method.tol)
-    hvps = iterations = count(here)
     look = run(looked, goal, here, here.finite, ~here.finite)
-    for i in range(max_iter):
+    if look.flags()[0]:
+        state = method.begin(problem, here, state)
+    return _onward(method, problem, here, goal, look, state, range(max_iter))
+
+
+def _onward(
+    method: Method, problem: LocalProblem, here: Iterate, goal: Goal, look: Look, state: Any, rounds: range
+) -> LocalSolution:
+    run = problem.shard.programs
+    hvps = iterations = count(here)
+    for i in rounds:
         active, doubt = look.flags()
         if doubt:
             goal, hvps = run(Goal.attainable, goal, problem, here, look.doubt), hvps + look.doubt
@@ -84,12 +117,39 @@ def descend(
         if not active:
             break
         look = replace(look, told=None, round=i)
+        some = remaining(problem, here, look.active)
+        if some is not None:
+            ended, hvps = settle(goal, problem, here, hvps, look.active)
+            done = LocalSolution(here.u, ended, here.grad_norm, hvps, iterations, state)
+            own = method.take(state, some)
+            rounds = range(i, rounds.stop)
+            rest = _onward(method, problem.take(some), here.take(some), goal.take(some), look.take(some), own, rounds)
+            return done.put(some, rest, method.put(state, some, rest.memory))
         step = method.step(problem, here, look, goal, state)
         here, state = step.there, step.state
         hvps, iterations = hvps + step.hvps, iterations + look.active
         look = step.look or run(looked, goal, here, look.alive & (step.moved | ~look.active), look.checked)
     converged, hvps = settle(goal, problem, here, hvps)
     return LocalSolution(here.u, converged, here.grad_norm, hvps, iterations, state)
+
+
+def remaining(problem: LocalProblem, here: Iterate, active: Tensor) -> Part | None:
+    """The active blocks, where the others hold most of the data and had better leave; None where all stay.
+
+    Leaving costs a few small copies, and on a GPU the recorded programs. That must pay.
+    """
+    shard = problem.shard
+    size = shard.design.rows * shard.design.features
+    if size < (LARGE if shard.programs.active else SMALL) or not isinstance(here.point, RowPoint):
+        return None
+    held = shard.design.sum_rows(torch.ones_like(shard.row_weight))
+    share = float(held[active].sum() / held.sum())
+    if share > STAY:
+        return None
+    some = part(shard, active.nonzero()[:, 0].tolist(), copies=share <= COPY)
+    if some is not None:
+        vars(some.shard)["programs"] = Programs(torch.device("cpu"))
+    return some
 
 
 def looked(goal: Goal, here: Iterate, alive: Tensor, checked: Tensor) -> Look:

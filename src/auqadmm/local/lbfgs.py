@@ -37,6 +37,7 @@ from auqadmm.local.base import (
 from auqadmm.local.curve import Curve
 from auqadmm.local.descent import Look, Step, descend, searched
 from auqadmm.local.trail import Trail, trail
+from auqadmm.problem.parts import Part
 
 # a change of the gradient is known to so many times the rounding of its terms, or it is not worth keeping
 CLEAR = 1e3
@@ -85,13 +86,20 @@ class LBFGS:
         found = descend(self, problem, start, reference, self.max_iter, known)
         return replace(found, memory=_remembered(problem.W, u0, found.u, known, found.memory))
 
-    def step(self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: Any) -> Step:
+    def step(self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: Bend) -> Step:
         """One step of the active blocks; the state is what the pairs tell."""
-        if not isinstance(state, Bend):
-            state = _bend(problem, here, state, self.history)
         step = searched(problem, here, look, _direction(here, state.curve), count(here) + look.active, state)
         curve = _learned(here, step.there, state.curve, step.moved & look.active)
         return replace(step, state=replace(state, curve=curve))
+
+    def begin(self, problem: LocalProblem, here: Iterate, state: Any) -> Bend:
+        return _bend(problem, here, state, self.history)
+
+    def take(self, state: Bend, some: Part) -> Bend:
+        return Bend(state.curve.take(some.blocks), state.D[some.blocks])
+
+    def put(self, state: Bend, some: Part, new: Bend) -> Bend:
+        return Bend(state.curve.put(some.blocks, new.curve), state.D)
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,11 @@
 
 - W_j is a model of the curvature (AUQ-LR): Newton-CG, which it preconditions.
 - On a GPU: Newton-CG, which does more between two looks of the host, and keeps less.
-- Many small blocks, a few rows each: Newton-CG, whose systems take no more steps than there are rows; pairs would
-  take more room than the data.
+- Blocks of a few rows: Newton-CG, whose systems take no more steps than there are rows; pairs would take as much room
+  as the data, and be as much work.
 - Else L-BFGS. Blocks that have not arrived after many steps are finished by Newton-CG.
+
+Blocks of very different height are solved one group after the other (`Shard.groups`), each by what suits it.
 """
 
 from __future__ import annotations
@@ -12,14 +14,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from auqadmm.local.base import LocalProblem, LocalSolution, check_tolerance
 from auqadmm.local.lbfgs import LBFGS
 from auqadmm.local.newton_cg import NewtonCG
 
-# pairs that L-BFGS keeps, at most and at least; they take no more room than the data
-MOST, LEAST = 10, 4
+# pairs that L-BFGS keeps, at most and at least; the data take so many times their room
+MOST, LEAST, ROOM = 10, 4, 8
 # steps of L-BFGS after which Newton's method takes over
 PATIENCE = 60
 
@@ -43,12 +46,26 @@ class Mixed:
         check_tolerance(self.factor, self.tol)
 
     def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
+        groups = problem.shard.groups
+        if not groups:
+            return self._together(problem, u0, reference, memory)
+        none = torch.zeros(len(u0), dtype=torch.int64, device=u0.device)
+        found = LocalSolution(u0, none > 0, torch.zeros_like(u0[:, 0, 0]), none, none, None)
+        known = memory if isinstance(memory, tuple) and len(memory) == len(groups) else (None,) * len(groups)
+        left: tuple[Any, ...] = ()
+        for group, own in zip(groups, known, strict=True):
+            some = self._together(problem.take(group), u0[group.blocks], reference, own)
+            left = (*left, some.memory)
+            found = found.put(group, some, left)
+        return found
+
+    def _together(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
         newton = NewtonCG(self.factor, self.tol)
         blocks, _, columns = problem.shard.shape
-        room = problem.shard.design.rows // max(1, 2 * blocks * columns)
-        if problem.curved or problem.shard.programs.active or room < LEAST:
+        pairs = problem.shard.design.rows // max(1, ROOM * 2 * blocks * columns)
+        if problem.curved or problem.shard.programs.active or pairs < LEAST:
             return newton.solve(problem, u0, reference, memory)
-        first = LBFGS(min(MOST, room), self.factor, self.tol, PATIENCE).solve(problem, u0, reference, memory)
+        first = LBFGS(min(MOST, pairs), self.factor, self.tol, PATIENCE).solve(problem, u0, reference, memory)
         if first.converged.all():
             return first
         rest = newton.solve(problem, first.u, reference, None)

@@ -42,6 +42,7 @@ from auqadmm.local.descent import Look, Step, descend, looked, searched
 from auqadmm.local.line_search import unit_step
 from auqadmm.local.secant import averaged
 from auqadmm.local.trail import Trail, trail
+from auqadmm.problem.parts import Part
 from auqadmm.problem.rows import Hessian, Point
 
 # conjugate-gradient steps of a GPU before the host looks for the first time, where the last such system tells no better
@@ -94,6 +95,17 @@ class NewtonCG:
         while way.open.any():
             way = _advance(way, system, problem, self.max_cg)
         return searched(problem, here, look, _descending(here, system, way), way.hvps, state)
+
+    def begin(self, problem: LocalProblem, here: Iterate, state: State) -> State:
+        return state
+
+    def take(self, state: State, some: Part) -> State:
+        last = None if state.last is None else state.last.take(some)  # type: ignore[attr-defined]
+        return State(last, None if state.D is None else state.D[some.blocks], state.keep)
+
+    def put(self, state: State, some: Part, new: State) -> State:
+        D = new.D if state.D is None or new.D is None else state.D.index_copy(0, some.blocks, new.D)
+        return State(None, D, state.keep)
 
     def _leap(
         self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, system: System, way: Way, state: State

@@ -25,6 +25,7 @@ from auqadmm.problem.curvature import Curvature, RowHessian, RowModel, times
 from auqadmm.problem.ingest import InputError
 
 if TYPE_CHECKING:
+    from auqadmm.problem.parts import Part
     from auqadmm.problem.shard import Shard
 
 REDUCTIONS = ("sum", "mean", "pooled")
@@ -217,6 +218,13 @@ class RowPoint(Point):
     def line(self, P: Tensor) -> RowLine:
         design = self.shard.design
         return RowLine(self, P, design.forward(P))
+
+    def take(self, some: Part) -> RowPoint:
+        """The same point of some blocks only, with what is known of it."""
+        point = RowPoint(self.loss, some.shard, self.u[some.blocks], self.z[some.rows])
+        known = {"value": some.blocks, "grad": some.blocks, "slope": some.rows, "_prepared": some.rows}
+        vars(point).update({name: vars(self)[name][where] for name, where in known.items() if name in vars(self)})
+        return point
 
     def conjugate(self, scale: float) -> Tensor:
         rows = self.loss.row_conjugate(scale * self.slope, self.shard.target)

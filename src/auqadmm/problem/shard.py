@@ -20,8 +20,10 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.programs import Programs
+from auqadmm.problem import parts
 from auqadmm.problem.design import DensePiece, Design, Piece, group_by_height, sparse_piece
 from auqadmm.problem.ingest import InputError, RawBlock
+from auqadmm.problem.parts import Part
 
 if TYPE_CHECKING:
     from auqadmm.problem.rows import Loss, Point
@@ -80,6 +82,17 @@ class Shard:
         """Runs functions of these blocks; faster on a GPU."""
         fixed = (self, self.design, self.loss, self.census)
         return Programs(self.device if self.loss.recordable else torch.device("cpu"), fixed)
+
+    @cached_property
+    def groups(self) -> tuple[Part, ...]:
+        """Blocks of similar height, where heights differ much (`parts.py`); else none."""
+        return parts.groups(self)
+
+    def close(self) -> None:
+        """No more will be computed: give back the memory of recorded programs."""
+        self.programs.clear()
+        for group in vars(self).get("groups", ()):
+            group.shard.close()
 
     def zeros(self) -> Tensor:
         return torch.zeros(self.shape, dtype=self.dtype, device=self.device)

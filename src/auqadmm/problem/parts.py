@@ -1,0 +1,108 @@
+"""Some of the blocks of a shard as a shard of their own, without copying their data where that can be avoided.
+
+Two uses. Blocks of very different height are solved in *groups*, so that a thousand small ones do not wait for one
+that is huge. And blocks that are solved *leave*: the others go on without them.
+
+Shapes: B blocks, R flat rows; `blocks` (k,) positions among the B, `rows` (r,) positions among the R.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from auqadmm.problem.design import DensePiece, Design, Piece, SparsePiece
+
+if TYPE_CHECKING:
+    from auqadmm.problem.shard import Shard
+
+# neighbours in a piece stay where they are: so many runs of them make as many products; more are copied together
+RUNS = 4
+# blocks whose heights differ by more than this factor do not wait for each other
+APART = 8.0
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some blocks as a shard, and where they are in the whole."""
+
+    shard: Shard
+    blocks: Tensor
+    rows: Tensor
+
+
+def part(shard: Shard, keep: Sequence[int], copies: bool = True) -> Part | None:
+    """The blocks `keep`, in ascending order; None where their data would have to be copied and must not be, or are
+    sparse and not stored apart from others."""
+    place = {j: i for i, j in enumerate(keep)}
+    pieces: list[Piece] = []
+    rows: list[Tensor] = []
+    device, first = shard.device, 0
+    for piece in shard.design.pieces:
+        slots = [s for s, j in enumerate(piece.blocks.tolist()) if j in place]
+        positions = [place[j] for j in piece.blocks.tolist() if j in place]
+        if isinstance(piece, SparsePiece):
+            if slots and len(slots) < len(piece.blocks):
+                return None
+            if slots:
+                pieces.append(replace(piece, blocks=torch.tensor(positions, device=device)))
+                rows.append(torch.arange(first, first + piece.rows, device=device))
+        elif slots:
+            assert isinstance(piece, DensePiece)
+            runs = _runs(slots)
+            if len(runs) > RUNS and not copies:
+                return None
+            groups = [slice(a, b) for a, b in runs] if len(runs) <= RUNS else [torch.tensor(slots, device=device)]
+            numbers = torch.tensor(positions, device=device)
+            height = piece.X.shape[1]
+            flat = torch.arange(first, first + piece.rows, device=device).reshape(len(piece.blocks), height)
+            done = 0
+            for group in groups:
+                X = piece.X[group]
+                pieces.append(DensePiece(X, numbers[done : done + len(X)]))
+                rows.append(flat[group].flatten())
+                done += len(X)
+        first += piece.rows
+    where = torch.cat(rows)
+    some = replace(
+        shard,
+        design=Design(tuple(pieces), len(keep), shard.design.features),
+        target=shard.target[where],
+        row_weight=shard.row_weight[where],
+        index=tuple(shard.index[j] for j in keep),
+        names=tuple(shard.names[j] for j in keep),
+    )
+    return Part(some, torch.tensor(list(keep), device=device), where)
+
+
+def groups(shard: Shard) -> tuple[Part, ...]:
+    """Dense blocks by height, each group within a factor `APART`; none where one group holds them all."""
+    if not shard.design.dense or len(shard.design.pieces) < 2:
+        return ()
+    found: list[list[int]] = []
+    tallest = 0.0
+    for piece in sorted(shard.design.pieces, key=lambda p: -p.rows / len(p.blocks)):
+        height = piece.rows / len(piece.blocks)
+        if not found or tallest > APART * max(height, 1.0):
+            found.append([])
+            tallest = height
+        found[-1] += piece.blocks.tolist()
+    if len(found) == 1:
+        return ()
+    parts = [part(shard, sorted(blocks)) for blocks in found]
+    return tuple(p for p in parts if p is not None)
+
+
+def _runs(slots: list[int]) -> list[tuple[int, int]]:
+    """Neighbours: [first, last + 1) of each run."""
+    out: list[tuple[int, int]] = []
+    for s in slots:
+        if out and out[-1][1] == s:
+            out[-1] = (out[-1][0], s + 1)
+        else:
+            out.append((s, s + 1))
+    return out
