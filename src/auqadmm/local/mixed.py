@@ -4,7 +4,8 @@
 - On a GPU: Newton-CG, which does more between two looks of the host, and keeps less.
 - Blocks of a few rows: Newton-CG, whose systems take no more steps than there are rows; pairs would take as much room
   as the data, and be as much work.
-- Else L-BFGS. Blocks that have not arrived after many steps are finished by Newton-CG.
+- Else L-BFGS. Blocks that have not arrived after many steps are finished by Newton-CG, which stays where a factor of
+  the Hessian will help it (`factored.py`).
 
 Blocks of very different height are solved one group after the other (`Shard.groups`), each by what suits it.
 """
@@ -18,8 +19,9 @@ import torch
 from torch import Tensor
 
 from auqadmm.local.base import LocalProblem, LocalSolution, check_tolerance
+from auqadmm.local.factored import suits
 from auqadmm.local.lbfgs import LBFGS
-from auqadmm.local.newton_cg import NewtonCG
+from auqadmm.local.newton_cg import Memory, NewtonCG
 
 # pairs that L-BFGS keeps, at most and at least; the data take so many times their room
 MOST, LEAST, ROOM = 10, 4, 8
@@ -63,11 +65,12 @@ class Mixed:
         newton = NewtonCG(self.factor, self.tol)
         blocks, _, columns = problem.shard.shape
         pairs = problem.shard.design.rows // max(1, ROOM * 2 * blocks * columns)
-        if problem.curved or problem.shard.programs.active or pairs < LEAST:
+        hard = isinstance(memory, Memory)
+        if problem.curved or problem.shard.programs.active or pairs < LEAST or hard:
             return newton.solve(problem, u0, reference, memory)
         first = LBFGS(min(MOST, pairs), self.factor, self.tol, PATIENCE).solve(problem, u0, reference, memory)
         if first.converged.all():
             return first
         rest = newton.solve(problem, first.u, reference, None)
         spent = {"hvps": first.hvps + rest.hvps, "iterations": first.iterations + rest.iterations}
-        return replace(rest, memory=first.memory, **spent)
+        return replace(rest, memory=rest.memory if suits(problem.shard) else first.memory, **spent)

@@ -3,10 +3,11 @@
     (∇²f_j + W_j) P = −∇F_j   until   ‖residual‖ ≤ η‖∇F_j‖,   η = min(0.1, √(‖∇F_j‖ / its terms))
     u ← u + tP
 
-preconditioned by the diagonal, or by W_j where it models the curvature. W_j makes every system positive definite,
-separable data included. η falls with the gradient, so convergence is superlinear; a quadratic loss needs one system
-only, solved to the target at once.
-∇²f_j is averaged over the last step's length (`secant`), which carries Newton's method over the corners of a hinge.
+preconditioned by the diagonal, by W_j where it models the curvature, or by a factor of the Hessian at an earlier point
+where the diagonal proved to be little (factored.py). W_j makes every system positive definite, separable data included.
+η falls with the gradient, so convergence is superlinear; a quadratic loss needs one system only, solved to the target
+at once. ∇²f_j is averaged over the last step's length (`secant`), which carries Newton's method over the corners of a
+hinge.
 
 Blocks whose system is solved wait for the others. A GPU does a few steps before the host looks who is left: a step
 too many costs less than a look, and changes nothing.
@@ -39,6 +40,7 @@ from auqadmm.local.base import (
     select,
 )
 from auqadmm.local.descent import Look, Step, descend, looked, searched
+from auqadmm.local.factored import EASY, PRICE, Factored, factored, suits
 from auqadmm.local.line_search import unit_step
 from auqadmm.local.secant import averaged
 from auqadmm.local.trail import Trail, trail
@@ -78,18 +80,14 @@ class NewtonCG:
             return replace(descend(self, problem, u0, reference, self.max_iter, State()), memory=None)
         known = memory if isinstance(memory, Memory) else None
         start = u0 if known is None else known.trail.ahead(u0)
-        keep = known is not None and not known.trail.renew
-        state = State(None, known.D if known is not None and keep else None, keep)
-        found = descend(self, problem, start, reference, self.max_iter, state)
-        D = found.memory.D
-        path = trail(u0, found.u, None if known is None else known.trail)
-        return replace(found, memory=None if D is None else Memory(D, path))
+        found = descend(self, problem, start, reference, self.max_iter, State() if known is None else known.state())
+        return replace(found, memory=_remembered(problem, u0, found, known))
 
     def step(self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: State) -> Step:
         """One Newton step of the active blocks."""
         run = problem.shard.programs
         system, way, D = run(_begin, problem, here, state, look.active, goal)
-        state = State(here.point if here.u.shape[2] == 1 else None, D, state.keep)
+        state = replace(state, last=here.point if here.u.shape[2] == 1 else None, D=D)
         if run.active:
             return self._leap(problem, here, look, goal, system, way, state)
         while way.open.any():
@@ -97,15 +95,20 @@ class NewtonCG:
         return searched(problem, here, look, _descending(here, system, way), way.hvps, state)
 
     def begin(self, problem: LocalProblem, here: Iterate, state: State) -> State:
-        return state
+        if not state.build:
+            return state
+        new = factored(problem, here.point.hessian)
+        return state if new is None else replace(state, factor=new, built=True)
 
     def take(self, state: State, some: Part) -> State:
         last = None if state.last is None else state.last.take(some)  # type: ignore[attr-defined]
-        return State(last, None if state.D is None else state.D[some.blocks], state.keep)
+        D, factor = state.D, state.factor
+        D, factor = None if D is None else D[some.blocks], None if factor is None else factor.take(some.blocks)
+        return replace(state, last=last, D=D, factor=factor)
 
     def put(self, state: State, some: Part, new: State) -> State:
-        D = new.D if state.D is None or new.D is None else state.D.index_copy(0, some.blocks, new.D)
-        return State(None, D, state.keep)
+        D = None if state.D is None or new.D is None else state.D.index_copy(0, some.blocks, new.D)
+        return replace(state, last=None, D=D)
 
     def _leap(
         self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, system: System, way: Way, state: State
@@ -128,20 +131,37 @@ class NewtonCG:
 
 @dataclass(frozen=True)
 class Memory:
-    """What a solve leaves to the next: the diagonal D (B, m, C) of ∇²f_j, and the path of the solutions."""
+    """What a solve leaves to the next: the diagonal D (B, m, C) of ∇²f_j, the path of the solutions, a factor of the
+    Hessian where the diagonal was not enough, and the products `spent` since it was made."""
 
-    D: Tensor
+    D: Tensor | None
     trail: Trail
+    factor: Factored | None
+    spent: int
+
+    def state(self) -> State:
+        return State(None, self.D, not self.trail.renew and self.D is not None, self.factor, self.spent > PRICE)
 
 
 @dataclass(frozen=True)
 class State:
-    """The last point, where `averaged` will look back to it, the diagonal D of ∇²f_j last preconditioned with, and
-    whether to `keep` it."""
+    """The last point, where `averaged` will look back to it; the diagonal D of ∇²f_j last preconditioned with, and
+    whether to `keep` it; the factor in its place, whether to `build` a new one, and whether it was `built`."""
 
     last: Point | None = None
     D: Tensor | None = None
     keep: bool = False
+    factor: Factored | None = None
+    build: bool = False
+    built: bool = False
+
+
+def _remembered(problem: LocalProblem, before: Tensor, found: LocalSolution, known: Memory | None) -> Memory:
+    state, spent = found.memory, 0
+    if suits(problem.shard):
+        most = int(found.hvps.max()) if len(before) else 0
+        spent = max(0, most - EASY) + (0 if known is None or state.built else known.spent)
+    return Memory(state.D, trail(before, found.u, None if known is None else known.trail), state.factor, spent)
 
 
 @dataclass(frozen=True)
@@ -149,7 +169,7 @@ class System:
     """(∇²f_j + W_j)P = −∇F_j, what to precondition it with, and the norm of a residual that will do (B,)."""
 
     hessian: Hessian
-    precondition: Weights
+    precondition: Weights | Factored
     enough: Tensor
 
 
@@ -174,8 +194,11 @@ def _begin(
 ) -> tuple[System, Way, Tensor | None]:
     quadratic = problem.shard.loss.quadratic
     model = here.point if quadratic else averaged(here.point, state.last)
-    D = None if problem.curved else state.D if state.keep else model.hessian_diagonal()
-    precondition = problem.W if D is None else Diagonal(D + problem.W.diagonal())
+    D, precondition = state.D, state.factor or problem.W
+    if not problem.curved and state.factor is None:
+        D = state.D if state.keep else model.hessian_diagonal()
+        assert D is not None
+        precondition = Diagonal(D + problem.W.diagonal())
     enough = 0.5 * goal.at(here)
     if goal.share is not None or not quadratic:
         eta = (here.grad_norm / here.scale).sqrt().clamp(max=0.1)

@@ -1,0 +1,76 @@
+"""A factor of ∇²f_j + W_j at an earlier point, to precondition systems that are hard for its diagonal.
+
+    H_j = Σ_i c_iφ''(z_i) x_ix_iᵀ + W_j = LLᵀ
+
+It takes m/2 times the operations of a product with the Hessian, but as products of matrices, which run at another
+pace. So it is computed when the products since the last time add up to its price, and kept over the u-steps that
+follow: the curvature changes little from one to the next. For one column and blocks with more rows than features.
+
+Shapes: B blocks, m features; L and its inverse (B, m, m), x (B, m, 1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from auqadmm.problem.curvature import RowHessian
+from auqadmm.problem.design import PARTS, DensePiece
+
+if TYPE_CHECKING:
+    from auqadmm.local.base import LocalProblem
+    from auqadmm.problem.rows import Hessian
+    from auqadmm.problem.shard import Shard
+
+# features up to which a factor is worth its room
+LARGEST = 2048
+# what a factor costs, in products of all blocks; and what a solve may take without being hard
+PRICE, EASY = 40, 8
+
+
+@dataclass(frozen=True)
+class Factored:
+    """H_j⁻¹: by triangular solves, or on a GPU as a matrix, which is faster than those."""
+
+    L: Tensor | None
+    inverse: Tensor | None = None
+
+    def solve(self, x: Tensor) -> Tensor:
+        if self.inverse is not None:
+            return self.inverse @ x
+        assert self.L is not None
+        return torch.cholesky_solve(x, self.L)
+
+    def take(self, index: Tensor) -> Factored:
+        return Factored(*(x if x is None else x[index] for x in (self.L, self.inverse)))
+
+
+def suits(shard: Shard) -> bool:
+    """One column, and dense blocks at least as tall as wide: then the factor takes no more room than the data."""
+    m = shard.design.features
+    pieces = shard.design.pieces
+    tall = all(isinstance(p, DensePiece) and p.X.shape[1] >= m for p in pieces)
+    return tall and shard.shape[2] == 1 and m <= LARGEST
+
+
+def factored(problem: LocalProblem, hessian: Hessian) -> Factored | None:
+    """The factor at a point; None where it does not exist in rounded numbers."""
+    assert isinstance(hessian, RowHessian)
+    design = problem.shard.design
+    H = torch.diag_embed(problem.W.diagonal().flatten(1))
+    for piece, d in zip(design.pieces, design.split(hessian.curvature.diagonal()), strict=True):
+        assert isinstance(piece, DensePiece)
+        d = d.reshape(*piece.X.shape[:2], 1)
+        step = max(1, -(-piece.X.shape[1] // PARTS))
+        some = H[piece.blocks]
+        for i in range(0, piece.X.shape[1], step):  # the weighted rows of all would be another copy of the data
+            rows = piece.X[:, i : i + step]
+            some = torch.baddbmm(some, (d[:, i : i + step] * rows).mT, rows)
+        H[piece.blocks] = some
+    L, info = torch.linalg.cholesky_ex(H)
+    if bool((info > 0).any()) or not bool(L.diagonal(dim1=1, dim2=2).isfinite().all()):
+        return None
+    return Factored(None, torch.cholesky_inverse(L)) if H.is_cuda else Factored(L)
