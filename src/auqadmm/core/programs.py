@@ -2,7 +2,8 @@
 
 The tensors of a local solve are small, and starting a kernel takes longer than running it. A function that was called
 a few times with arguments of the same form (types, shapes, settings) is recorded, and replayed from then on: inputs
-are copied to where the recording reads them, outputs to new tensors, so that a call stays a pure function. Without
+are copied to where the recording reads them, outputs to new tensors, so that a call stays a pure function. One program
+runs at a time, so all of them read and write the same few buffers, and use the same memory in between. Without
 CUDA, with autograd, or where a recording is not possible (an operation that waits for the host), the function is
 simply called.
 
@@ -17,7 +18,6 @@ import gc
 import os
 import types
 import warnings
-import weakref
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +26,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from auqadmm.core.buffers import Buffers, copy, dense, form_of
 
 # calls before the recording: libraries set themselves up in the first
 WARM = 1
@@ -47,6 +49,7 @@ class Programs:
         self.forms: dict[Callable[..., Any], int] = {}
         self.large: dict[Callable[..., Any], Hashable] = {}
         self.pool: Any = None
+        self.buffers = Buffers()
         self.notes: dict[Hashable, int] = {}  # what callers learned about speed; no result may depend on it
 
     def __call__(self, fn: Callable[..., Any], *args: Any) -> Any:
@@ -81,19 +84,26 @@ class Programs:
             self.forget(self.large.pop(fn, None))
             self.large[fn] = form
         self.pool = self.pool or torch.cuda.graph_pool_handle()
+        made = {key: len(found) for key, found in self.buffers.made.items()}
         try:
-            self.recorded[form] = _Recording.of(fn, args, taken, self.pool, loop)
+            self.recorded[form] = _Recording.of(fn, args, taken, self.pool, self.buffers, loop)
         except RuntimeError:  # waits for the host, or has no memory left
             self.recorded[form] = None
+            for key, found in self.buffers.made.items():  # memory of a recording that is none
+                del found[made.get(key, 0) :]
         return self.recorded[form], taken.tensors
 
     def clear(self) -> None:
-        """The end: give back the memory of recordings and data, which refer to each other."""
+        """The end: give back the memory of recordings and data, which refer to each other, and of the matrix library,
+        which keeps some for the stream that was recorded on."""
+        if self.recorded and hasattr(torch._C, "_cuda_clearCublasWorkspaces"):
+            torch._C._cuda_clearCublasWorkspaces()
         self.active, self.fixed = False, {}
         self.recorded.clear()
         self.calls.clear()
         self.forms.clear()
         self.large.clear()
+        self.buffers = Buffers()
 
     def forget(self, form: Hashable) -> None:
         if self.recorded.pop(form, None) is not None:
@@ -110,6 +120,7 @@ class _Taken:
         self.fixed = fixed
         self.large, self.spare = False, False
         self.tensors: list[Tensor] = []
+        self.kept: list[Any] = []
         self.places: dict[int, int] = {}
 
     def form(self, x: Any) -> Hashable:
@@ -122,6 +133,7 @@ class _Taken:
         if isinstance(x, dict):
             return (dict, *((key, self.form(value)) for key, value in x.items()))
         if id(x) in self.fixed or isinstance(x, CODE) or not hasattr(x, "__dict__"):
+            self.kept.append(x)
             return ("fixed", id(x))
         return (type(x), *((name, self.form(value)) for name, value in vars(x).items()))
 
@@ -133,7 +145,7 @@ class _Taken:
         place = self.places.setdefault(id(x), len(self.tensors))
         if place == len(self.tensors):
             self.tensors.append(x)
-        return place, _form(x)
+        return place, form_of(x)
 
 
 def _rebuilt(x: Any, fixed: dict[int, Any], tensors: Iterator[Tensor], known: dict[int, Tensor]) -> Any:
@@ -151,28 +163,31 @@ def _rebuilt(x: Any, fixed: dict[int, Any], tensors: Iterator[Tensor], known: di
         return {key: _rebuilt(value, fixed, tensors, known) for key, value in x.items()}
     if x is None or isinstance(x, CODE) or not hasattr(x, "__dict__") or isinstance(x, torch.Size):
         return x
-    copy = object.__new__(type(x))
-    copy.__dict__.update({name: _rebuilt(value, fixed, tensors, known) for name, value in vars(x).items()})
-    return copy
+    twin = object.__new__(type(x))
+    twin.__dict__.update({name: _rebuilt(value, fixed, tensors, known) for name, value in vars(x).items()})
+    return twin
 
 
 @dataclass
 class _Recording:
-    """One recorded call: where it reads, the graph, what it wrote. The state of a loop is read and written in place."""
+    """One recorded call: where it reads, the graph, where it writes; the state of a loop in the same place."""
 
     fixed: dict[int, Any]
-    kept: Any  # the arguments it was recorded with: their fixed parts must not die, ids would be used again
+    kept: list[Any]  # what else was told by its id: it must not die, ids would be used again
+    buffers: Buffers
     read: list[Tensor]  # the memory behind each input, without expanded axes
     graph: Any
     result: Any
     wrote: list[Tensor]
     state: int  # so many of the inputs are the state of a loop
     made: list[Hashable]  # the forms of new tensors like those
-    last: list[Callable[[], Tensor | None]]
 
     @classmethod
-    def of(cls, fn: Callable[..., Any], args: Any, taken: _Taken, pool: Any, loop: bool) -> _Recording:
-        read = [_dense(x).clone(memory_format=torch.preserve_format) for x in taken.tensors]
+    def of(
+        cls, fn: Callable[..., Any], args: Any, taken: _Taken, pool: Any, buffers: Buffers, loop: bool
+    ) -> _Recording:
+        read = buffers.like([dense(x) for x in taken.tensors], "in")
+        buffers.fill(read, taken.tensors)
         inputs = [base.expand(x.shape) for base, x in zip(read, taken.tensors, strict=True)]
         own = _rebuilt(args, taken.fixed, iter(inputs), {})
         graph = torch.cuda.CUDAGraph()
@@ -186,25 +201,25 @@ class _Recording:
                 found = _Taken(taken.fixed)
                 found.form(result)
                 if loop:
-                    _back(read, own[0], found.tensors, taken.fixed)
+                    wrote = read[: len(found.tensors)]
+                    _back(wrote, own[0], found.tensors, taken.fixed)
+                else:
+                    wrote = buffers.like(found.tensors, "out")
+                    copy(wrote, found.tensors)
             finally:
                 graph.capture_end()
         here.wait_stream(aside)
-        state = len(found.tensors) if loop else 0
-        wrote = read[:state] if loop else found.tensors
-        made = [_form(torch.empty_like(x, memory_format=torch.preserve_format)) for x in wrote]
-        return cls(taken.fixed, own, read, graph, result, wrote, state, made, [_nothing] * len(read))
+        result = _rebuilt(result, taken.fixed, iter(wrote), {})
+        made = [form_of(torch.empty_like(x, memory_format=torch.preserve_format)) for x in wrote]
+        return cls(taken.fixed, taken.kept, buffers, read, graph, result, wrote, len(wrote) if loop else 0, made)
 
     def __call__(self, tensors: list[Tensor], times: int = 1) -> Any:
-        # tensors are never written to, so what was copied for the call before need not be copied again
-        news = [i for i, x in enumerate(tensors) if self.last[i]() is not x]
-        _copy([self.read[i] for i in news], [_dense(tensors[i]) for i in news])
-        for i in news:
-            self.last[i] = weakref.ref(tensors[i]) if i >= self.state else _nothing
+        self.buffers.fill(self.read, tensors)
+        self.buffers.spoiled(self.read[: self.state])
         for _ in range(times):
             self.graph.replay()
         out = [torch.empty_like(x, memory_format=torch.preserve_format) for x in self.wrote]
-        _copy(out, self.wrote)
+        copy(out, self.wrote)
         for new, form in zip(out, self.made, strict=True):
             new._auqadmm_form = form  # type: ignore[attr-defined]
         return _rebuilt(self.result, self.fixed, iter(out), {})
@@ -216,11 +231,7 @@ def _back(read: list[Tensor], state: Any, new: list[Tensor], fixed: dict[int, An
     old.form(state)
     if [x.shape for x in old.tensors] != [x.shape for x in new]:
         raise RuntimeError("the state changed its form")
-    _copy(read[: len(new)], new)
-
-
-def _nothing() -> None:
-    return None
+    copy(read, new)
 
 
 @contextmanager
@@ -239,26 +250,3 @@ def _uncollected() -> Iterator[None]:
 def _aside(device: torch.device) -> Any:
     """The stream on which everything is recorded: libraries keep a workspace per stream."""
     return torch.cuda.Stream(device)
-
-
-def _form(x: Tensor) -> Hashable:
-    """Shape, strides and kind of numbers, kept with the tensor: asking for them takes longer than comparing them."""
-    known = getattr(x, "_auqadmm_form", None)
-    if known is None:
-        known = (x.shape, x.stride(), x.dtype, x.device)
-        x._auqadmm_form = known  # type: ignore[attr-defined]
-    return known
-
-
-def _dense(x: Tensor) -> Tensor:
-    """x without its expanded axes: every number once."""
-    if 0 not in x.stride():
-        return x
-    return x.as_strided([1 if s == 0 else n for n, s in zip(x.shape, x.stride(), strict=True)], x.stride())
-
-
-def _copy(to: list[Tensor], source: list[Tensor]) -> None:
-    """Many copies in few launches, one per dtype."""
-    for dtype in {x.dtype for x in to}:
-        pairs = [(a, b) for a, b in zip(to, source, strict=True) if a.dtype == dtype]
-        torch._foreach_copy_([a for a, _ in pairs], [b for _, b in pairs])

@@ -197,7 +197,7 @@ def _factors(problem: LocalProblem, memory: Any) -> tuple[Factors, Tensor]:
         else:
             old = known.parts[i] if known is not None else None
             gram = old.gram if isinstance(old, Tall) else _gram(*_held(shard, i))
-            parts.append(Tall(piece.blocks, gram, *_factorised(_plus(gram, W, piece.blocks))))
+            parts.append(Tall(piece.blocks, gram, *_factorised_plus(gram, W, piece.blocks)))
             hvps[piece.blocks] = 0 if isinstance(old, Tall) else m
     # in single precision refinement needs the residuals of the rows themselves
     exact = shard.dtype == torch.float64 and all(isinstance(part, Tall) for part in parts)
@@ -220,13 +220,18 @@ def _gram(X: Tensor, c: Tensor) -> Tensor:
     return out
 
 
-def _plus(gram: Tensor, W: Weights, blocks: Tensor) -> Tensor:
-    """AᵀA + W_j; a diagonal is added where it belongs."""
-    if isinstance(W, Scalar | Diagonal):
-        H = gram.clone()
-        H.diagonal(dim1=1, dim2=2).add_(W.diagonal()[blocks, :, 0])
-        return H
-    return gram + W.dense()[blocks]
+def _factorised_plus(gram: Tensor, W: Weights, blocks: Tensor) -> tuple[Tensor, bool]:
+    """AᵀA + W_j factorised, some blocks at a time: what lies between is three times as large."""
+    out, inverted = torch.empty_like(gram), False
+    diagonal = isinstance(W, Scalar | Diagonal)
+    for some in _slices(len(gram), 2 * PARTS):
+        if diagonal:
+            H = gram[some].clone()
+            H.diagonal(dim1=1, dim2=2).add_(W.diagonal()[blocks[some], :, 0])
+        else:
+            H = gram[some] + W.take(blocks[some]).dense()
+        out[some], inverted = _factorised(H)
+    return out, inverted
 
 
 def _small(shard: Shard, i: int, W: Weights) -> Tensor:
@@ -245,8 +250,8 @@ def _small(shard: Shard, i: int, W: Weights) -> Tensor:
     return S
 
 
-def _slices(n: int) -> list[slice]:
-    step = max(1, -(-n // PARTS))
+def _slices(n: int, parts: int = PARTS) -> list[slice]:
+    step = max(1, -(-n // parts))
     return [slice(i, min(i + step, n)) for i in range(0, n, step)]
 
 

@@ -49,6 +49,8 @@ from auqadmm.problem.rows import Hessian, Point
 
 # conjugate-gradient steps of a GPU before the host looks for the first time, where the last such system tells no better
 FIRST = 4
+# a factor helps if the solve it was made for takes at most this share of the products of the solve before
+HELP = 0.5
 
 
 @dataclass(frozen=True)
@@ -132,15 +134,19 @@ class NewtonCG:
 @dataclass(frozen=True)
 class Memory:
     """What a solve leaves to the next: the diagonal D (B, m, C) of ∇²f_j, the path of the solutions, a factor of the
-    Hessian where the diagonal was not enough, and the products `spent` since it was made."""
+    Hessian where the diagonal was not enough, the products `spent` since it was made, those of the `last` solve, and
+    whether a factor was tried and did `not_help`."""
 
     D: Tensor | None
     trail: Trail
-    factor: Factored | None
-    spent: int
+    factor: Factored | None = None
+    spent: int = 0
+    last: int = 0
+    not_help: bool = False
 
     def state(self) -> State:
-        return State(None, self.D, not self.trail.renew and self.D is not None, self.factor, self.spent > PRICE)
+        build = self.spent > PRICE and not self.not_help
+        return State(None, self.D, not self.trail.renew and self.D is not None, self.factor, build)
 
 
 @dataclass(frozen=True)
@@ -157,11 +163,15 @@ class State:
 
 
 def _remembered(problem: LocalProblem, before: Tensor, found: LocalSolution, known: Memory | None) -> Memory:
-    state, spent = found.memory, 0
-    if suits(problem.shard):
-        most = int(found.hvps.max()) if len(before) else 0
-        spent = max(0, most - EASY) + (0 if known is None or state.built else known.spent)
-    return Memory(state.D, trail(before, found.u, None if known is None else known.trail), state.factor, spent)
+    state = found.memory
+    path = trail(before, found.u, None if known is None else known.trail)
+    if not len(before) or not suits(problem.shard):
+        return Memory(state.D, path)
+    last = int(found.hvps.max())
+    if state.built and known is not None and last > HELP * known.last:  # of no use for a curvature that is a spike
+        return Memory(state.D, path, not_help=True)
+    spent = max(0, last - EASY) + (0 if known is None or state.built else known.spent)
+    return Memory(state.D, path, state.factor, spent, last, known is not None and known.not_help)
 
 
 @dataclass(frozen=True)
