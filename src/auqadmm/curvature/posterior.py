@@ -82,6 +82,9 @@ class Posterior:
 
             def apply(Q: Tensor) -> Tensor:
                 return design.adjoint(c[:, None] * design.forward(Q))
+
+            def project(Q: Tensor) -> Tensor:
+                return _gram(design, Q, design.forward(Q), c)
         else:
             B, m, C = shard.shape
             size = m * C
@@ -89,6 +92,9 @@ class Posterior:
 
             def apply(Q: Tensor) -> Tensor:
                 return point.hvp(Q.reshape(B, m, C, -1)).reshape(B, size, -1)
+
+            def project(Q: Tensor) -> Tensor:
+                return Q.mT @ apply(Q)
 
         rank = min(self.rank + int(self.choose), size)  # to see what the last direction leaves, one more is needed
         # one start for all blocks: placement does not matter, and equal data get equal weights
@@ -98,19 +104,19 @@ class Posterior:
             Q = torch.linalg.qr(apply(Q))[0]
         most = torch.ceil(SHARE * rows)
         if self.choose and rank:
-            Q, best = self._affordable(Q, apply(Q), total, math.prod(shard.shape[1:]))
+            Q, best = self._affordable(Q, project(Q), total, math.prod(shard.shape[1:]))
             most = torch.minimum(most, best)
             Q = Q[:, :, : int(most.max())]
         allowed = torch.arange(Q.shape[2], device=shard.device)[None] < most[:, None]
         return Q * allowed[:, None, :]
 
-    def _affordable(self, Q: Tensor, AQ: Tensor, total: Tensor, payload: int) -> tuple[Tensor, Tensor]:
+    def _affordable(self, Q: Tensor, T: Tensor, total: Tensor, payload: int) -> tuple[Tensor, Tensor]:
         """The directions, strongest first, and how many of them each block should send, (B,).
 
-        `total` is the trace of what Q is an eigenbasis of, `payload` the numbers of a round.
+        T = QᵀAQ, `total` is the trace of A, `payload` the numbers of a round.
         """
         size, found = Q.shape[1:]
-        sigma, E = spectrum(0.5 * (Q.mT @ AQ + AQ.mT @ Q))
+        sigma, E = spectrum(0.5 * (T + T.mT))
         sigma, E = sigma.flip(-1).double(), E.flip(-1)
         left = (total.double()[:, None] - sigma.cumsum(1) + sigma).clamp(min=0)  # after 0, 1, … directions
         floor = (self.l2 / self.blocks + FLOOR * total.double() / size) * (payload / size)
@@ -150,8 +156,10 @@ class Posterior:
     def _rows(self, shard: Any, point: Any, old: LowRank | None) -> Any:
         """The curvature row by row, smoothed by the uncertainty that old weights express; None: it is not known."""
         variance = None
+        if not getattr(shard.loss, "expects", False):
+            return point.row_model(None)
         if old is None and self.l2 > 0:  # the prior's: |x_i|²/l2
-            variance = shard.design.forward_squared(torch.ones_like(shard.zeros()[..., 0])) / self.l2
+            variance = shard.design.squares(shard.row_weight) / self.l2
         elif old is not None and not old.joint:
             variance = row_variance(shard, old) / self.blocks
         return point.row_model(variance)
@@ -159,7 +167,7 @@ class Posterior:
     def _parts(self, shard: Any, U: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Kronecker | None]:
         """M_j and d_j of A_j = Σ w_i x_ix_iᵀ, w (R,), and the basis of d_j."""
         design, F = shard.design, self.basis(U)
-        M = U.mT @ design.adjoint(w[:, None] * design.forward(U))
+        M = _gram(design, U, design.along(U), w)
         turned = U if F is None else F @ U
         total = design.adjoint_squared(w) if F is None else design.adjoint_squared_in(F, w)
         d = (total - ((turned @ M) * turned).sum(-1)).clamp(min=0)
@@ -167,7 +175,7 @@ class Posterior:
 
     def _total(self, shard: Any, w: Tensor) -> Tensor:
         """tr A_j, (B,)."""
-        return shard.design.sum_rows(w * shard.design.forward_squared(torch.ones_like(shard.zeros()[..., 0])))
+        return shard.design.sum_rows(w * shard.design.squares(w))
 
     def _joint(self, shard: Any, point: Any, U: Tensor, typical: float) -> LowRank:
         B, m, C = shard.shape
@@ -188,6 +196,12 @@ class Posterior:
         # nothing to go by at all (no curvature anywhere, no l2): any positive number serves
         floor = self.l2 / self.blocks + FLOOR * own
         return torch.where(floor > 0, floor, torch.ones_like(floor))
+
+
+def _gram(design: Any, U: Tensor, XU: Tensor, w: Tensor) -> Tensor:
+    """UᵀXᵀ diag(w) XU of every block, (B, r, r), from XU (R, r): for dense blocks X is not read again."""
+    XwU = w[:, None] * XU
+    return design.inner(XwU, XU) if design.dense else U.mT @ design.adjoint(XwU)
 
 
 def sound(W: LowRank) -> LowRank:

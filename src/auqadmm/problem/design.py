@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -72,11 +72,19 @@ class DensePiece:
         return out
 
     def forward_squared(self, u: Tensor) -> Tensor:
-        return (self.X.square() @ u).reshape(self.rows, u.shape[-1])
+        step = max(1, -(-self.X.shape[1] // PARTS))
+        parts = [self.X[:, i : i + step].square() @ u for i in range(0, self.X.shape[1], step)]
+        z = torch.cat(parts, 1) if parts else self.X @ u  # no rows at all
+        return z.reshape(self.rows, u.shape[-1])
 
     def adjoint_squared_in(self, F: Any, z: Tensor) -> Tensor:
-        # one block at a time: the turned rows are as large as the data
-        return torch.stack([(F @ X.mT).square() @ w for X, w in zip(self.X, self._stack(z), strict=True)])
+        # a part of the rows of one block at a time: turned and squared they are as large as twice the rows
+        out = z.new_zeros(self.X.shape[0], self.X.shape[2], z.shape[-1])
+        step = max(1, -(-self.rows // PARTS))
+        for total, X, w in zip(out, self.X, self._stack(z), strict=True):
+            for i in range(0, len(X), step):
+                total += (F @ X[i : i + step].mT).square() @ w[i : i + step]
+        return out
 
     def sum_rows(self, x: Tensor) -> Tensor:  # (b·n, k) -> (b, k)
         return self._stack(x).sum(1)
@@ -150,6 +158,7 @@ class Design:
     pieces: tuple[Piece, ...]
     blocks: int
     features: int
+    _held: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def rows(self) -> int:
@@ -170,6 +179,25 @@ class Design:
         """Σ_k x_ik² u_k of every row: (B, m) -> (R,)."""
         parts = [p.forward_squared(self._take(u.unsqueeze(-1), p)) for p in self.pieces]
         return torch.cat(parts)[:, 0]
+
+    def along(self, U: Tensor) -> Tensor:
+        """`forward` of directions that are asked for again and again, (B, m, r) -> (R, r): kept until others are, if
+        they are few. The same numbers as computed anew."""
+        held = self._held.get("along")
+        if held is not None and held[0] is U:
+            return held[1]
+        z = self.forward(U)
+        self._held.pop("along", None)
+        if U.shape[2] * PARTS <= self.features:
+            self._held["along"] = (U, z)
+        return z
+
+    def squares(self, like: Tensor) -> Tensor:
+        """|x_i|² of every row, (R,), in the dtype and on the device of `like`, which are those of the data."""
+        if "squares" not in self._held:
+            ones = torch.ones(self.blocks, self.features, dtype=like.dtype, device=like.device)
+            self._held["squares"] = self.forward_squared(ones)
+        return self._held["squares"]
 
     def adjoint(self, z: Tensor) -> Tensor:
         """(R, …) -> (B, m, …), the transpose of `forward`."""
