@@ -153,7 +153,7 @@ class LowRank:
 
     def _model(self, x: Tensor) -> Tensor:
         """A_j x_j, x (B, m, q)."""
-        low = self.U @ (self.M @ (self.U.mT @ x))
+        low = (x.mT @ self.U @ self.M @ self.U.mT).mT  # vectors as rows: BLAS is slower with columns
         if self.F is None:
             return low + self.d[:, :, None] * x
         return low + self.F.mT @ (self.d[:, :, None] * (self.F @ x))
@@ -166,7 +166,8 @@ class LowRank:
 @dataclass(frozen=True)
 class _Inverse:
     """W_j⁻¹ in float64. Q (B, C, C), sigma (B, C), D (B, m, C), G (B, m, r), T = L⁻¹ (B, C, r, r) with
-    LLᵀ = I + σ_c Gᵀ D_c⁻¹ G: two products are faster than two triangular solves, on a GPU by far."""
+    LLᵀ = I + σ_c Gᵀ D_c⁻¹ G: two products are faster than two triangular solves, on a GPU by far. One column needs
+    Z = √σ D⁻¹ G Tᵀ (B, m, r) only: W_j⁻¹ = D⁻¹ − Z Zᵀ."""
 
     F: Basis
     Q: Tensor
@@ -174,6 +175,7 @@ class _Inverse:
     D: Tensor
     G: Tensor
     T: Tensor
+    Z: Tensor | None
 
     @classmethod
     def of(cls, W: LowRank) -> _Inverse:
@@ -189,12 +191,18 @@ class _Inverse:
         # one column at a time: all at once would copy G as often as there are columns
         gram = [sigma[:, c, None, None] * (G.mT @ (G / D[:, :, c, None])) for c in range(sigma.shape[1])]
         L = torch.linalg.cholesky_ex(eye + torch.stack(gram, 1))[0]
-        return cls(W.F, Q, sigma, D, G, torch.linalg.solve_triangular(L, eye.expand_as(L), upper=False))
+        T = torch.linalg.solve_triangular(L, eye.expand_as(L), upper=False)
+        Z = sigma[:, :, None].sqrt() * (G / D) @ T[:, 0].mT if sigma.shape[1] == 1 else None
+        return cls(W.F, Q, sigma, D, G, T, Z)
 
     def solve(self, y: Tensor) -> Tensor:
         """y (B, m, C, k)."""
         F, (blocks, _, C, k), r = self.F, y.shape, self.G.shape[-1]
         y = y if F is None else (F @ y.flatten(2)).reshape(y.shape)
+        if self.Z is not None:
+            rows = y.flatten(2).mT
+            y = (rows / self.D.mT - rows @ self.Z @ self.Z.mT).mT.reshape(y.shape)
+            return y if F is None else (F.mT @ y.flatten(2)).reshape(y.shape)
         y = _columns(y, self.Q) / self.D[..., None]
         known = (self.G.mT @ y.flatten(2)).reshape(blocks, r, C, k).transpose(1, 2)
         known = self.sigma[:, :, None, None] * (self.T.mT @ (self.T @ known))
@@ -222,6 +230,8 @@ def spectrum(M: Tensor) -> tuple[Tensor, Tensor]:
 
 def _columns(x: Tensor, S: Tensor) -> Tensor:
     """x_j S_j for x (B, m, C, k)."""
+    if S.shape[-1] == 1:
+        return x * S[..., None]
     return torch.einsum("bmck,bcd->bmdk", x, S)
 
 

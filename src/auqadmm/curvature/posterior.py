@@ -169,7 +169,7 @@ class Posterior:
         design, F = shard.design, self.basis(U)
         M = _gram(design, U, design.along(U), w)
         turned = U if F is None else F @ U
-        total = design.adjoint_squared(w) if F is None else design.adjoint_squared_in(F, w)
+        total = design.adjoint_squared_in(F, w)
         d = (total - ((turned @ M) * turned).sum(-1)).clamp(min=0)
         return 0.5 * (M + M.mT), d, F
 

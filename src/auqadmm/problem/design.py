@@ -72,19 +72,26 @@ class DensePiece:
         return out
 
     def forward_squared(self, u: Tensor) -> Tensor:
-        step = max(1, -(-self.X.shape[1] // PARTS))
-        parts = [self.X[:, i : i + step].square() @ u for i in range(0, self.X.shape[1], step)]
-        z = torch.cat(parts, 1) if parts else self.X @ u  # no rows at all
-        return z.reshape(self.rows, u.shape[-1])
+        # vectors as rows: BLAS is slower with columns
+        rows = [u.mT @ self.X[:, part].square().mT for part in self._parts()]
+        return torch.cat(rows, 2).mT.reshape(self.rows, u.shape[-1])
 
     def adjoint_squared_in(self, F: Any, z: Tensor) -> Tensor:
-        # a part of the rows of one block at a time: turned and squared they are as large as twice the rows
-        out = z.new_zeros(self.X.shape[0], self.X.shape[2], z.shape[-1])
-        step = max(1, -(-self.rows // PARTS))
-        for total, X, w in zip(out, self.X, self._stack(z), strict=True):
-            for i in range(0, len(X), step):
-                total += (F @ X[i : i + step].mT).square() @ w[i : i + step]
-        return out
+        w = self._stack(z).mT
+        out = w.new_zeros(*w.shape[:2], self.X.shape[2])
+        for part in self._parts():
+            if F is None:
+                out = torch.baddbmm(out, w[..., part], self.X[:, part].square())
+            else:  # one block at a time: turned and squared they are two more copies
+                turned = [w_j[:, part] @ (F @ X[part].mT).square().mT for X, w_j in zip(self.X, w, strict=True)]
+                out = out + torch.stack(turned)
+        return out.mT
+
+    def _parts(self) -> list[slice]:
+        """Some rows of every block at a time: copies of all of them are as large as the data."""
+        n = self.X.shape[1]
+        step = max(1, -(-n // PARTS))
+        return [slice(i, i + step) for i in range(0, max(n, 1), step)]
 
     def sum_rows(self, x: Tensor) -> Tensor:  # (b·n, k) -> (b, k)
         return self._stack(x).sum(1)
@@ -126,6 +133,8 @@ class SparsePiece:
         return _squared(self.A) @ u.reshape(u.shape[0] * u.shape[1], u.shape[-1])
 
     def adjoint_squared_in(self, F: Any, z: Tensor) -> Tensor:
+        if F is None:
+            return self.adjoint_squared(z)
         out = []
         m = self.features
         for j, (first, w) in enumerate(
@@ -208,7 +217,8 @@ class Design:
         return self._collect(z, lambda p, part: p.adjoint_squared(part), (self.features,))
 
     def adjoint_squared_in(self, F: Any, z: Tensor) -> Tensor:
-        """Σ_i (F x_i)² z_i per block, F (m, m) a basis: (R,) -> (B, m). For renewing weights, not for every round."""
+        """Σ_i (F x_i)² z_i per block, F (m, m) a basis or None for the features as they are: (R,) -> (B, m). For
+        renewing weights, not for every round."""
         return self._collect(z, lambda p, part: p.adjoint_squared_in(F, part), (self.features,))
 
     def sum_rows(self, x: Tensor) -> Tensor:
