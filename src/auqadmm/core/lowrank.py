@@ -131,18 +131,20 @@ class LowRank:
         bases δA is computed from the differences of the numbers, so that equal weights differ by exactly 0.
         """
         new, old = self.double(), old.double()
+        held = _inner(old, old)
         if _same(new.U, old.U) and _same(new.F, old.F):
             step = replace(new, M=new.M - old.M, d=new.d - old.d)
             moved, cross, trace = _inner(step, step), _inner(step, old), _trace(step)
         else:
-            cross = _inner(new, old) - _inner(old, old)
-            moved = _inner(new, new) - _inner(new, old) - cross
+            both = _inner(new, old)
+            cross = both - held
+            moved = _inner(new, new) - both - cross
             trace = _trace(new) - _trace(old)
         dS, dphi = new.S - old.S, new.phi - old.phi
         n = old.d.shape[1] * old.S.shape[-1]
-        square = moved * _dot(new.S, new.S) + 2 * cross * _dot(new.S, dS) + _inner(old, old) * _dot(dS, dS)
+        square = moved * _dot(new.S, new.S) + 2 * cross * _dot(new.S, dS) + held * _dot(dS, dS)
         square = square + 2 * dphi * (trace * _tr(new.S) + _trace(old) * _tr(dS)) + n * dphi.square()
-        size = _inner(old, old) * _dot(old.S, old.S) + 2 * old.phi * _trace(old) * _tr(old.S) + n * old.phi.square()
+        size = held * _dot(old.S, old.S) + 2 * old.phi * _trace(old) * _tr(old.S) + n * old.phi.square()
         return (square.clamp(min=0) / size).sqrt()  # φ > 0, so W_old is not zero
 
     # ------------------------------------------------------------------ inside
@@ -252,7 +254,9 @@ def _inner(a: LowRank, b: LowRank) -> Tensor:
     """⟨A_j, A'_j⟩, (B,)."""
     overlap = a.U.mT @ b.U
     low = _dot(a.M @ overlap, overlap @ b.M)
-    return low + (_along(a.U, a.M, b.F) * b.d).sum(1) + (_along(b.U, b.M, a.F) * a.d).sum(1) + _diagonals(a, b)
+    there = (_along(a.U, a.M, b.F) * b.d).sum(1)
+    back = there if a is b else (_along(b.U, b.M, a.F) * a.d).sum(1)
+    return low + there + back + _diagonals(a, b)
 
 
 def _along(U: Tensor, M: Tensor, F: Basis) -> Tensor:
