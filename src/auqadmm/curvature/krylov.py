@@ -21,25 +21,25 @@ import torch
 from torch import Tensor
 
 
-def krylov(apply: Callable[[Tensor], Tensor], start: Tensor, blocks: int, size: int) -> tuple[Tensor, Tensor]:
-    """An orthonormal basis Q of `size` vectors for each of the blocks, and T = QᵀAQ.
+def krylov(apply: Callable[[Tensor], Tensor], random: Tensor, blocks: int, several: int) -> tuple[Tensor, Tensor]:
+    """An orthonormal basis Q for each of the blocks, as many vectors as `random` has, and T = QᵀAQ.
 
     Parameters
     ----------
     apply
         (B, n, b) -> (B, n, b), one symmetric operator per block.
-    start
-        (n, b), the same for all blocks.
-    size
-        At most n.
+    random
+        (n, k), the same for all blocks: the first columns are the start, the others what a new block is mixed with.
+    several
+        b, vectors at a time.
     """
-    start = start[:, :size].expand(blocks, -1, -1)
-    new = apply(start)
-    Q = torch.linalg.qr(new + _noise(start, new))[0]
+    first, *others = (x.expand(blocks, -1, -1) for x in random.split(several, 1))
+    new = apply(first)
+    Q = torch.linalg.qr(new + _noise(first, new))[0]
     AQ = products = apply(Q)
-    while Q.shape[2] < size:
-        new = products[:, :, : size - Q.shape[2]]
-        new = new + _noise(start[:, :, : new.shape[2]], new)
+    for other in others:
+        new = products[:, :, : other.shape[2]]
+        new = new + _noise(other, new)
         for _ in range(2):  # twice is enough, with unit vectors in between
             new = torch.linalg.qr(new - Q @ (Q.mT @ new))[0]
         products = apply(new)

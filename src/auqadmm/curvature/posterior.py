@@ -93,11 +93,13 @@ class Posterior:
                 return point.hvp(Q.reshape(B, m, C, -1)).reshape(B, size, -1)
 
         rank = min(self.rank, size)
+        if rank == 0:
+            return shard.row_weight.new_zeros(shard.blocks, size, 0)
         # two steps more than are kept: the last directions that are found are not yet what they seem
         several = max(AT_A_TIME, -(-rank // STEPS))
         # one start for all blocks: placement does not matter, and equal data get equal weights
-        start = draw((size, several), "gaussian", self.seed, shard.row_weight)
-        Q, T = krylov(apply, start, shard.blocks, min(rank + 2 * several, size))
+        random = draw((size, min(rank + 2 * several, size)), "gaussian", self.seed, shard.row_weight)
+        Q, T = krylov(apply, random, shard.blocks, several)
         sigma, E = (x.flip(-1) for x in spectrum(T))
         most = torch.ceil(SHARE * rows)
         if self.choose:

@@ -125,7 +125,11 @@ class Round:
         self, shard: Any, W: Any, v: Tensor, lam: Tensor, blocks: Blocks, shared: Consensus
     ) -> tuple[Any, Tensor]:
         if self.local:
-            found = shared.setup.solve(shard, W, v, lam, blocks.u, shared.reference, blocks.solver_memory, ACCURACY)
+            start = blocks.u
+            # v takes u_j along, which saves a quarter of the products; not where the slope of f_j jumps
+            if shared.v_prev is not None and not getattr(shard.loss, "expects", False):
+                start = start + (v - shard.expand(shared.v_prev))
+            found = shared.setup.solve(shard, W, v, lam, start, shared.reference, blocks.solver_memory, ACCURACY)
             return found, found.hvps.sum()
         grad = shard.linearize(v).grad - lam
         done = torch.ones(shard.blocks, dtype=torch.bool, device=shard.device)
