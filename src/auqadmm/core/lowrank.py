@@ -111,7 +111,7 @@ class LowRank:
     # ------------------------------------------------------------------ more
     def ready(self) -> None:
         """Compute what `solve` needs now: it waits for the host, which a recording (`programs`) must not."""
-        _ = self._inverse
+        _ = self._inverse.Z
 
     def take(self, index: Any) -> LowRank:
         """The weights of some blocks: a slice, a mask or positions."""
@@ -177,7 +177,10 @@ class _Inverse:
     D: Tensor
     G: Tensor
     T: Tensor
-    Z: Tensor | None
+
+    @cached_property
+    def Z(self) -> Tensor | None:
+        return self.sigma[:, :, None].sqrt() * (self.G / self.D) @ self.T[:, 0].mT if self.D.shape[2] == 1 else None
 
     @classmethod
     def of(cls, W: LowRank) -> _Inverse:
@@ -193,9 +196,7 @@ class _Inverse:
         # one column at a time: all at once would copy G as often as there are columns
         gram = [sigma[:, c, None, None] * (G.mT @ (G / D[:, :, c, None])) for c in range(sigma.shape[1])]
         L = torch.linalg.cholesky_ex(eye + torch.stack(gram, 1))[0]
-        T = torch.linalg.solve_triangular(L, eye.expand_as(L), upper=False)
-        Z = sigma[:, :, None].sqrt() * (G / D) @ T[:, 0].mT if sigma.shape[1] == 1 else None
-        return cls(W.F, Q, sigma, D, G, T, Z)
+        return cls(W.F, Q, sigma, D, G, torch.linalg.solve_triangular(L, eye.expand_as(L), upper=False))
 
     def solve(self, y: Tensor) -> Tensor:
         """y (B, m, C, k)."""
