@@ -126,7 +126,7 @@ class Round:
     ) -> tuple[Any, Tensor]:
         if self.local:
             start = blocks.u
-            # v takes u_j along, which saves a quarter of the products; not where the slope of f_j jumps
+            # v takes u_j along, which saves up to a quarter of the products; not where the slope of f_j jumps
             if shared.v_prev is not None and not getattr(shard.loss, "expects", False):
                 start = start + (v - shard.expand(shared.v_prev))
             found = shared.setup.solve(shard, W, v, lam, start, shared.reference, blocks.solver_memory, ACCURACY)
