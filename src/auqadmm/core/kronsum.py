@@ -186,10 +186,10 @@ class Product:
 
     def __call__(self, x: Tensor) -> Tensor:
         y = x.reshape(self.Q.shape[:2])
-        known = (self.G.mT @ y).reshape(len(self.S), -1, y.shape[1]) @ self.S
+        known = (y.mT @ self.G).mT.reshape(len(self.S), -1, y.shape[1]) @ self.S  # rows: BLAS is slower with columns
         rest = y if self.F is None else self.F @ y
         rest = (rest[:, None, :] @ self.Q)[:, 0]
-        y = self.G @ known.flatten(0, 1) + (rest if self.F is None else self.F.mT @ rest) + self.kappa * y
+        y = (known.flatten(0, 1).mT @ self.G.mT).mT + (rest if self.F is None else self.F.mT @ rest) + self.kappa * y
         y = y.reshape(x.shape)
         return y if self.h is None else y + self.h * x
 
@@ -268,8 +268,8 @@ class Woodbury:
     def __call__(self, x: Tensor) -> Tensor:
         y = (x if self.F is None else self.F @ x) @ self.P
         y = y * self.inverse
-        known = self.root.mT @ (self.root @ (self.G.mT @ y).mT[..., None])
-        y = (y - self.inverse * (self.G @ known[..., 0].mT)) @ self.P.mT
+        known = (y.mT @ self.G)[:, None, :] @ self.root.mT @ self.root
+        y = (y - self.inverse * (known[:, 0] @ self.G.mT).mT) @ self.P.mT
         return y if self.F is None else self.F.mT @ y
 
 

@@ -111,7 +111,7 @@ class LowRank:
     # ------------------------------------------------------------------ more
     def ready(self) -> None:
         """Compute what `solve` needs now: it waits for the host, which a recording (`programs`) must not."""
-        _ = self._inverse
+        _ = self._inverse.Z
 
     def take(self, index: Any) -> LowRank:
         """The weights of some blocks: a slice, a mask or positions."""
@@ -134,18 +134,20 @@ class LowRank:
         bases δA is computed from the differences of the numbers, so that equal weights differ by exactly 0.
         """
         new, old = self.double(), old.double()
+        held = _inner(old, old)
         if _same(new.U, old.U) and _same(new.F, old.F):
             step = replace(new, M=new.M - old.M, d=new.d - old.d)
             moved, cross, trace = _inner(step, step), _inner(step, old), _trace(step)
         else:
-            cross = _inner(new, old) - _inner(old, old)
-            moved = _inner(new, new) - _inner(new, old) - cross
+            both = _inner(new, old)
+            cross = both - held
+            moved = _inner(new, new) - both - cross
             trace = _trace(new) - _trace(old)
         dS, dphi = new.S - old.S, new.phi - old.phi
         n = old.d.shape[1] * old.S.shape[-1]
-        square = moved * _dot(new.S, new.S) + 2 * cross * _dot(new.S, dS) + _inner(old, old) * _dot(dS, dS)
+        square = moved * _dot(new.S, new.S) + 2 * cross * _dot(new.S, dS) + held * _dot(dS, dS)
         square = square + 2 * dphi * (trace * _tr(new.S) + _trace(old) * _tr(dS)) + n * dphi.square()
-        size = _inner(old, old) * _dot(old.S, old.S) + 2 * old.phi * _trace(old) * _tr(old.S) + n * old.phi.square()
+        size = held * _dot(old.S, old.S) + 2 * old.phi * _trace(old) * _tr(old.S) + n * old.phi.square()
         return (square.clamp(min=0) / size).sqrt()  # φ > 0, so W_old is not zero
 
     # ------------------------------------------------------------------ inside
@@ -156,7 +158,7 @@ class LowRank:
 
     def _model(self, x: Tensor) -> Tensor:
         """A_j x_j, x (B, m, q)."""
-        low = self.U @ (self.M @ (self.U.mT @ x))
+        low = (x.mT @ self.U @ self.M @ self.U.mT).mT  # vectors as rows: BLAS is slower with columns
         if self.F is None:
             return low + self.d[:, :, None] * x
         return low + self.F.mT @ (self.d[:, :, None] * (self.F @ x))
@@ -169,7 +171,8 @@ class LowRank:
 @dataclass(frozen=True)
 class _Inverse:
     """W_j⁻¹ in float64. Q (B, C, C), sigma (B, C), D (B, m, C), G (B, m, r), T = L⁻¹ (B, C, r, r) with
-    LLᵀ = I + σ_c Gᵀ D_c⁻¹ G: two products are faster than two triangular solves, on a GPU by far."""
+    LLᵀ = I + σ_c Gᵀ D_c⁻¹ G: two products are faster than two triangular solves, on a GPU by far. One column needs
+    Z = √σ D⁻¹ G Tᵀ (B, m, r) only: W_j⁻¹ = D⁻¹ − Z Zᵀ."""
 
     F: Basis
     Q: Tensor
@@ -177,6 +180,10 @@ class _Inverse:
     D: Tensor
     G: Tensor
     T: Tensor
+
+    @cached_property
+    def Z(self) -> Tensor | None:
+        return self.sigma[:, :, None].sqrt() * (self.G / self.D) @ self.T[:, 0].mT if self.D.shape[2] == 1 else None
 
     @classmethod
     def of(cls, W: LowRank) -> _Inverse:
@@ -201,6 +208,10 @@ class _Inverse:
         """y (B, m, C, k)."""
         F, (blocks, _, C, k), r = self.F, y.shape, self.G.shape[-1]
         y = y if F is None else (F @ y.flatten(2)).reshape(y.shape)
+        if self.Z is not None:
+            rows = y.flatten(2).mT
+            y = (rows / self.D.mT - rows @ self.Z @ self.Z.mT).mT.reshape(y.shape)
+            return y if F is None else (F.mT @ y.flatten(2)).reshape(y.shape)
         y = _columns(y, self.Q) / self.D[..., None]
         known = (self.G.mT @ y.flatten(2)).reshape(blocks, r, C, k).transpose(1, 2)
         known = self.sigma[:, :, None, None] * (self.T.mT @ (self.T @ known))
@@ -228,6 +239,8 @@ def spectrum(M: Tensor) -> tuple[Tensor, Tensor]:
 
 def _columns(x: Tensor, S: Tensor) -> Tensor:
     """x_j S_j for x (B, m, C, k)."""
+    if S.shape[-1] == 1:
+        return x * S[..., None]
     return torch.einsum("bmck,bcd->bmdk", x, S)
 
 
@@ -248,7 +261,9 @@ def _inner(a: LowRank, b: LowRank) -> Tensor:
     """⟨A_j, A'_j⟩, (B,)."""
     overlap = a.U.mT @ b.U
     low = _dot(a.M @ overlap, overlap @ b.M)
-    return low + (_along(a.U, a.M, b.F) * b.d).sum(1) + (_along(b.U, b.M, a.F) * a.d).sum(1) + _diagonals(a, b)
+    there = (_along(a.U, a.M, b.F) * b.d).sum(1)
+    back = there if a is b else (_along(b.U, b.M, a.F) * a.d).sum(1)
+    return low + there + back + _diagonals(a, b)
 
 
 def _along(U: Tensor, M: Tensor, F: Basis) -> Tensor:

@@ -103,6 +103,8 @@ class LowRankMetric:
         around = self._K.inverse(h.reshape(self._K.shape))
         preconditioners: list[Inverse] = [self._outside(around), Jacobi(self.diagonal() + h)]
         apply = replace(self._K.product, h=h)
+        if self._K.shape[1] == 1:  # the inverse is exact but for rounding
+            guess = guess + preconditioners[0](b - apply(guess))
         v, residual, iterations = pcg.solve(apply, preconditioners, b, guess, tol, MAX_CG, self._programs)
         return VStep(v, residual, iterations)
 

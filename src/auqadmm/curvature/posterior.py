@@ -4,8 +4,8 @@
     w_i = tr S_i,  S_i the C×C curvature of row i at v      S_j = Σ|x_i|²S_i / Σ|x_i|²w_i       A_j = Σ w_i x_ix_iᵀ
     M_j = U_jᵀA_jU_j       d_j = max(0, diag F(A_j − U_jM_jU_jᵀ)Fᵀ)       φ_j = l2/N + floor·(mean diagonal)
 
-U_j is the leading right singular basis of block j's rows, found by subspace iteration and kept. Only products with
-X_j are used; nothing of size m×m is formed. A loss without rows (CustomLoss) gets the same from Hessian-vector
+U_j is the leading right singular basis of block j's rows, found by block Lanczos (`krylov`) and kept. Only products
+with X_j are used; nothing of size m×m is formed. A loss without rows (CustomLoss) gets the same from Hessian-vector
 products on the flattened unknown: U_j from the Hessian itself, d_j by Hutchinson's estimate of what U_j left over.
 
 How many directions: given, or chosen by every block for itself (`affordable`), since each costs m numbers once and
@@ -33,10 +33,12 @@ from auqadmm.core.lowrank import LowRank, spectrum
 from auqadmm.core.weights import sum_blocks
 from auqadmm.curvature.base import draw
 from auqadmm.curvature.basis import cosine_basis
+from auqadmm.curvature.krylov import krylov
 
 # A block's directions are at most this share of its rows: fewer rows than directions would give the rows away.
 SHARE = 0.25
-PASSES = 4
+# Directions are found so many at a time, or in so many steps of block Lanczos.
+AT_A_TIME, STEPS = 8, 4
 FLOOR = 1e-5
 PROBES = 16
 # What a round costs besides its payload, in numbers: 32 KiB, which a link of 1 Gbit/s carries in a quarter of a
@@ -90,36 +92,36 @@ class Posterior:
             def apply(Q: Tensor) -> Tensor:
                 return point.hvp(Q.reshape(B, m, C, -1)).reshape(B, size, -1)
 
-        rank = min(self.rank + int(self.choose), size)  # to see what the last direction leaves, one more is needed
+        rank = min(self.rank, size)
+        if rank == 0:
+            return shard.row_weight.new_zeros(shard.blocks, size, 0)
+        # two steps more than are kept: the last directions that are found are not yet what they seem
+        several = max(AT_A_TIME, -(-rank // STEPS))
         # one start for all blocks: placement does not matter, and equal data get equal weights
-        start = draw((size, rank), "gaussian", self.seed, shard.row_weight)
-        Q = start.expand(shard.blocks, size, rank)
-        for _ in range(PASSES if rank else 0):
-            Q = torch.linalg.qr(apply(Q))[0]
+        random = draw((size, min(rank + 2 * several, size)), "gaussian", self.seed, shard.row_weight)
+        Q, T = krylov(apply, random, shard.blocks, several)
+        sigma, E = (x.flip(-1) for x in spectrum(T))
         most = torch.ceil(SHARE * rows)
-        if self.choose and rank:
-            Q, best = self._affordable(Q, apply(Q), total, math.prod(shard.shape[1:]))
-            most = torch.minimum(most, best)
-            Q = Q[:, :, : int(most.max())]
+        if self.choose:
+            most = torch.minimum(most, self._affordable(sigma, total, rank, size, math.prod(shard.shape[1:])))
+        Q = Q @ E[:, :, : min(rank, int(most.max()))]
         allowed = torch.arange(Q.shape[2], device=shard.device)[None] < most[:, None]
         return Q * allowed[:, None, :]
 
-    def _affordable(self, Q: Tensor, AQ: Tensor, total: Tensor, payload: int) -> tuple[Tensor, Tensor]:
-        """The directions, strongest first, and how many of them each block should send, (B,).
+    def _affordable(self, sigma: Tensor, total: Tensor, rank: int, size: int, payload: int) -> Tensor:
+        """How many directions each block should send, (B,), at most `rank`.
 
-        `total` is the trace of what Q is an eigenbasis of, `payload` the numbers of a round.
+        `sigma` are eigenvalues of A, largest first, `total` is its trace, `payload` the numbers of a round.
         """
-        size, found = Q.shape[1:]
-        sigma, E = spectrum(0.5 * (Q.mT @ AQ + AQ.mT @ Q))
-        sigma, E = sigma.flip(-1).double(), E.flip(-1)
-        left = (total.double()[:, None] - sigma.cumsum(1) + sigma).clamp(min=0)  # after 0, 1, … directions
-        floor = (self.l2 / self.blocks + FLOOR * total.double() / size) * (payload / size)
+        sigma, total = sigma.double(), total.double()
+        left = (total[:, None] - sigma.cumsum(1) + sigma).clamp(min=0)  # after 0, 1, … directions
+        floor = (self.l2 / self.blocks + FLOOR * total / size) * (payload / size)
         q = sigma / (left / size + floor[:, None]).clamp(min=torch.finfo(torch.float64).tiny)
-        if found == size:  # after all directions nothing is left
-            q = torch.cat([q, torch.zeros_like(q[:, :1])], 1)
+        # after all directions nothing is left
+        q = torch.nn.functional.pad(q, (0, 1))[:, : rank + 1]
         r = torch.arange(q.shape[1], device=q.device)
         cost = r * (size + (r + 1) / 2) + (LEAST_ROUNDS + SLOPE * q.clamp(min=1).sqrt()) * (payload + LATENCY)
-        return Q @ E, cost.argmin(1)
+        return cost.argmin(1)
 
     def weights(self, shard: Any, v: Tensor, U: Tensor, old: LowRank | None, typical: float) -> LowRank:
         """W_j at v. `old` weights smooth the curvature by the uncertainty they express; `typical` is the mean
@@ -150,8 +152,10 @@ class Posterior:
     def _rows(self, shard: Any, point: Any, old: LowRank | None) -> Any:
         """The curvature row by row, smoothed by the uncertainty that old weights express; None: it is not known."""
         variance = None
+        if not getattr(shard.loss, "expects", False):
+            return point.row_model(None)
         if old is None and self.l2 > 0:  # the prior's: |x_i|²/l2
-            variance = shard.design.forward_squared(torch.ones_like(shard.zeros()[..., 0])) / self.l2
+            variance = shard.design.squares(shard.row_weight) / self.l2
         elif old is not None and not old.joint:
             variance = row_variance(shard, old) / self.blocks
         return point.row_model(variance)
@@ -159,15 +163,15 @@ class Posterior:
     def _parts(self, shard: Any, U: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Kronecker | None]:
         """M_j and d_j of A_j = Σ w_i x_ix_iᵀ, w (R,), and the basis of d_j."""
         design, F = shard.design, self.basis(U)
-        M = U.mT @ design.adjoint(w[:, None] * design.forward(U))
+        M = _gram(design, U, design.along(U), w)
         turned = U if F is None else F @ U
-        total = design.adjoint_squared(w) if F is None else design.adjoint_squared_in(F, w)
+        total = design.adjoint_squared_in(F, w)
         d = (total - ((turned @ M) * turned).sum(-1)).clamp(min=0)
         return 0.5 * (M + M.mT), d, F
 
     def _total(self, shard: Any, w: Tensor) -> Tensor:
         """tr A_j, (B,)."""
-        return shard.design.sum_rows(w * shard.design.forward_squared(torch.ones_like(shard.zeros()[..., 0])))
+        return shard.design.sum_rows(w * shard.design.squares(w))
 
     def _joint(self, shard: Any, point: Any, U: Tensor, typical: float) -> LowRank:
         B, m, C = shard.shape
@@ -188,6 +192,12 @@ class Posterior:
         # nothing to go by at all (no curvature anywhere, no l2): any positive number serves
         floor = self.l2 / self.blocks + FLOOR * own
         return torch.where(floor > 0, floor, torch.ones_like(floor))
+
+
+def _gram(design: Any, U: Tensor, XU: Tensor, w: Tensor) -> Tensor:
+    """UᵀXᵀ diag(w) XU of every block, (B, r, r), from XU (R, r): for dense blocks X is not read again."""
+    XwU = w[:, None] * XU
+    return design.inner(XwU, XU) if design.dense else U.mT @ design.adjoint(XwU)
 
 
 def sound(W: LowRank) -> LowRank:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -74,11 +74,26 @@ class DensePiece:
         return out
 
     def forward_squared(self, u: Tensor) -> Tensor:
-        return (self.X.square() @ u).reshape(self.rows, u.shape[-1])
+        # vectors as rows: BLAS is slower with columns
+        rows = [u.mT @ self.X[:, part].square().mT for part in self._parts()]
+        return torch.cat(rows, 2).mT.reshape(self.rows, u.shape[-1])
 
     def adjoint_squared_in(self, F: Any, z: Tensor) -> Tensor:
-        # one block at a time: the turned rows are as large as the data
-        return torch.stack([(F @ X.mT).square() @ w for X, w in zip(self.X, self._stack(z), strict=True)])
+        w = self._stack(z).mT
+        out = w.new_zeros(*w.shape[:2], self.X.shape[2])
+        for part in self._parts():
+            if F is None:
+                out = torch.baddbmm(out, w[..., part], self.X[:, part].square())
+            else:  # one block at a time: turned and squared they are two more copies
+                turned = [w_j[:, part] @ (F @ X[part].mT).square().mT for X, w_j in zip(self.X, w, strict=True)]
+                out = out + torch.stack(turned)
+        return out.mT
+
+    def _parts(self) -> list[slice]:
+        """Some rows of every block at a time: copies of all of them are as large as the data."""
+        n = self.X.shape[1]
+        step = max(1, -(-n // PARTS))
+        return [slice(i, i + step) for i in range(0, max(n, 1), step)]
 
     def sum_rows(self, x: Tensor) -> Tensor:  # (b·n, k) -> (b, k)
         return self._stack(x).sum(1)
@@ -120,6 +135,8 @@ class SparsePiece:
         return _squared(self.A) @ u.reshape(u.shape[0] * u.shape[1], u.shape[-1])
 
     def adjoint_squared_in(self, F: Any, z: Tensor) -> Tensor:
+        if F is None:
+            return self.adjoint_squared(z)
         out = []
         m = self.features
         for j, (first, w) in enumerate(
@@ -152,6 +169,7 @@ class Design:
     pieces: tuple[Piece, ...]
     blocks: int
     features: int
+    _held: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def rows(self) -> int:
@@ -173,6 +191,25 @@ class Design:
         parts = [p.forward_squared(self._take(u.unsqueeze(-1), p)) for p in self.pieces]
         return torch.cat(parts)[:, 0]
 
+    def along(self, U: Tensor) -> Tensor:
+        """`forward` of directions that are asked for again and again, (B, m, r) -> (R, r): kept until others are, if
+        they are few. The same numbers as computed anew."""
+        held = self._held.get("along")
+        if held is not None and held[0] is U:
+            return held[1]
+        z = self.forward(U)
+        self._held.pop("along", None)
+        if U.shape[2] * PARTS <= self.features:
+            self._held["along"] = (U, z)
+        return z
+
+    def squares(self, like: Tensor) -> Tensor:
+        """|x_i|² of every row, (R,), in the dtype and on the device of `like`, which are those of the data."""
+        if "squares" not in self._held:
+            ones = torch.ones(self.blocks, self.features, dtype=like.dtype, device=like.device)
+            self._held["squares"] = self.forward_squared(ones)
+        return self._held["squares"]
+
     def adjoint(self, z: Tensor) -> Tensor:
         """(R, …) -> (B, m, …), the transpose of `forward`."""
         return self._collect(z, lambda p, part: p.adjoint(part), (self.features,))
@@ -182,7 +219,8 @@ class Design:
         return self._collect(z, lambda p, part: p.adjoint_squared(part), (self.features,))
 
     def adjoint_squared_in(self, F: Any, z: Tensor) -> Tensor:
-        """Σ_i (F x_i)² z_i per block, F (m, m) a basis: (R,) -> (B, m). For renewing weights, not for every round."""
+        """Σ_i (F x_i)² z_i per block, F (m, m) a basis or None for the features as they are: (R,) -> (B, m). For
+        renewing weights, not for every round."""
         return self._collect(z, lambda p, part: p.adjoint_squared_in(F, part), (self.features,))
 
     def sum_rows(self, x: Tensor) -> Tensor:

@@ -42,6 +42,10 @@ class OneAgainstRest(RowLoss):
         each = self.loss.row_expected(*_flat(s, y), variance.repeat_interleave(s.shape[1]))
         return DiagonalCurvature(each.diagonal().reshape(s.shape))
 
+    @property
+    def expects(self) -> bool:
+        return self.loss.expects
+
     def row_conjugate(self, a: Tensor, y: Tensor) -> Tensor:
         return self.loss.row_conjugate(*_flat(a, y)).reshape(a.shape).sum(1)
 

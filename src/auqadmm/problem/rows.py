@@ -161,6 +161,11 @@ class RowLoss(Loss):
         """
         return self.row_curvature(s, y)
 
+    @property
+    def expects(self) -> bool:
+        """Does `row_expected` look at the variance?"""
+        return type(self).row_expected is not RowLoss.row_expected
+
     @abstractmethod
     def row_conjugate(self, a: Tensor, y: Tensor) -> Tensor:
         """φ*(a, y) for a (R, C), infinite outside its domain: (R,)."""
@@ -201,7 +206,7 @@ class RowPoint(Point):
         if variance is not None:
             curvature = self.loss.row_expected(self._prepared, self.shard.target, variance)
         design, c = self.shard.design, self.shard.row_weight
-        squares = design.forward_squared(torch.ones_like(self.u[..., 0]))
+        squares = design.squares(self.u)
         trace = torch.where(c == 0, 0.0, c * curvature.diagonal().sum(1))
         return RowModel(trace, design.sum_rows(squares * trace), curvature.total(design, c * squares))
 
