@@ -9,6 +9,7 @@ ceilings    copy and matrix-product rates of the device, and what starting an op
 roofline    one Hessian-vector product of each workload: bytes, operations, share of the ceilings
 iteration   one outer iteration of C-ADMM: ours (to the default accuracy, and to ‖∇F_j‖ ≤ 1e-6) and the released loop
 gap         seconds to a gap of 1e-6: ours, L-BFGS and FISTA on the pooled rows on the same device, scipy, scikit-learn
+accuracy    rounds to a gap of 1e-6 with local solves as accurate as needed, and with exact ones
 growth      one iteration against blocks (at fixed rows), features, rows and rank
 uneven      one huge and a thousand small blocks against the even split of the same rows
 single      float32 with float64 sums: the gap it reaches
@@ -43,6 +44,7 @@ PARTS: dict[str, Callable[[str], list[dict[str, Any]]]] = {
     "roofline": cases.roofline,
     "iteration": cases.iteration,
     "gap": peers.gap,
+    "accuracy": peers.accuracy,
     "growth": cases.growth,
     "uneven": cases.uneven,
     "single": cases.single,
