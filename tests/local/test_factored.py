@@ -38,6 +38,7 @@ def test_where_it_suits(monkeypatch):
     assert factored.suits(shard_of("Logistic", TALL))
     assert not factored.suits(shard_of("Logistic", (30, 4)))  # fewer rows than features
     assert not factored.suits(shard_of("Multinomial", TALL))
+    assert not factored.suits(shard_of("SmoothedHinge", TALL))
     assert not factored.suits(sparse(posed("Logistic", TALL)).shard(torch.float64, CPU))
     monkeypatch.setattr(factored, "LARGEST", 4)
     assert not factored.suits(shard_of("Logistic", TALL))

@@ -18,6 +18,7 @@ import gc
 import os
 import types
 import warnings
+import weakref
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class Programs:
     def __init__(self, device: torch.device, fixed: tuple[Any, ...] = ()) -> None:
         self.fixed = {id(x): x for x in fixed}
         self.active = device.type == "cuda" and os.environ.get("AUQADMM_GRAPHS", "1") != "0"
-        self.calls: dict[Hashable, int] = {}
+        self.calls: dict[Hashable, tuple[int, list[Any]]] = {}
         self.recorded: dict[Hashable, _Recording | None] = {}
         self.forms: dict[Callable[..., Any], int] = {}
         self.large: dict[Callable[..., Any], Hashable] = {}
@@ -76,8 +77,11 @@ class Programs:
         form = (fn, *first, *map(taken.form, args[len(first) :]))
         if form in self.recorded:
             return self.recorded[form], taken.tensors
-        self.calls[form] = self.calls.get(form, 0) + 1
-        if self.calls[form] <= WARM or self.forms.get(fn, 0) >= FORMS:
+        # large tensors are told by their ids, which others use again when they die
+        seen, large = self.calls.get(form, (0, []))
+        seen = seen + 1 if all(ref() is not None for ref in large) else 1
+        self.calls[form] = seen, [weakref.ref(x) for x in taken.large]
+        if seen <= WARM or self.forms.get(fn, 0) >= FORMS:
             return None, []
         self.forms[fn] = self.forms.get(fn, 0) + 1
         if taken.large:  # of the recordings that hold large tensors only the last is kept
@@ -118,7 +122,8 @@ class _Taken:
 
     def __init__(self, fixed: dict[int, Any]) -> None:
         self.fixed = fixed
-        self.large, self.spare = False, False
+        self.large: list[Tensor] = []
+        self.spare = False
         self.tensors: list[Tensor] = []
         self.kept: list[Any] = []
         self.places: dict[int, int] = {}
@@ -139,7 +144,8 @@ class _Taken:
 
     def _tensor(self, x: Tensor) -> Hashable:
         if self.spare and x.numel() > LARGE and id(x) not in self.places:
-            self.fixed, self.large = {**self.fixed, id(x): x}, True
+            self.fixed = {**self.fixed, id(x): x}
+            self.large.append(x)
         if id(x) in self.fixed:
             return ("fixed", id(x))
         place = self.places.setdefault(id(x), len(self.tensors))

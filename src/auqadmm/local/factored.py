@@ -19,6 +19,7 @@ from torch import Tensor
 
 from auqadmm.problem.curvature import RowHessian
 from auqadmm.problem.design import PARTS, DensePiece
+from auqadmm.problem.rows import RowLoss
 
 if TYPE_CHECKING:
     from auqadmm.local.base import LocalProblem
@@ -49,11 +50,13 @@ class Factored:
 
 
 def suits(shard: Shard) -> bool:
-    """One column, and dense blocks at least as tall as wide: then the factor takes no more room than the data."""
+    """One column, and dense blocks at least as tall as wide: then the factor takes no more room than the data. A
+    curvature that is a spike or a step at one point says little of the next."""
     m = shard.design.features
     pieces = shard.design.pieces
     tall = all(isinstance(p, DensePiece) and p.X.shape[1] >= m for p in pieces)
-    return tall and shard.shape[2] == 1 and m <= LARGEST
+    smooth = isinstance(shard.loss, RowLoss) and not shard.loss.expects
+    return tall and smooth and shard.shape[2] == 1 and m <= LARGEST
 
 
 def factored(problem: LocalProblem, hessian: Hessian) -> Factored | None:

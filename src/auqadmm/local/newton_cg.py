@@ -49,8 +49,6 @@ from auqadmm.problem.rows import Hessian, Point
 
 # conjugate-gradient steps of a GPU before the host looks for the first time, where the last such system tells no better
 FIRST = 4
-# a factor helps if the solve it was made for takes at most this share of the products of the solve before
-HELP = 0.5
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,8 @@ class NewtonCG:
     def step(self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: State) -> Step:
         """One Newton step of the active blocks."""
         run = problem.shard.programs
-        system, way, D = run(_begin, problem, here, state, look.active, goal)
+        D = state.D if state.keep else None
+        system, way, D = run(_begin, problem, here, state.last, D, state.factor, look.active, goal)
         state = replace(state, last=here.point if here.u.shape[2] == 1 else None, D=D)
         if run.active:
             return self._leap(problem, here, look, goal, system, way, state)
@@ -134,19 +133,15 @@ class NewtonCG:
 @dataclass(frozen=True)
 class Memory:
     """What a solve leaves to the next: the diagonal D (B, m, C) of ∇²f_j, the path of the solutions, a factor of the
-    Hessian where the diagonal was not enough, the products `spent` since it was made, those of the `last` solve, and
-    whether a factor was tried and did `not_help`."""
+    Hessian where the diagonal was not enough, and the products `spent` since it was made."""
 
     D: Tensor | None
     trail: Trail
     factor: Factored | None = None
     spent: int = 0
-    last: int = 0
-    not_help: bool = False
 
     def state(self) -> State:
-        build = self.spent > PRICE and not self.not_help
-        return State(None, self.D, not self.trail.renew and self.D is not None, self.factor, build)
+        return State(None, self.D, not self.trail.renew and self.D is not None, self.factor, self.spent > PRICE)
 
 
 @dataclass(frozen=True)
@@ -167,11 +162,8 @@ def _remembered(problem: LocalProblem, before: Tensor, found: LocalSolution, kno
     path = trail(before, found.u, None if known is None else known.trail)
     if not len(before) or not suits(problem.shard):
         return Memory(state.D, path)
-    last = int(found.hvps.max())
-    if state.built and known is not None and last > HELP * known.last:  # of no use for a curvature that is a spike
-        return Memory(state.D, path, not_help=True)
-    spent = max(0, last - EASY) + (0 if known is None or state.built else known.spent)
-    return Memory(state.D, path, state.factor, spent, last, known is not None and known.not_help)
+    spent = max(0, int(found.hvps.max()) - EASY) + (0 if known is None or state.built else known.spent)
+    return Memory(state.D, path, state.factor, spent)
 
 
 @dataclass(frozen=True)
@@ -200,14 +192,20 @@ class Way:
 
 
 def _begin(
-    problem: LocalProblem, here: Iterate, state: State, active: Tensor, goal: Goal
+    problem: LocalProblem,
+    here: Iterate,
+    last: Point | None,
+    D: Tensor | None,
+    factor: Factored | None,
+    active: Tensor,
+    goal: Goal,
 ) -> tuple[System, Way, Tensor | None]:
+    """The system, the way to its solution, and the diagonal of ∇²f_j (a new one where none is given)."""
     quadratic = problem.shard.loss.quadratic
-    model = here.point if quadratic else averaged(here.point, state.last)
-    D, precondition = state.D, state.factor or problem.W
-    if not problem.curved and state.factor is None:
-        D = state.D if state.keep else model.hessian_diagonal()
-        assert D is not None
+    model = here.point if quadratic else averaged(here.point, last)
+    precondition: Weights | Factored = factor or problem.W
+    if not problem.curved and factor is None:
+        D = model.hessian_diagonal() if D is None else D
         precondition = Diagonal(D + problem.W.diagonal())
     enough = 0.5 * goal.at(here)
     if goal.share is not None or not quadratic:
