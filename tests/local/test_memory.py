@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import auqadmm as aq
+from auqadmm.core.programs import Programs
 from auqadmm.core.weights import Diagonal
 from auqadmm.local import LBFGS, LocalProblem, Mixed, NewtonCG
 from auqadmm.local import lbfgs as module
@@ -16,6 +17,8 @@ from auqadmm.local.curve import Curve
 from auqadmm.local.pairs import Pairs
 from auqadmm.local.trail import trail
 from tests.local.cases import EVEN, UNEVEN, gradient, local_problem, oracle, shard_of, start_of, weights_of
+
+PLAIN = Programs(torch.device("cpu"))
 
 
 def stacked(blocks, h, n, seed=0):
@@ -63,18 +66,18 @@ def test_a_block_may_skip_a_pair():
 # ------------------------------------------------------------------ from solve to solve
 def test_solutions_on_a_line_are_foreseen():
     a, d = torch.randn(2, 4, 1, dtype=torch.float64), torch.randn(2, 4, 1, dtype=torch.float64)
-    path = trail(a, a + d, None)
-    assert torch.equal(path.ahead(a + d), a + d)  # one step tells nothing of the next
-    path = trail(a + d, a + 1.5 * d, path)  # half of it came again
-    torch.testing.assert_close(path.ahead(a + 1.5 * d), a + 1.75 * d)
-    back = trail(a + 1.5 * d, a + d, path)  # and turned back
-    assert torch.equal(back.ahead(a + d), a + d)
+    path = trail(a, a + d, None, PLAIN)
+    assert torch.equal(path.ahead(a + d, PLAIN), a + d)  # one step tells nothing of the next
+    path = trail(a + d, a + 1.5 * d, path, PLAIN)  # half of it came again
+    torch.testing.assert_close(path.ahead(a + 1.5 * d, PLAIN), a + 1.75 * d)
+    back = trail(a + 1.5 * d, a + d, path, PLAIN)  # and turned back
+    assert torch.equal(back.ahead(a + d, PLAIN), a + d)
 
 
 def test_a_solution_that_does_not_move_leads_nowhere():
     a = torch.randn(2, 4, 1, dtype=torch.float64)
-    path = trail(a, a, trail(a, a, None))
-    assert torch.equal(path.ahead(a), a)
+    path = trail(a, a, trail(a, a, None, PLAIN), PLAIN)
+    assert torch.equal(path.ahead(a, PLAIN), a)
 
 
 @pytest.mark.parametrize("loss", ["Multinomial", "Logistic", "Huber", "Poisson", "SmoothedHinge"])

@@ -82,9 +82,9 @@ class LBFGS:
 
     def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
         known = memory if isinstance(memory, Memory) and memory.S.shape[1] == self.history else None
-        start = u0 if known is None else known.trail.ahead(u0)
+        start = u0 if known is None else known.trail.ahead(u0, problem.shard.programs)
         found = descend(self, problem, start, reference, self.max_iter, known)
-        return replace(found, memory=_remembered(problem.W, u0, found.u, known, found.memory))
+        return replace(found, memory=_remembered(problem, u0, found, known))
 
     def step(self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: Bend) -> Step:
         """One step of the active blocks; the state is what the pairs tell."""
@@ -121,14 +121,15 @@ def _bend(problem: LocalProblem, here: Iterate, known: Memory | None, history: i
     return Bend(Curve.of(known.S, (known.Y + change).contiguous(), H0), D)
 
 
-def _remembered(W: Weights, before: Tensor, u: Tensor, known: Memory | None, state: Bend | Memory | None) -> Any:
+def _remembered(problem: LocalProblem, before: Tensor, found: LocalSolution, known: Memory | None) -> Any:
     """For the next solve. Where not a single step was needed, the pairs are those of before."""
+    state = found.memory
     if state is None:
         return None
-    path = trail(before, u, None if known is None else known.trail)
+    path = trail(before, found.u, None if known is None else known.trail, problem.shard.programs)
     if isinstance(state, Memory):
         return replace(state, trail=path)
-    return Memory(state.curve.S, state.curve.Y, W, state.D, path)
+    return Memory(state.curve.S, state.curve.Y, problem.W, state.D, path)
 
 
 def _direction(here: Iterate, curve: Curve) -> Tensor:

@@ -79,7 +79,7 @@ class NewtonCG:
         if problem.curved:
             return replace(descend(self, problem, u0, reference, self.max_iter, State()), memory=None)
         known = memory if isinstance(memory, Memory) else None
-        start = u0 if known is None else known.trail.ahead(u0)
+        start = u0 if known is None else known.trail.ahead(u0, problem.shard.programs)
         found = descend(self, problem, start, reference, self.max_iter, State() if known is None else known.state())
         return replace(found, memory=_remembered(problem, u0, found, known))
 
@@ -159,7 +159,7 @@ class State:
 
 def _remembered(problem: LocalProblem, before: Tensor, found: LocalSolution, known: Memory | None) -> Memory:
     state = found.memory
-    path = trail(before, found.u, None if known is None else known.trail)
+    path = trail(before, found.u, None if known is None else known.trail, problem.shard.programs)
     if not len(before) or not suits(problem.shard):
         return Memory(state.D, path)
     spent = max(0, int(found.hvps.max()) - EASY) + (0 if known is None or state.built else known.spent)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from auqadmm.core.programs import Programs
 from auqadmm.local.base import dot, over
 
 
@@ -27,9 +28,9 @@ class Trail:
     share: Tensor
     solves: int
 
-    def ahead(self, u: Tensor) -> Tensor:
+    def ahead(self, u: Tensor, run: Programs) -> Tensor:
         """From u, the last solution, to the next."""
-        return u + over(self.share, u) * self.move
+        return run(_ahead, u, self.share, self.move)
 
     @property
     def renew(self) -> bool:
@@ -37,10 +38,18 @@ class Trail:
         return self.solves & (self.solves - 1) == 0
 
 
-def trail(before: Tensor, u: Tensor, last: Trail | None) -> Trail:
+def trail(before: Tensor, u: Tensor, last: Trail | None, run: Programs) -> Trail:
     """The solution went from `before` to u."""
-    move = u - before
     if last is None:
-        return Trail(move, torch.zeros_like(u[:, 0, 0]), 1)
-    share = (dot(move, last.move) / dot(last.move, last.move)).nan_to_num(0.0, 0.0, 0.0).clamp(0.0, 1.0)
+        return Trail(u - before, torch.zeros_like(u[:, 0, 0]), 1)
+    move, share = run(_went, before, u, last.move)
     return Trail(move, share, last.solves + 1)
+
+
+def _ahead(u: Tensor, share: Tensor, move: Tensor) -> Tensor:
+    return u + over(share, u) * move
+
+
+def _went(before: Tensor, u: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+    move = u - before
+    return move, (dot(move, last) / dot(last, last)).nan_to_num(0.0, 0.0, 0.0).clamp(0.0, 1.0)
