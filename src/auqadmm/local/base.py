@@ -192,16 +192,22 @@ class Goal:
     noise: Tensor
 
     @classmethod
-    def of(cls, start: Iterate, reference: float | None, factor: float, tol: float | None) -> Goal:
+    def known(cls, problem: LocalProblem, reference: float | None, factor: float, tol: float | None) -> Goal | None:
         """`tol` if given; else `factor` times the outer residual `reference`, so that local work follows the outer
-        progress; else `factor` times the gradient at the start and the step's size.
+        progress; None if there is none yet.
         """
-        size = start.grad_norm
-        if tol is not None:
-            return cls(torch.full_like(size, tol), None, torch.zeros_like(size))
-        if reference is not None:
-            return cls(torch.full_like(size, factor * reference), None, torch.zeros_like(size))
-        return cls(factor * size, factor, torch.zeros_like(size))
+        wanted = tol
+        if wanted is None and reference is not None:
+            wanted = factor * reference
+        if wanted is None:
+            return None
+        zero = torch.zeros(problem.shard.blocks, dtype=problem.shard.dtype, device=problem.shard.device)
+        return cls(torch.full_like(zero, wanted), None, zero)
+
+    @classmethod
+    def of(cls, start: Iterate, factor: float) -> Goal:
+        """`factor` times the gradient at the start and the step's size."""
+        return cls(factor * start.grad_norm, factor, torch.zeros_like(start.grad_norm))
 
     def take(self, some: Part) -> Goal:
         return Goal(self.fixed[some.blocks], self.share, self.noise[some.blocks])

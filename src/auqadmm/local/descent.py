@@ -32,14 +32,15 @@ SMALL, LARGE = 2**20, 2**27
 
 @dataclass(frozen=True)
 class Look:
-    """Which blocks go on: `active` (B,), of which those in `doubt` may have reached rounding.
+    """Which blocks go on: `active` (B,), of which those in `doubt` may have reached rounding; which `met` the goal.
 
-    `alive`: not stuck, and finite; `checked`: rounding is known. `any` says whether any is active, or in doubt, and
-    `told` the same once the host knows. `round` counts steps.
+    `alive`: not stuck, and finite; `checked`: rounding is known. `any` says whether any is active, in doubt, or short
+    of the goal though finite, and `told` the same once the host knows. `round` counts steps.
     """
 
     active: Tensor
     doubt: Tensor
+    met: Tensor
     alive: Tensor
     checked: Tensor
     any: Tensor
@@ -47,11 +48,17 @@ class Look:
     round: int = 0
 
     def take(self, some: Part) -> Look:
-        active, doubt, alive, checked = (x[some.blocks] for x in (self.active, self.doubt, self.alive, self.checked))
-        return replace(self, active=active, doubt=doubt, alive=alive, checked=checked)
+        masks = {name: getattr(self, name)[some.blocks] for name in ("active", "doubt", "met", "alive", "checked")}
+        return replace(self, **masks)
 
+    def seen(self) -> Look:
+        """The host looks, if it has not yet."""
+        return self if self.told is not None else replace(self, told=tuple(self.any.tolist()))
+
+    @property
     def flags(self) -> tuple[int, ...]:
-        return self.told if self.told is not None else tuple(self.any.tolist())
+        assert self.told is not None
+        return self.told
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,7 @@ class Step:
 
 
 class Method(Protocol):
-    """What tells one descent method from another. `factor` and `tol` as in `Goal.of`."""
+    """What tells one descent method from another. `factor` and `tol` as in `Goal.known`."""
 
     @property
     def factor(self) -> float: ...
@@ -95,12 +102,22 @@ def descend(
 ) -> LocalSolution:
     """Descend from u0 until every block meets the goal; the memory of the solution is the method's last state."""
     run = problem.shard.programs
-    here = run(LocalProblem.at, problem, u0)
-    goal = Goal.of(here, reference, method.factor, method.tol)
-    look = run(looked, goal, here, here.finite, ~here.finite)
-    if look.flags()[0]:
+    goal = Goal.known(problem, reference, method.factor, method.tol)
+    if goal is not None:
+        here, look = run(_started, problem, goal, u0)
+    else:
+        here = run(LocalProblem.at, problem, u0)
+        goal = Goal.of(here, method.factor)
+        look = run(looked, goal, here, here.finite, ~here.finite)
+    look = look.seen()
+    if look.flags[0]:
         state = method.begin(problem, here, state)
     return _onward(method, problem, here, goal, look, state, range(max_iter))
+
+
+def _started(problem: LocalProblem, goal: Goal, u0: Tensor) -> tuple[Iterate, Look]:
+    here = problem.at(u0)
+    return here, looked(goal, here, here.finite, ~here.finite)
 
 
 def _onward(
@@ -109,12 +126,11 @@ def _onward(
     run = problem.shard.programs
     hvps = iterations = count(here)
     for i in rounds:
-        active, doubt = look.flags()
-        if doubt:
+        look = look.seen()
+        if look.flags[1]:
             goal, hvps = run(Goal.attainable, goal, problem, here, look.doubt), hvps + look.doubt
-            look = run(looked, goal, here, look.alive, look.checked | look.doubt)
-            active, _ = look.flags()
-        if not active:
+            look = run(looked, goal, here, look.alive, look.checked | look.doubt).seen()
+        if not look.flags[0]:
             break
         look = replace(look, told=None, round=i)
         some = remaining(problem, here, look.active)
@@ -129,7 +145,10 @@ def _onward(
         here, state = step.there, step.state
         hvps, iterations = hvps + step.hvps, iterations + look.active
         look = step.look or run(looked, goal, here, look.alive & (step.moved | ~look.active), look.checked)
-    converged, hvps = settle(goal, problem, here, hvps)
+    look = look.seen()
+    converged = look.met
+    if look.flags[2]:
+        converged, hvps = settle(goal, problem, here, hvps)
     return LocalSolution(here.u, converged, here.grad_norm, hvps, iterations, state)
 
 
@@ -153,9 +172,11 @@ def remaining(problem: LocalProblem, here: Iterate, active: Tensor) -> Part | No
 
 
 def looked(goal: Goal, here: Iterate, alive: Tensor, checked: Tensor) -> Look:
-    active = alive & ~goal.met(here)
+    met = goal.met(here)
+    active = alive & ~met
     doubt = active & ~checked & (here.grad_norm <= CLOSE * here.floor)
-    return Look(active, doubt, alive, checked, torch.stack([active.any(), doubt.any()]))
+    short = here.finite & ~met
+    return Look(active, doubt, met, alive, checked, torch.stack([active.any(), doubt.any(), short.any()]))
 
 
 def searched(problem: LocalProblem, here: Iterate, look: Look, P: Tensor, hvps: Tensor, state: Any) -> Step:

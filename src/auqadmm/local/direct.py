@@ -69,7 +69,7 @@ class Direct:
         run = problem.shard.programs
         factors, hvps = _factors(problem, memory)
         here = run(_at, problem, factors, u0)
-        goal = Goal.of(here, reference, self.factor, self.tol)
+        goal = Goal.known(problem, reference, self.factor, self.tol) or Goal.of(here, self.factor)
         iterations, active, left = count(here), here.finite, True
         at_once = 2 if run.active else 1  # a step too many costs a GPU less than a look
         for _ in range(0, STEPS, at_once):

@@ -122,12 +122,12 @@ class NewtonCG:
         while short:
             way = run.repeat(_advance, steps, way, system, problem, self.max_cg)
             leap = run(_arrive, problem, here, system, way, look.active, look.alive, look.checked, goal)
-            needed, short, further, undo, active, doubt = leap.told.tolist()
+            needed, short, further, undo, *flags = leap.told.tolist()
             steps = max(2, needed // 4)
         run.notes[kind] = needed
         if further or undo:
             return searched(problem, here, look, leap.P, way.hvps, state)
-        return Step(leap.there, leap.moved, way.hvps, state, look=replace(leap.look, told=(active, doubt)))
+        return Step(leap.there, leap.moved, way.hvps, state, look=replace(leap.look, told=tuple(flags)))
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ def _descending(here: Iterate, system: System, way: Way) -> Tensor:
 @dataclass(frozen=True)
 class Leap:
     """The unit step along P; `told`: steps of conjugate gradients, any block left there?, unit step not good?, undo?,
-    and of `look`: any active?, any in doubt?"""
+    and the flags of `look`."""
 
     P: Tensor
     there: Iterate
