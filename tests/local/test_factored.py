@@ -28,20 +28,54 @@ def test_it_is_the_inverse(loss, weights):
     x = start_of(local.shard, seed=8)
     found = factored.factored(local, point.hessian)
     torch.testing.assert_close(found.solve(x), torch.linalg.solve(H, x))
-    some = found.take(torch.tensor([1, 3]))
+    some = found.take(torch.tensor([1, 3]), 4)
     torch.testing.assert_close(some.solve(x[[1, 3]]), found.solve(x)[[1, 3]])
-    product = factored.Factored(None, torch.cholesky_inverse(found.L))  # as on a GPU
+    product = factored.Factored(found.blocks, None, torch.cholesky_inverse(found.L))  # as on a GPU
     torch.testing.assert_close(product.solve(x), found.solve(x))
 
 
 def test_where_it_suits(monkeypatch):
     assert factored.suits(shard_of("Logistic", TALL))
-    assert not factored.suits(shard_of("Logistic", (30, 4)))  # fewer rows than features
+    assert not factored.suits(shard_of("Logistic", (4, 3)))  # fewer rows than features
+    assert factored.suits(shard_of("Logistic", (30, 4)))
     assert not factored.suits(shard_of("Multinomial", TALL))
     assert not factored.suits(shard_of("SmoothedHinge", TALL))
     assert not factored.suits(sparse(posed("Logistic", TALL)).shard(torch.float64, CPU))
     monkeypatch.setattr(factored, "LARGEST", 4)
     assert not factored.suits(shard_of("Logistic", TALL))
+
+
+def test_the_others_keep_the_diagonal():
+    local = local_problem(shard_of("Logistic", (3, 30, 2, 20)), "diagonal")
+    point = local.shard.linearize(start_of(local.shard))
+    found = factored.factored(local, point.hessian)
+    assert found.blocks.tolist() == [1, 3]
+    assert found.take(torch.tensor([0, 1]), 4) is None
+    eye = torch.eye(5, dtype=torch.float64)[None, :, None].expand(4, 5, 1, 5)
+    H = local.hvp(point, eye)[:, :, 0]
+    x = start_of(local.shard, seed=8)
+    solved = replace(found, base=local.W).solve(x)
+    torch.testing.assert_close(solved[[1, 3]], torch.linalg.solve(H, x)[[1, 3]])
+    torch.testing.assert_close(solved[[0, 2]], local.W.solve(x)[[0, 2]])
+
+
+def test_one_hard_block_among_easy_ones():
+    """As on a GPU, where all blocks are solved together."""
+    hard = hard_problem()
+    rng = np.random.default_rng(1)
+    raw = [(rng.normal(size=(6, 25)), np.sign(rng.normal(size=6))) for _ in range(5)]
+    X, y = hard.shard.design.pieces[0].X[0].numpy(), hard.shard.target[:200].numpy()
+    shard = aq.Problem(aq.Logistic(), aq.Zero(), [*raw[:2], (X, y), *raw[2:]]).shard(torch.float64, CPU)
+    W = Scalar(torch.full((6,), 1e-4, dtype=torch.float64), *shard.shape[1:])
+    u, memory, spent = shard.zeros(), None, []
+    for k in range(8):
+        local = LocalProblem(shard, W, shard.zeros() + 0.01 * k, shard.zeros())
+        found = NewtonCG(tol=1e-8).solve(local, u, None, memory)
+        assert found.converged.all()
+        u, memory = found.u, found.memory
+        spent.append(int(found.hvps[2]))
+    assert memory.factor.blocks.tolist() == [2]
+    assert max(spent[-3:]) < spent[0] / 4
 
 
 def hard_problem(scale=1e4):

@@ -48,7 +48,8 @@ class Mixed:
         check_tolerance(self.factor, self.tol)
 
     def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
-        groups = problem.shard.groups
+        # a GPU would only start twice as many operations
+        groups = () if problem.shard.programs.active else problem.shard.groups
         if not groups:
             return self._together(problem, u0, reference, memory)
         none = torch.zeros(len(u0), dtype=torch.int64, device=u0.device)

@@ -104,8 +104,9 @@ class NewtonCG:
     def take(self, state: State, some: Part) -> State:
         last = None if state.last is None else state.last.take(some)  # type: ignore[attr-defined]
         D, factor = state.D, state.factor
-        D, factor = None if D is None else D[some.blocks], None if factor is None else factor.take(some.blocks)
-        return replace(state, last=last, D=D, factor=factor)
+        D = None if D is None else D[some.blocks]
+        own = None if factor is None else factor.take(some.blocks, some.of)
+        return replace(state, last=last, D=D, factor=own, keep=state.keep and D is not None)
 
     def put(self, state: State, some: Part, new: State) -> State:
         D = None if state.D is None or new.D is None else state.D.index_copy(0, some.blocks, new.D)
@@ -162,7 +163,8 @@ def _remembered(problem: LocalProblem, before: Tensor, found: LocalSolution, kno
     path = trail(before, found.u, None if known is None else known.trail, problem.shard.programs)
     if not len(before) or not suits(problem.shard):
         return Memory(state.D, path)
-    spent = max(0, int(found.hvps.max()) - EASY) + (0 if known is None or state.built else known.spent)
+    hard = int(found.hvps[problem.shard.design.tall].max())
+    spent = max(0, hard - EASY) + (0 if known is None or state.built else known.spent)
     return Memory(state.D, path, state.factor, spent)
 
 
@@ -204,9 +206,10 @@ def _begin(
     quadratic = problem.shard.loss.quadratic
     model = here.point if quadratic else averaged(here.point, last)
     precondition: Weights | Factored = factor or problem.W
-    if not problem.curved and factor is None:
+    if not problem.curved and (factor is None or len(factor.blocks) < len(here.u)):
         D = model.hessian_diagonal() if D is None else D
-        precondition = Diagonal(D + problem.W.diagonal())
+        base = Diagonal(D + problem.W.diagonal())
+        precondition = base if factor is None else replace(factor, base=base)
     enough = 0.5 * goal.at(here)
     if goal.share is not None or not quadratic:
         eta = (here.grad_norm / here.scale).sqrt().clamp(max=0.1)

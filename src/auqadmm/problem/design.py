@@ -12,13 +12,11 @@ Shapes: B blocks, R rows of all pieces (padding included), m features, k any tra
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -109,60 +107,6 @@ class DensePiece:
 
 
 @dataclass(frozen=True)
-class SparsePiece:
-    """b sparse blocks as one block-diagonal matrix. A (rows, b·m) and its transpose, both CSR; heights (b,)."""
-
-    A: Tensor
-    At: Tensor
-    heights: Tensor
-    blocks: Tensor
-    features: int
-
-    @property
-    def rows(self) -> int:
-        return self.A.shape[0]
-
-    def forward(self, u: Tensor) -> Tensor:
-        return self.A @ u.reshape(u.shape[0] * u.shape[1], u.shape[-1])
-
-    def adjoint(self, z: Tensor) -> Tensor:
-        return (self.At @ z).reshape(len(self.blocks), self.features, z.shape[-1])
-
-    def adjoint_squared(self, z: Tensor) -> Tensor:
-        return (_squared(self.At) @ z).reshape(len(self.blocks), self.features, z.shape[-1])
-
-    def forward_squared(self, u: Tensor) -> Tensor:
-        return _squared(self.A) @ u.reshape(u.shape[0] * u.shape[1], u.shape[-1])
-
-    def adjoint_squared_in(self, F: Any, z: Tensor) -> Tensor:
-        if F is None:
-            return self.adjoint_squared(z)
-        out = []
-        m = self.features
-        for j, (first, w) in enumerate(
-            zip(self.heights.cumsum(0) - self.heights, z.split(self.heights.tolist()), strict=True)
-        ):
-            a, b = int(first), int(first) + len(w)
-            crow = self.A.crow_indices()[a : b + 1]
-            held = slice(int(crow[0]), int(crow[-1]))
-            row = torch.arange(len(w), device=w.device).repeat_interleave(crow.diff())
-            rows = w.new_zeros(len(w), m)
-            rows[row, self.A.col_indices()[held] - j * m] = self.A.values()[held]
-            out.append((F @ rows.mT).square() @ w)
-        return torch.stack(out)
-
-    def sum_rows(self, x: Tensor) -> Tensor:
-        return torch.segment_reduce(x.contiguous(), "sum", lengths=self.heights, axis=0)
-
-    def inner(self, P: Tensor, Q: Tensor) -> Tensor:
-        outer = (P[:, :, None] * Q[:, None, :]).flatten(1)
-        return self.sum_rows(outer).reshape(len(self.blocks), P.shape[1], Q.shape[1])
-
-    def block_of_row(self) -> Tensor:
-        return self.blocks.repeat_interleave(self.heights, output_size=self.rows)
-
-
-@dataclass(frozen=True)
 class Design:
     """All pieces. `rows` is R; a row's position in flat arrays follows the order of the pieces."""
 
@@ -235,6 +179,12 @@ class Design:
         return out
 
     @cached_property
+    def tall(self) -> Tensor:
+        """Dense blocks of at least as many rows as features, in order."""
+        some = [p.blocks for p in self.pieces if isinstance(p, DensePiece) and p.X.shape[1] >= self.features]
+        return torch.cat(some).sort().values if some else self.pieces[0].blocks[:0]
+
+    @cached_property
     def block_of_row(self) -> Tensor:
         """(R,): which of the B blocks each flat row belongs to."""
         return torch.cat([p.block_of_row() for p in self.pieces])
@@ -274,40 +224,3 @@ def group_by_height(heights: Sequence[int]) -> list[list[int]]:
         else:
             groups.append([j])
     return [sorted(g) for g in groups]
-
-
-def sparse_piece(matrices: Sequence[Any], blocks: Tensor, dtype: torch.dtype, device: torch.device) -> SparsePiece:
-    """Stack scipy CSR matrices block-diagonally; the transpose is stored too, since CSR products go one way."""
-    import scipy.sparse
-
-    A = scipy.sparse.block_diag(matrices, format="csr")
-    At = A.T.tocsr()
-    heights = torch.tensor([x.shape[0] for x in matrices], device=device)
-    return SparsePiece(
-        A=_csr(A, dtype, device),
-        At=_csr(At, dtype, device),
-        heights=heights,
-        blocks=blocks,
-        features=matrices[0].shape[1],
-    )
-
-
-def _csr(A: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-    # 32 bits where they do: half the memory of an index, and what the products are made for
-    index = torch.int32 if max(*A.shape, A.nnz) < 2**31 else torch.int64
-    with warnings.catch_warnings():  # torch announces that its CSR layout is in beta
-        warnings.simplefilter("ignore", UserWarning)
-        return torch.sparse_csr_tensor(
-            torch.from_numpy(A.indptr).to(index),
-            torch.from_numpy(A.indices).to(index),
-            torch.from_numpy(np.asarray(A.data)).to(dtype),
-            size=A.shape,
-            device=device,
-            check_invariants=True,
-        )
-
-
-def _squared(A: Tensor) -> Tensor:
-    """The same pattern with every number squared."""
-    values = A.values().square()
-    return torch.sparse_csr_tensor(A.crow_indices(), A.col_indices(), values, A.shape, check_invariants=False)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from auqadmm.problem.design import DensePiece, Design, Piece, SparsePiece
+from auqadmm.problem.design import DensePiece, Design, Piece
+from auqadmm.problem.sparse import SparsePiece
 
 if TYPE_CHECKING:
     from auqadmm.problem.shard import Shard
@@ -28,11 +29,12 @@ APART = 8.0
 
 @dataclass(frozen=True)
 class Part:
-    """Some blocks as a shard, and where they are in the whole."""
+    """Some blocks as a shard, and where they are in the whole, which has `of` blocks."""
 
     shard: Shard
     blocks: Tensor
     rows: Tensor
+    of: int
 
 
 def part(shard: Shard, keep: Sequence[int], copies: bool = True) -> Part | None:
@@ -76,7 +78,7 @@ def part(shard: Shard, keep: Sequence[int], copies: bool = True) -> Part | None:
         index=tuple(shard.index[j] for j in keep),
         names=tuple(shard.names[j] for j in keep),
     )
-    return Part(some, torch.tensor(list(keep), device=device), where)
+    return Part(some, torch.tensor(list(keep), device=device), where, shard.blocks)
 
 
 def groups(shard: Shard) -> tuple[Part, ...]:

@@ -21,9 +21,10 @@ from torch import Tensor
 
 from auqadmm.core.programs import Programs
 from auqadmm.problem import parts
-from auqadmm.problem.design import DensePiece, Design, Piece, group_by_height, sparse_piece
+from auqadmm.problem.design import DensePiece, Design, Piece, group_by_height
 from auqadmm.problem.ingest import InputError, RawBlock
 from auqadmm.problem.parts import Part
+from auqadmm.problem.sparse import sparse_piece
 
 if TYPE_CHECKING:
     from auqadmm.problem.rows import Loss, Point
