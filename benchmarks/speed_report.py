@@ -60,11 +60,11 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
         if "error" not in row:
             curves.setdefault(row["along"], []).append((row["value"], row["milliseconds"]))
     for (name, points), marker, colour in zip(
-        curves.items(), "osD^", ("#0072b2", "#d55e00", "#009e73", "#cc79a7"), strict=False
+        curves.items(), "osD^v", ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"), strict=False
     ):
         right.plot(*zip(*points, strict=True), marker=marker, color=colour, label=name)
     right.set(xscale="log", yscale="log", xlabel="blocks, features, rows or rank", ylabel="milliseconds per iteration")
-    right.legend(frameon=False, fontsize=8)
+    right.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.3)

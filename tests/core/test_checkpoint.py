@@ -140,6 +140,7 @@ def test_the_matrix_meets_every_kind_of_state():
     for model in ("least squares", "image", "weighted", "multinomial"):
         for method in METHODS.values():
             aq.solve(problem(model), method, max_iter=4, callbacks=[look])
+    aq.solve(problem("multinomial"), "c-admm", local="lbfgs", max_iter=4, callbacks=[look])
     assert seen == set(REGISTRY.classes)
     assert isinstance(whole("image", "auq-lr").weights.F, Kronecker)
     assert whole("custom", "auq-lr").weights.joint

@@ -13,8 +13,8 @@ class Row:
     """What was known after one iteration. Counters are cumulative; None: not evaluated or not defined.
 
     `rounds`, `bytes` and `hvps` are what it took until this iterate was known. `bytes` = `bytes_up` + `bytes_down` is
-    the logical payload of one worker; `hvps` counts Hessian-vector products over all blocks; `failed_blocks` names the
-    blocks whose local solve missed its tolerance in this iteration.
+    the logical payload of one worker; `hvps` counts Hessian-vector products over all blocks, or what reads the data as
+    often; `failed_blocks` names the blocks whose local solve missed its tolerance in this iteration.
     """
 
     iteration: int

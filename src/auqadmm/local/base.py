@@ -133,7 +133,8 @@ class LocalSolution:
     grad_norm
         (B,): ‖∇F_j(u_j)‖ in the norm of `LocalProblem.norm`, NaN where it could not be computed.
     hvps, iterations
-        (B,): Hessian-vector products and steps spent on each block.
+        (B,): Hessian-vector products and steps spent on each block; a step of L-BFGS reads X as often as a product, and
+        counts as one.
     memory
         Whatever the solver wants back at the next call (factors of a matrix), or None.
     """
