@@ -11,7 +11,7 @@ import torch
 import auqadmm as aq
 from auqadmm.core.programs import Programs
 from auqadmm.core.weights import Diagonal
-from auqadmm.local import LBFGS, LocalProblem, Mixed, NewtonCG
+from auqadmm.local import LBFGS, LocalProblem, Mixed, NewtonCG, mixed, newton_cg
 from auqadmm.local import lbfgs as module
 from auqadmm.local.curve import Curve
 from auqadmm.local.pairs import Pairs
@@ -150,8 +150,7 @@ def test_rounding_errors_are_not_learned():
 
 # ------------------------------------------------------------------ which of them
 def test_mixed_finishes_with_newton(monkeypatch):
-    from auqadmm.local import mixed
-
+    monkeypatch.setattr(mixed, "SMALL", 0)
     monkeypatch.setattr(mixed, "PATIENCE", 2)
     local = local_problem(shard_of("Multinomial", (200, 200, 200)), "diagonal")
     found = Mixed(tol=1e-9).solve(local, start_of(local.shard), None, None)
@@ -160,10 +159,12 @@ def test_mixed_finishes_with_newton(monkeypatch):
     assert found.iterations.max() > 2
 
 
-def test_mixed_takes_newton_for_many_small_blocks():
-    """Pairs would take more room than the data."""
-    small = local_problem(shard_of("Logistic", (3,) * 20), "scalar")
+def test_mixed_takes_newton_for_small_problems_and_blocks(monkeypatch):
+    """Where products are cheap; and where pairs would take more room than the data."""
     large = local_problem(shard_of("Logistic", (80,) * 3), "scalar")
+    assert isinstance(Mixed().solve(large, start_of(large.shard), None, None).memory, newton_cg.Memory)
+    monkeypatch.setattr(mixed, "SMALL", 0)
+    small = local_problem(shard_of("Logistic", (3,) * 20), "scalar")
     for local, pairs in ((small, False), (large, True)):
         found = Mixed(tol=1e-9).solve(local, start_of(local.shard), None, None)
         assert found.converged.all()

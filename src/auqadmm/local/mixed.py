@@ -2,6 +2,7 @@
 
 - W_j is a model of the curvature (AUQ-LR): Newton-CG, which it preconditions.
 - On a GPU: Newton-CG, which does more between two looks of the host, and keeps less.
+- Small problems: Newton-CG, whose steps take less beside the products with X.
 - Blocks of a few rows: Newton-CG, whose systems take no more steps than there are rows; pairs would take as much room
   as the data, and be as much work.
 - Else L-BFGS. Blocks that have not arrived after many steps are finished by Newton-CG, which stays where a factor of
@@ -25,6 +26,8 @@ from auqadmm.local.newton_cg import Memory, NewtonCG
 
 # pairs that L-BFGS keeps, at most and at least; the data take so many times their room
 MOST, LEAST, ROOM = 10, 4, 8
+# multiplications of a product with X below which it is not what takes the time
+SMALL = 2**21
 # steps of L-BFGS after which Newton's method takes over
 PATIENCE = 60
 
@@ -64,10 +67,12 @@ class Mixed:
 
     def _together(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
         newton = NewtonCG(self.factor, self.tol)
-        blocks, _, columns = problem.shard.shape
-        pairs = problem.shard.design.rows // max(1, ROOM * 2 * blocks * columns)
+        blocks, m, columns = problem.shard.shape
+        rows = problem.shard.design.rows
+        pairs = rows // max(1, ROOM * 2 * blocks * columns)
         hard = isinstance(memory, Memory)
-        if problem.curved or problem.shard.programs.active or pairs < LEAST or hard:
+        small = rows * m * columns < SMALL or pairs < LEAST
+        if problem.curved or problem.shard.programs.active or small or hard:
             return newton.solve(problem, u0, reference, memory)
         first = LBFGS(min(MOST, pairs), self.factor, self.tol, PATIENCE).solve(problem, u0, reference, memory)
         if first.converged.all():
