@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from functools import cache
 
 import numpy as np
@@ -17,7 +16,7 @@ from auqadmm.core.basis import Kronecker
 from auqadmm.core.checkpoint_codec import leaves
 from auqadmm.states import REGISTRY
 from tests.core.checkpoints import PROBLEMS, TIGHT, assert_same, names, no_waiting, rows
-from tests.problems import class_blocks, least_squares, multinomial, regression_blocks
+from tests.problems import least_squares, multinomial, regression_blocks
 
 __all__ = ["no_waiting"]  # a fixture
 
@@ -279,38 +278,3 @@ def test_resume_true_needs_a_checkpoint_and_false_an_empty_folder(tmp_path):
 def test_wrong_settings_get_one_sentence(make, words):
     with pytest.raises(ValueError, match=words):
         make()
-
-
-def test_a_method_of_ones_own_needs_nothing_but_tensors(tmp_path):
-    class Halving(aq.methods.C):
-        name = "halving"
-
-        def observe(self, shard, blocks, shared):
-            return {"seen": blocks.u}
-
-    plain = aq.solve(least_squares(), Halving(), max_iter=12, **TIGHT)
-    aq.solve(least_squares(), Halving(), max_iter=5, checkpoint=tmp_path, **TIGHT)
-    assert_same(aq.solve(least_squares(), Halving(), max_iter=12, checkpoint=tmp_path, **TIGHT), plain)
-
-
-@pytest.mark.parametrize(
-    ("memory", "words"),
-    [({"x": object()}, "object at .*memory.x cannot be saved"), ({"x": torch.zeros(2)}, "'x' .* is not per block")],
-)
-def test_a_state_that_cannot_be_saved_is_refused_before_the_first_iteration(tmp_path, memory, words):
-    class Odd(aq.methods.C):
-        def first_weights(self, shard, blocks, shared):
-            chosen = super().first_weights(shard, blocks, shared)
-            return type(chosen)(chosen.W, memory)
-
-    seen = []
-    with pytest.raises(aq.CheckpointError, match=words):
-        aq.solve(multinomial(class_blocks()), Odd(), checkpoint=tmp_path, callbacks=[seen.append])
-    assert not seen
-    assert names(tmp_path) == []
-
-
-def test_paths_of_any_kind(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    aq.solve(least_squares(), max_iter=2, checkpoint=os.path.join("a b", "ü"))
-    assert aq.solve(least_squares(), max_iter=4, checkpoint=tmp_path / "a b" / "ü").n_iter == 4

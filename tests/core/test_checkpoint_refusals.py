@@ -282,23 +282,6 @@ def test_unfinished_folders_of_killed_processes_are_swept(folder):
     assert not dead.exists()
 
 
-def test_two_runs_in_one_folder(tmp_path):
-    def second(event):
-        with pytest.raises(aq.CheckpointError, match="in use by another run"):
-            aq.solve(least_squares(), checkpoint=tmp_path)
-        return True
-
-    assert aq.solve(least_squares(), checkpoint=tmp_path, callbacks=[second]).status == "interrupted"
-    assert aq.solve(least_squares(), checkpoint=tmp_path).status == "converged"
-
-
-def test_a_folder_that_cannot_be_used(tmp_path):
-    (tmp_path / "file").write_text("")
-    for place in (tmp_path / "file", tmp_path / "file" / "run"):
-        with pytest.raises(aq.CheckpointError, match="cannot be used"):
-            aq.solve(least_squares(), checkpoint=place)
-
-
 def test_a_sparse_giant_is_refused_without_reading_it(folder):
     shutil.rmtree(folder / names(folder)[0])
     with open(newest(folder) / "checkpoint.json", "ab") as file:

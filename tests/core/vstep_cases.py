@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from auqadmm.core import kronsum
+from auqadmm.core import inverses, kronsum
 from auqadmm.core.vstep import LowRankMetric
 from auqadmm.problem.group_lasso import GroupLasso
 from auqadmm.problem.regularizers import L1, L2, Box, ElasticNet, NonNegative, Zero
@@ -61,7 +61,7 @@ def case(request, monkeypatch):
     m, C = 12, options.pop("C")
     for name in ("dense", "small", "per_column", "factor"):
         if name in options:
-            monkeypatch.setattr(kronsum, name.upper(), options.pop(name))
+            monkeypatch.setattr(inverses if name == "factor" else kronsum, name.upper(), options.pop(name))
     if options.pop("slim", False):
         monkeypatch.setattr(kronsum, "SLIM", 1)
     if options.pop("joint", False):

@@ -21,24 +21,21 @@ Shapes: N blocks, m features, C columns, r directions per block, R = N·r; x, h,
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from auqadmm.core import inverses
+from auqadmm.core.inverses import Cholesky, Inverse, Submatrix, Woodbury
 from auqadmm.core.lowrank import Basis, LowRank, dense_basis, half, spectrum
 from auqadmm.core.weights import sum_blocks
 
 DENSE = 4096  # C = 1: up to this m, K may be formed
 PER_COLUMN = 1024  # C > 1: up to this m, one m × m matrix per column may be formed
 SMALL = 1024  # C > 1: up to this many active coordinates, their part of K may be formed
-FACTOR = 2**24  # numbers in the factors of all columns together
 SLIM = 4  # Woodbury pays when R·SLIM ≤ m
-
-Inverse = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -114,7 +111,7 @@ class KroneckerSum:
     def _inverse(self, h: Tensor) -> Inverse:
         m, C = self.shape
         P, q = self._columns
-        small = m <= (DENSE if C == 1 else PER_COLUMN) and C * m * m <= FACTOR
+        small = m <= (DENSE if C == 1 else PER_COLUMN) and C * m * m <= inverses.FACTOR
         if small and not (self._slim if C == 1 else self.G.shape[1] < m):
             return Cholesky.of(self, P, q, h.mean(1))
         rest = self._rest(q) + self._turned(h.mean(1, keepdim=True))
@@ -192,112 +189,3 @@ class Product:
         y = (known.flatten(0, 1).mT @ self.G.mT).mT + (rest if self.F is None else self.F.mT @ rest) + self.kappa * y
         y = y.reshape(x.shape)
         return y if self.h is None else y + self.h * x
-
-
-@dataclass(frozen=True)
-class Outside:
-    """An inverse that acts on x as it is outside; a joint weight sees (m·C, 1)."""
-
-    inverse: Inverse
-    shape: tuple[int, int]
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.inverse(x.reshape(self.shape)).reshape(x.shape)
-
-
-@dataclass(frozen=True)
-class Jacobi:
-    """x ↦ x / D."""
-
-    D: Tensor
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return x / self.D
-
-
-@dataclass(frozen=True)
-class Cholesky:
-    """One m × m factor per column: L (C, m, m), on a GPU the inverse, since triangular solves are slow there."""
-
-    P: Tensor
-    L: Tensor
-    inverted: bool
-
-    @classmethod
-    def of(cls, K: KroneckerSum, P: Tensor, q: Tensor, h: Tensor) -> Cholesky:
-        L = torch.stack([cholesky(K.weighted(q_c) + torch.diag(h)) for q_c in q])
-        return cls(P, torch.cholesky_inverse(L) if L.is_cuda else L, L.is_cuda)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        y = (x @ self.P).mT[..., None]
-        y = self.L @ y if self.inverted else torch.cholesky_solve(y, self.L)
-        return y[..., 0].mT @ self.P.mT
-
-
-@dataclass(frozen=True)
-class Woodbury:
-    """D⁻¹ − D⁻¹ G Rᵀ R Gᵀ D⁻¹ per column in the bases F and P. inverse = D⁻¹ (m, C), G (m, R'), root (C, R', R')."""
-
-    P: Tensor
-    F: Basis
-    inverse: Tensor
-    G: Tensor
-    root: Tensor
-
-    @classmethod
-    def of(cls, K: KroneckerSum, P: Tensor, q: Tensor, inverse: Tensor) -> Woodbury:
-        """`inverse` is 1 / (the diagonal rest); zeros mark coordinates that do not take part."""
-        F, (m, C) = K.parts.F, K.shape
-        G = K.G if F is None else F @ K.G
-        weight = q.repeat_interleave(K.parts.U.shape[-1], 1)  # (C, R)
-        most = min(G.shape[1], m - 1, math.isqrt(FACTOR // C))
-        if most < G.shape[1]:  # the strongest columns stay, of the others only the diagonal
-            order = (G.square().sum(0) * weight.sum(0)).argsort(descending=True, stable=True)
-            keep, drop = order[:most], order[most:]
-            lost = G[:, drop].square() @ weight[:, drop].mT
-            inverse = inverse / (1 + lost * inverse)
-            G, weight = G[:, keep].contiguous(), weight[:, keep]
-        eye = torch.eye(G.shape[1], dtype=G.dtype, device=G.device)
-        roots = []
-        for c in range(C):
-            B = G * weight[c].sqrt()
-            L = cholesky(eye + B.mT @ (B * inverse[:, c, None]))
-            roots.append(torch.linalg.solve_triangular(L, torch.diag(weight[c].sqrt()), upper=False))
-        return cls(P, F, inverse, G, torch.stack(roots))
-
-    def __call__(self, x: Tensor) -> Tensor:
-        y = (x if self.F is None else self.F @ x) @ self.P
-        y = y * self.inverse
-        known = (y.mT @ self.G)[:, None, :] @ self.root.mT @ self.root
-        y = (y - self.inverse * (known[:, 0] @ self.G.mT).mT) @ self.P.mT
-        return y if self.F is None else self.F.mT @ y
-
-
-@dataclass(frozen=True)
-class Submatrix:
-    """The factor of a principal submatrix with a rows. active (m, C), L (a, a)."""
-
-    active: Tensor
-    L: Tensor
-
-    @classmethod
-    def of(cls, active: Tensor, K: Tensor, h: Tensor) -> Submatrix:
-        """K (a, a), h (m, C)."""
-        return cls(active, cholesky(K + torch.diag(h[active])))
-
-    def __call__(self, x: Tensor) -> Tensor:
-        y = torch.zeros_like(x)
-        y[self.active] = torch.cholesky_solve(x[self.active][:, None], self.L)[:, 0]
-        return y
-
-
-def cholesky(M: Tensor) -> Tensor:
-    """The lower factor of a symmetric (k, k) matrix that is positive definite but for rounding."""
-    L, info = torch.linalg.cholesky_ex(M)
-    lift = len(M) * torch.finfo(M.dtype).eps * M.diagonal().amax() if len(M) else 0.0
-    for _ in range(4):  # conditioning beyond the precision: the smallest lift that rounding justifies
-        if not info:
-            break
-        L, info = torch.linalg.cholesky_ex(M + lift * torch.eye(len(M), dtype=M.dtype, device=M.device))
-        lift = 100 * lift
-    return L

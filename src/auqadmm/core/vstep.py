@@ -24,7 +24,8 @@ from torch import Tensor
 
 from auqadmm.core import pcg
 from auqadmm.core.composite import Composite, accelerated, prox_and_slope, scale
-from auqadmm.core.kronsum import Inverse, Jacobi, KroneckerSum, Outside
+from auqadmm.core.inverses import Inverse, Jacobi, Outside
+from auqadmm.core.kronsum import KroneckerSum
 from auqadmm.core.lowrank import LowRank
 from auqadmm.core.pivot import pivot
 from auqadmm.core.programs import Programs

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from auqadmm.local.base import LocalProblem, LocalSolution, LocalSolver
+from auqadmm.local.base import Accurate, LocalProblem, LocalSolution, LocalSolver
 from auqadmm.local.direct import Direct
 from auqadmm.local.lbfgs import LBFGS
 from auqadmm.local.mixed import Mixed
@@ -22,6 +22,7 @@ from auqadmm.problem.shard import Shard
 
 __all__ = [
     "LBFGS",
+    "Accurate",
     "Direct",
     "LocalProblem",
     "LocalSolution",

@@ -165,12 +165,26 @@ class LocalSolver(Protocol):
     def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution: ...
 
 
-def check_tolerance(factor: float, tol: float | None) -> None:
-    """Refuse tolerances that no solve could meet or that mean nothing."""
-    if not 0 < factor < math.inf:
-        raise ValueError(f"factor must be a positive finite number; got {factor!r}.")
-    if tol is not None and not 0 <= tol < math.inf:
-        raise ValueError(f"tol must be None or a finite number that is not negative; got {tol!r}.")
+@dataclass(frozen=True)
+class Accurate:
+    """A solver with a target for ‖∇F_j‖.
+
+    Parameters
+    ----------
+    factor
+        The target relative to the outer residual.
+    tol
+        An absolute target instead.
+    """
+
+    factor: float = 0.01
+    tol: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.factor < math.inf:
+            raise ValueError(f"factor must be a positive finite number; got {self.factor!r}.")
+        if self.tol is not None and not 0 <= self.tol < math.inf:
+            raise ValueError(f"tol must be None or a finite number that is not negative; got {self.tol!r}.")
 
 
 def check_count(name: str, value: int) -> None:

@@ -26,11 +26,11 @@ from torch import Tensor
 
 from auqadmm.core.weights import Diagonal, Scalar, Weights
 from auqadmm.local.base import (
+    Accurate,
     Goal,
     Iterate,
     LocalProblem,
     LocalSolution,
-    check_tolerance,
     count,
     over,
     select,
@@ -44,25 +44,13 @@ from auqadmm.problem.shard import Shard
 STEPS = 10
 
 
-@dataclass(frozen=True)
-class Direct:
+class Direct(Accurate):
     """Cholesky or Woodbury, exact to rounding whatever the target.
 
     Forming a matrix counts as one Hessian-vector product per column multiplied with X; using it again is free.
 
-    Parameters
-    ----------
-    factor
-        The target for ‖∇F_j‖ relative to the outer residual; only the `converged` flags depend on it.
-    tol
-        An absolute target instead.
+    The target only decides the `converged` flags; parameters as in `Accurate`.
     """
-
-    factor: float = 0.01
-    tol: float | None = None
-
-    def __post_init__(self) -> None:
-        check_tolerance(self.factor, self.tol)
 
     def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
         _check(problem.shard)

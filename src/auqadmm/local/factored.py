@@ -79,7 +79,7 @@ def factored(problem: LocalProblem, hessian: Hessian) -> Factored | None:
     assert isinstance(hessian, RowHessian)
     design = problem.shard.design
     H = torch.diag_embed(problem.W.diagonal()[design.tall].flatten(1))
-    place = torch.zeros_like(design.tall, dtype=torch.int64).new_full((design.blocks,), -1)
+    place = torch.zeros(design.blocks, dtype=torch.int64, device=H.device)  # of a block among the tall ones
     place[design.tall] = torch.arange(len(H), device=H.device)
     for piece, d in zip(design.pieces, design.split(hessian.curvature.diagonal()), strict=True):
         if not isinstance(piece, DensePiece) or piece.X.shape[1] < design.features:

@@ -23,12 +23,12 @@ from torch import Tensor
 
 from auqadmm.core.weights import Weights
 from auqadmm.local.base import (
+    Accurate,
     Goal,
     Iterate,
     LocalProblem,
     LocalSolution,
     check_count,
-    check_tolerance,
     count,
     dot,
     norm,
@@ -55,29 +55,25 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class LBFGS:
+class LBFGS(Accurate):
     """L-BFGS with the line search of `NewtonCG`: cheap steps, few of them once it knows the problem.
 
     Parameters
     ----------
+    factor, tol
+        As in `Accurate`.
     history
         Pairs kept per block.
-    factor
-        The target for ‖∇F_j‖ relative to the outer residual.
-    tol
-        An absolute target instead.
     max_iter
         Steps of one solve.
     """
 
     history: int = 10
-    factor: float = 0.01
-    tol: float | None = None
     max_iter: int = 200
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_count("history", self.history)
-        check_tolerance(self.factor, self.tol)
         check_count("max_iter", self.max_iter)
 
     def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:

@@ -13,13 +13,13 @@ Blocks of very different height are solved one group after the other (`Shard.gro
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from auqadmm.local.base import LocalProblem, LocalSolution, check_tolerance
+from auqadmm.local.base import Accurate, LocalProblem, LocalSolution
 from auqadmm.local.factored import suits
 from auqadmm.local.lbfgs import LBFGS
 from auqadmm.local.newton_cg import Memory, NewtonCG
@@ -32,23 +32,8 @@ SMALL = 2**21
 PATIENCE = 60
 
 
-@dataclass(frozen=True)
-class Mixed:
-    """L-BFGS where it pays, Newton-CG elsewhere.
-
-    Parameters
-    ----------
-    factor
-        The target for ‖∇F_j‖ relative to the outer residual.
-    tol
-        An absolute target instead.
-    """
-
-    factor: float = 0.01
-    tol: float | None = None
-
-    def __post_init__(self) -> None:
-        check_tolerance(self.factor, self.tol)
+class Mixed(Accurate):
+    """L-BFGS where it pays, Newton-CG elsewhere; parameters as in `Accurate`."""
 
     def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
         # a GPU would only start twice as many operations
@@ -74,7 +59,7 @@ class Mixed:
         small = rows * m * columns < SMALL or pairs < LEAST
         if problem.curved or problem.shard.programs.active or small or hard:
             return newton.solve(problem, u0, reference, memory)
-        first = LBFGS(min(MOST, pairs), self.factor, self.tol, PATIENCE).solve(problem, u0, reference, memory)
+        first = LBFGS(self.factor, self.tol, min(MOST, pairs), PATIENCE).solve(problem, u0, reference, memory)
         if first.converged.all():
             return first
         rest = newton.solve(problem, first.u, reference, None)

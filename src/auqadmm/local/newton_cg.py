@@ -28,12 +28,12 @@ from torch import Tensor
 
 from auqadmm.core.weights import Diagonal, Weights
 from auqadmm.local.base import (
+    Accurate,
     Goal,
     Iterate,
     LocalProblem,
     LocalSolution,
     check_count,
-    check_tolerance,
     dot,
     norm,
     over,
@@ -52,26 +52,22 @@ FIRST = 4
 
 
 @dataclass(frozen=True)
-class NewtonCG:
+class NewtonCG(Accurate):
     """Newton's method with conjugate gradients inside: products with X only, so sparse blocks are welcome.
 
     Parameters
     ----------
-    factor
-        The target for ‖∇F_j‖ relative to the outer residual.
-    tol
-        An absolute target instead.
+    factor, tol
+        As in `Accurate`.
     max_iter, max_cg
         Newton steps of one solve, and conjugate-gradient steps of one Newton step.
     """
 
-    factor: float = 0.01
-    tol: float | None = None
     max_iter: int = 100
     max_cg: int = 250
 
     def __post_init__(self) -> None:
-        check_tolerance(self.factor, self.tol)
+        super().__post_init__()
         check_count("max_iter", self.max_iter)
         check_count("max_cg", self.max_cg)
 

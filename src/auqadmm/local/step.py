@@ -9,11 +9,7 @@ from torch import Tensor
 
 from auqadmm.core.lowrank import LowRank
 from auqadmm.core.weights import Weights
-from auqadmm.local.base import LocalProblem, LocalSolution, LocalSolver
-from auqadmm.local.direct import Direct
-from auqadmm.local.lbfgs import LBFGS
-from auqadmm.local.mixed import Mixed
-from auqadmm.local.newton_cg import NewtonCG
+from auqadmm.local.base import Accurate, LocalProblem, LocalSolution, LocalSolver
 from auqadmm.problem.shard import Shard
 
 
@@ -38,6 +34,6 @@ class LocalStep:
         solver = self.solver
         if isinstance(W, LowRank):
             W.ready()
-        if accuracy != 1.0 and isinstance(solver, Direct | NewtonCG | LBFGS | Mixed):
+        if accuracy != 1.0 and isinstance(solver, Accurate):
             solver = replace(solver, factor=accuracy * solver.factor)
         return solver.solve(LocalProblem(shard, W, v, lam), u, reference, memory)
