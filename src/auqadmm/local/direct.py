@@ -180,13 +180,13 @@ class Factors:
 def _factors(problem: LocalProblem, memory: Any) -> tuple[Factors, Tensor]:
     """Factors for these weights, and how many products with X per block it took to form them (B,).
 
-    The same W (the object, not its numbers) reuses everything; another W reuses the Gram matrices.
+    The same W reuses everything and is worth an inverse; another W reuses the Gram matrices.
     """
     shard, W = problem.shard, problem.W
     hvps = torch.zeros(shard.blocks, dtype=torch.int64, device=shard.device)
     known = memory if isinstance(memory, Factors) and memory.shard is shard else None
-    if known is not None and known.W is W:
-        return known.inverted(), hvps
+    if known is not None and _equal(known.W, W):
+        return replace(known.inverted(), W=W) if known.W is not W else known.inverted(), hvps
     parts: list[Tall | Wide] = []
     for i, piece in enumerate(shard.design.pieces):
         assert isinstance(piece, DensePiece)
@@ -203,6 +203,12 @@ def _factors(problem: LocalProblem, memory: Any) -> tuple[Factors, Tensor]:
     exact = shard.dtype == torch.float64 and all(isinstance(part, Tall) for part in parts)
     moment = known.moment if known is not None else -shard.linearize(shard.zeros()).grad if exact else None
     return Factors(shard, W, tuple(parts), moment), hvps
+
+
+def _equal(a: Weights, b: Weights) -> bool:
+    """The same weights? Numbers are compared where there are few."""
+    few = isinstance(a, Scalar | Diagonal) and isinstance(b, Scalar | Diagonal)
+    return a is b or (few and torch.equal(a.diagonal(), b.diagonal()))
 
 
 def _held(shard: Shard, i: int) -> tuple[Tensor, Tensor]:
