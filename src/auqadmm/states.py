@@ -19,7 +19,7 @@ from auqadmm.core.checkpoint_codec import Registry
 from auqadmm.core.checkpoint_identity import Identity, describe
 from auqadmm.core.reduce import Reduce
 from auqadmm.curvature.posterior import Posterior
-from auqadmm.local import direct, factored, lbfgs, newton_cg, trail
+from auqadmm.local import curve, direct, factored, lbfgs, newton_cg, trail
 from auqadmm.local.pairs import Pairs
 from auqadmm.methods.lowrank_round import Directive
 from auqadmm.methods.lowrank_server import Heard, Server
@@ -48,6 +48,7 @@ REGISTRY = Registry(
         "direct.Tall": direct.Tall,
         "direct.Wide": direct.Wide,
         "local.lbfgs.Memory": lbfgs.Memory,
+        "local.lbfgs.Curve": curve.Curve,
         "local.newton-cg.Memory": newton_cg.Memory,
         "local.newton-cg.Factored": factored.Factored,
         "local.Trail": trail.Trail,

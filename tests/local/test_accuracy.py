@@ -162,7 +162,7 @@ def test_line_searches_leave_the_data_alone(monkeypatch):
     forward = []
     design = type(local.shard.design)
     plain = design.forward
-    monkeypatch.setattr(design, "forward", lambda self, u: forward.append(1) or plain(self, u))
+    monkeypatch.setattr(design, "forward", lambda self, *u: forward.append(1) or plain(self, *u))
     found = LBFGS(tol=1e-8, max_iter=2000).solve(local, 5 * start_of(local.shard), None, None)
     assert found.converged.all()
     # one at the start, one per step, and one per Hessian-vector product (start, and rounding in doubt)

@@ -68,11 +68,11 @@ def test_memories_are_complete(leave):
     second = replace(solver, tol=1e-8).solve(local, u0, None, calm)
     assert leave
     same = [j for j in range(8) if j != 3]
-    assert torch.equal(second.memory.S[same], first.memory.S[same])
-    assert not torch.equal(second.memory.S[3], first.memory.S[3])
-    steps = second.memory.S.mT.reshape(*local.shard.shape, -1)
-    assert second.memory.Y.shape == second.memory.S.shape
-    assert (steps * second.memory.Y.mT.reshape(steps.shape)).sum((1, 2)).min() >= 0  # curvature of every pair
+    assert torch.equal(second.memory.curve.S[same], first.memory.curve.S[same])
+    assert not torch.equal(second.memory.curve.S[3], first.memory.curve.S[3])
+    steps = second.memory.curve.S.mT.reshape(*local.shard.shape, -1)
+    assert second.memory.curve.Y.shape == second.memory.curve.S.shape
+    assert (steps * second.memory.curve.Y.mT.reshape(steps.shape)).sum((1, 2)).min() >= 0  # curvature of every pair
 
 
 def test_the_weights_of_auq_lr_are_not_factored_again():
@@ -119,7 +119,7 @@ def test_small_blocks_do_not_pay_for_the_huge_one(monkeypatch):
     local = local_problem(shard, "scalar")
     calls = []
     plain = Design.adjoint
-    monkeypatch.setattr(Design, "adjoint", lambda self, z: calls.append(self.blocks) or plain(self, z))
+    monkeypatch.setattr(Design, "adjoint", lambda self, *z: calls.append(self.blocks) or plain(self, *z))
     Mixed(tol=1e-9).solve(local, start_of(shard), None, None)
     assert set(calls) == {1, 5}
 

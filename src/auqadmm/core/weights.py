@@ -121,6 +121,13 @@ class Diagonal:
         return Diagonal(self.d[index])
 
 
+def equal(a: Weights, b: Weights) -> bool:
+    """Are these the same diagonal weights? A run that was continued has the numbers, not the objects."""
+    if not isinstance(a, Scalar | Diagonal) or not isinstance(b, Scalar | Diagonal):
+        return False
+    return a is b or torch.equal(a.diagonal(), b.diagonal())
+
+
 def _over(w: Tensor, x: Tensor) -> Tensor:
     """Append axes until w multiplies x entry by entry."""
     return w.reshape(*w.shape, *([1] * (x.ndim - w.ndim)))

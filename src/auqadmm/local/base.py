@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.weights import Weights
+from auqadmm.problem import light
 from auqadmm.problem.shard import Shard
 
 if TYPE_CHECKING:
@@ -51,6 +52,12 @@ class Iterate:
     def floor(self) -> Tensor:
         """(B,): the gradient norm that rounding allows."""
         return ULPS * torch.finfo(self.u.dtype).eps * self.scale
+
+    @property
+    def blur(self) -> Tensor | float:
+        """(B,): what single precision hides of the gradient (`problem/light.py`)."""
+        moved = light.change(self.point)
+        return 0.0 if moved is None else torch.finfo(torch.float32).eps * moved
 
     @property
     def finite(self) -> Tensor:
@@ -106,6 +113,11 @@ class LocalProblem:
     def at(self, u: Tensor) -> Iterate:
         """F_j at u, with what solvers keep asking for."""
         return self.around(self.shard.linearize(u))
+
+    def near(self, u: Tensor, anchor: Tensor | None) -> Iterate:
+        """F_j at u seen from an anchor, or as the next one's (`problem/light.py`)."""
+        shard = self.shard
+        return self.around(light.anchored(shard, u) if anchor is None else light.nearby(shard, u, anchor))
 
     def around(self, point: Point) -> Iterate:
         """The same where f_j is known already."""

@@ -63,8 +63,8 @@ class Curve:
         """Append a pair in the blocks where `keep` holds; the oldest leaves."""
         s, y = s.flatten(1), y.flatten(1)
         S, Y = _append(self.S, s, keep), _append(self.Y, y, keep)
-        Sy = (S @ y[:, :, None])[..., 0]
-        Yy = (Y @ (self.H0 * y)[:, :, None])[..., 0]
+        Sy = (y[:, None] @ S.mT)[:, 0]
+        Yy = ((self.H0 * y)[:, None] @ Y.mT)[:, 0]
         R = torch.zeros_like(self.R)
         R[:, :-1, :-1], R[:, :, -1] = self.R[:, 1:, 1:], Sy
         G = torch.empty_like(self.G)
@@ -74,6 +74,8 @@ class Curve:
 
 def _append(stack: Tensor, x: Tensor, keep: Tensor) -> Tensor:
     """(B, h, n) with x (B, n) as the last and without the first, where `keep` holds: one copy."""
+    if bool(keep.all()):
+        return torch.cat([stack[:, 1:], x[:, None]], 1)
     blocks, h, n = stack.shape
     slot = torch.arange(h, device=x.device) + keep[:, None]
     first = h * torch.arange(blocks, device=x.device)[:, None]

@@ -3,7 +3,8 @@
     P ← a descent direction of F_j at u;   t ← line search;   u ← u + tP
 
 A block that is solved, that rounding keeps from moving, or that met a non-finite number stops taking part. When most
-are done, the others go on without them.
+are done, the others go on without them. On a CPU the way is computed in single precision, from an anchor where the
+gradient is known to double precision (`problem/light.py`), and a block counts as solved where that can be told.
 
 Shapes: B blocks; u, P (B, m, C); masks and counters (B,).
 """
@@ -19,6 +20,7 @@ from torch import Tensor
 from auqadmm.core.programs import Programs
 from auqadmm.local.base import Goal, Iterate, LocalProblem, LocalSolution, count, select, settle
 from auqadmm.local.line_search import search
+from auqadmm.problem import light
 from auqadmm.problem.parts import Part, part
 from auqadmm.problem.rows import RowPoint
 
@@ -28,6 +30,14 @@ CLOSE = 1000.0
 STAY, COPY = 0.5, 0.125
 # Numbers in X below which nobody leaves: on a CPU, and on a GPU, where the others wait at little cost.
 SMALL, LARGE = 2**20, 2**27
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a descent leaves: the method's last state, and u at the last anchor (B, m, C), if it took one."""
+
+    state: Any
+    anchor: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -98,15 +108,23 @@ class Method(Protocol):
 
 
 def descend(
-    method: Method, problem: LocalProblem, u0: Tensor, reference: float | None, max_iter: int, state: Any = None
+    method: Method,
+    problem: LocalProblem,
+    u0: Tensor,
+    reference: float | None,
+    max_iter: int,
+    state: Any = None,
+    anchor: Tensor | None = None,
 ) -> LocalSolution:
-    """Descend from u0 until every block meets the goal; the memory of the solution is the method's last state."""
+    """Descend from u0 until every block meets the goal; the memory of the solution is what is `Left`."""
     run = problem.shard.programs
     goal = Goal.known(problem, reference, method.factor, method.tol)
     if goal is not None:
-        here, look = run(_started, problem, goal, u0)
+        here, look = run(_started, problem, goal, u0, anchor)
+        if unsure(goal, here):
+            here, look = _started(problem, goal, u0, None)
     else:
-        here = run(LocalProblem.at, problem, u0)
+        here = run(_at, problem, u0, None)
         goal = Goal.of(here, method.factor)
         look = run(looked, goal, here, here.finite, ~here.finite)
     look = look.seen()
@@ -115,9 +133,23 @@ def descend(
     return _onward(method, problem, here, goal, look, state, range(max_iter))
 
 
-def _started(problem: LocalProblem, goal: Goal, u0: Tensor) -> tuple[Iterate, Look]:
-    here = problem.at(u0)
+def _started(problem: LocalProblem, goal: Goal, u0: Tensor, anchor: Tensor | None) -> tuple[Iterate, Look]:
+    here = _at(problem, u0, anchor)
     return here, looked(goal, here, here.finite, ~here.finite)
+
+
+def _at(problem: LocalProblem, u: Tensor, anchor: Tensor | None) -> Iterate:
+    return problem.near(u, anchor) if problem.shard.light else problem.at(u)
+
+
+def unsure(goal: Goal, here: Iterate, blocks: Tensor | None = None) -> bool:
+    """Is the anchor too far away to tell whether a block is solved? Of some blocks (a mask), or any."""
+    moved = light.change(here.point)
+    if moved is None:
+        return False
+    # the goal is one for the norm of the problem, in which the change may be larger or smaller by a factor
+    far = goal.at(here) * here.plain_scale < light.TRUST * moved * here.scale
+    return bool((far if blocks is None else far & blocks).any())
 
 
 def _onward(
@@ -130,17 +162,20 @@ def _onward(
         if look.flags[1]:
             goal, hvps = run(Goal.attainable, goal, problem, here, look.doubt), hvps + look.doubt
             look = run(looked, goal, here, look.alive, look.checked | look.doubt).seen()
+        some = remaining(problem, here, look.active) if look.flags[0] else None
+        if (some is not None or not look.flags[0]) and unsure(goal, here, ~look.active):
+            here, look = _started(problem, goal, here.u, None)
+            look, some = look.seen(), None
         if not look.flags[0]:
             break
         look = replace(look, told=None, round=i)
-        some = remaining(problem, here, look.active)
         if some is not None:
             ended, hvps = settle(goal, problem, here, hvps, look.active)
             done = LocalSolution(here.u, ended, here.grad_norm, hvps, iterations, state)
             own = method.take(state, some)
             rounds = range(i, rounds.stop)
             rest = _onward(method, problem.take(some), here.take(some), goal.take(some), look.take(some), own, rounds)
-            return done.put(some, rest, method.put(state, some, rest.memory))
+            return done.put(some, rest, Left(method.put(state, some, rest.memory.state), _anchor(here)))
         step = method.step(problem, here, look, goal, state)
         here, state = step.there, step.state
         hvps, iterations = hvps + step.hvps, iterations + look.active
@@ -149,7 +184,12 @@ def _onward(
     converged = look.met
     if look.flags[2]:
         converged, hvps = settle(goal, problem, here, hvps)
-    return LocalSolution(here.u, converged, here.grad_norm, hvps, iterations, state)
+    return LocalSolution(here.u, converged, here.grad_norm, hvps, iterations, Left(state, _anchor(here)))
+
+
+def _anchor(here: Iterate) -> Tensor | None:
+    point = here.point
+    return point.anchor.u if isinstance(point, RowPoint) and point.anchor is not None else None
 
 
 def remaining(problem: LocalProblem, here: Iterate, active: Tensor) -> Part | None:

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.core.weights import Diagonal, Scalar, Weights
+from auqadmm.core.weights import Diagonal, Scalar, Weights, equal
 from auqadmm.local.base import (
     Accurate,
     Goal,
@@ -185,7 +185,7 @@ def _factors(problem: LocalProblem, memory: Any) -> tuple[Factors, Tensor]:
     shard, W = problem.shard, problem.W
     hvps = torch.zeros(shard.blocks, dtype=torch.int64, device=shard.device)
     known = memory if isinstance(memory, Factors) and memory.shard is shard else None
-    if known is not None and _equal(known.W, W):
+    if known is not None and (known.W is W or equal(known.W, W)):
         return replace(known.inverted(), W=W) if known.W is not W else known.inverted(), hvps
     parts: list[Tall | Wide] = []
     for i, piece in enumerate(shard.design.pieces):
@@ -203,12 +203,6 @@ def _factors(problem: LocalProblem, memory: Any) -> tuple[Factors, Tensor]:
     exact = shard.dtype == torch.float64 and all(isinstance(part, Tall) for part in parts)
     moment = known.moment if known is not None else -shard.linearize(shard.zeros()).grad if exact else None
     return Factors(shard, W, tuple(parts), moment), hvps
-
-
-def _equal(a: Weights, b: Weights) -> bool:
-    """The same weights? Numbers are compared where there are few."""
-    few = isinstance(a, Scalar | Diagonal) and isinstance(b, Scalar | Diagonal)
-    return a is b or (few and torch.equal(a.diagonal(), b.diagonal()))
 
 
 def _held(shard: Shard, i: int) -> tuple[Tensor, Tensor]:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.core.weights import Weights
+from auqadmm.core.weights import Weights, equal
 from auqadmm.local.base import (
     Accurate,
     Goal,
@@ -45,13 +45,14 @@ CLEAR = 1e3
 
 @dataclass(frozen=True)
 class Memory:
-    """What a solve leaves to the next. S, Y (B, h, m·C) with y for the weights W; D (B, m, C) the diagonal of ∇²f_j."""
+    """What a solve leaves to the next: the curve, for the weights W; the diagonal D of ∇²f_j and u at the last anchor,
+    both (B, m, C)."""
 
-    S: Tensor
-    Y: Tensor
+    curve: Curve
     W: Weights
     D: Tensor
     trail: Trail
+    anchor: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,10 @@ class LBFGS(Accurate):
         check_count("max_iter", self.max_iter)
 
     def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
-        known = memory if isinstance(memory, Memory) and memory.S.shape[1] == self.history else None
+        known = memory if isinstance(memory, Memory) and memory.curve.S.shape[1] == self.history else None
         start = u0 if known is None else known.trail.ahead(u0, problem.shard.programs)
-        found = descend(self, problem, start, reference, self.max_iter, known)
+        anchor = None if known is None else known.anchor
+        found = descend(self, problem, start, reference, self.max_iter, known, anchor)
         return replace(found, memory=_remembered(problem, u0, found, known))
 
     def step(self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: Bend) -> Step:
@@ -107,25 +109,30 @@ class Bend:
 
 
 def _bend(problem: LocalProblem, here: Iterate, known: Memory | None, history: int) -> Bend:
+    W = problem.W
+    if known is not None and not known.trail.renew and equal(known.W, W):
+        return Bend(known.curve, known.D)
     D = here.point.hessian_diagonal() if known is None or known.trail.renew else known.D
-    H0 = (1 / (D + problem.W.diagonal())).flatten(1)
+    H0 = (1 / (D + W.diagonal())).flatten(1)
     if known is None:
         empty = H0.new_zeros(len(H0), history, H0.shape[1])
         return Bend(Curve.of(empty, empty, H0), D)
-    steps = known.S.mT.reshape(*here.u.shape, history)
-    change = (problem.W.apply(steps) - known.W.apply(steps)).reshape(known.S.mT.shape).mT
-    return Bend(Curve.of(known.S, (known.Y + change).contiguous(), H0), D)
+    S, Y = known.curve.S, known.curve.Y
+    if not equal(known.W, W):
+        steps = S.mT.reshape(*here.u.shape, history)
+        Y = (Y + (W.apply(steps) - known.W.apply(steps)).reshape(S.mT.shape).mT).contiguous()
+    return Bend(Curve.of(S, Y, H0), D)
 
 
 def _remembered(problem: LocalProblem, before: Tensor, found: LocalSolution, known: Memory | None) -> Any:
     """For the next solve. Where not a single step was needed, the pairs are those of before."""
-    state = found.memory
+    state, anchor = found.memory.state, found.memory.anchor
     if state is None:
         return None
     path = trail(before, found.u, None if known is None else known.trail, problem.shard.programs)
     if isinstance(state, Memory):
-        return replace(state, trail=path)
-    return Memory(state.curve.S, state.curve.Y, problem.W, state.D, path)
+        return replace(state, trail=path, anchor=anchor)
+    return Memory(state.curve, problem.W, state.D, path, anchor)
 
 
 def _direction(here: Iterate, curve: Curve) -> Tensor:
@@ -137,5 +144,5 @@ def _learned(here: Iterate, there: Iterate, curve: Curve, moved: Tensor) -> Curv
     s, y = there.u - here.u, there.grad - here.grad
     # ⟨s,y⟩ > 0 in exact arithmetic, since W_j is positive definite; a pair of rounding errors is left out
     eps = torch.finfo(s.dtype).eps
-    clear = (dot(s, y) > eps * norm(s) * norm(y)) & (norm(y) > CLEAR * eps * here.plain_scale)
+    clear = (dot(s, y) > eps * norm(s) * norm(y)) & (norm(y) > CLEAR * (eps * here.plain_scale + here.blur))
     return curve.push(s, y, moved & clear)

@@ -163,12 +163,9 @@ def _update(mask: Tensor, t: Tensor, slope: Tensor, old_t: Tensor, old_slope: Te
 
 
 def _slope(line: Line, point: Point, P: Tensor) -> Tensor:
-    """⟨∇f_j(u + tP), P⟩ (B,): for a loss of rows Σ_i c_i φ'(z_i)·(XP)_i, which leaves X alone."""
+    """⟨∇f_j(u + tP), P⟩, (B,)."""
     if isinstance(line, RowLine) and isinstance(point, RowPoint):
-        c = point.shard.row_weight
-        rows = (point.slope * line.XP).sum(1)
-        # a row of weight 0 adds exactly 0, even where its slope is infinite
-        return point.shard.design.sum_rows(torch.where(c == 0, 0.0, c * rows))
+        return line.slope(point)
     return dot(point.grad, P)
 
 
@@ -179,4 +176,4 @@ def _descent(here: Iterate, P: Tensor) -> Tensor:
 
 def _noise(here: Iterate, P: Tensor) -> Tensor:
     """The size of slopes that are rounding: one unit in the last place of the terms of ∇F_j along P."""
-    return torch.finfo(P.dtype).eps * here.plain_scale * norm(P)
+    return (torch.finfo(P.dtype).eps * here.plain_scale + here.blur) * norm(P)

@@ -76,7 +76,8 @@ class NewtonCG(Accurate):
             return replace(descend(self, problem, u0, reference, self.max_iter, State()), memory=None)
         known = memory if isinstance(memory, Memory) else None
         start = u0 if known is None else known.trail.ahead(u0, problem.shard.programs)
-        found = descend(self, problem, start, reference, self.max_iter, State() if known is None else known.state())
+        state, anchor = (State(), None) if known is None else (known.state(), known.anchor)
+        found = descend(self, problem, start, reference, self.max_iter, state, anchor)
         return replace(found, memory=_remembered(problem, u0, found, known))
 
     def step(self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: State) -> Step:
@@ -130,12 +131,13 @@ class NewtonCG(Accurate):
 @dataclass(frozen=True)
 class Memory:
     """What a solve leaves to the next: the diagonal D (B, m, C) of ∇²f_j, the path of the solutions, a factor of the
-    Hessian where the diagonal was not enough, and the products `spent` since it was made."""
+    Hessian where the diagonal was not enough, the products `spent` since it was made, and u at the last anchor."""
 
     D: Tensor | None
     trail: Trail
     factor: Factored | None = None
     spent: int = 0
+    anchor: Tensor | None = None
 
     def state(self) -> State:
         return State(None, self.D, not self.trail.renew and self.D is not None, self.factor, self.spent > PRICE)
@@ -155,13 +157,13 @@ class State:
 
 
 def _remembered(problem: LocalProblem, before: Tensor, found: LocalSolution, known: Memory | None) -> Memory:
-    state = found.memory
+    state, anchor = found.memory.state, found.memory.anchor
     path = trail(before, found.u, None if known is None else known.trail, problem.shard.programs)
     if not len(before) or not suits(problem.shard):
-        return Memory(state.D, path)
+        return Memory(state.D, path, anchor=anchor)
     hard = int(found.hvps[problem.shard.design.tall].max())
     spent = max(0, hard - EASY) + (0 if known is None or state.built else known.spent)
-    return Memory(state.D, path, state.factor, spent)
+    return Memory(state.D, path, state.factor, spent, anchor)
 
 
 @dataclass(frozen=True)

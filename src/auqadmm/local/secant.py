@@ -12,7 +12,7 @@ Shapes: B blocks, R flat rows; z, w, h (R, 1).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -26,7 +26,7 @@ from auqadmm.problem.rows import Point, RowPoint
 class SecantPoint(RowPoint):
     """A point whose Hessian is built from average curvatures; value and gradient are those of the point."""
 
-    width: Tensor
+    width: Tensor = field(kw_only=True)
 
     @cached_property
     def curvature(self) -> Curvature:
@@ -50,4 +50,5 @@ def averaged(point: Point, last: Point | None) -> Point:
     # a block without rows has Σc = 0, and no logits to speak of
     total = shard.design.sum_rows(c).clamp(min=torch.finfo(c.dtype).tiny)
     square = shard.design.sum_rows(c * (point.z - last.z).square()[:, 0]) / total
-    return SecantPoint(point.loss, shard, point.u, point.z, square.sqrt()[shard.design.block_of_row, None])
+    width = square.sqrt()[shard.design.block_of_row, None]
+    return SecantPoint(point.loss, shard, point.u, point.z, point.anchor, width=width)

@@ -82,16 +82,17 @@ class SoftmaxCurvature:
 
 @dataclass(frozen=True, eq=False)
 class RowHessian:
-    """∇²f_j[P] = Xᵀ(c φ'' XP): the curvature carries the weights of rows."""
+    """∇²f_j[P] = Xᵀ(c φ'' XP): the curvature carries the weights of rows. `light`: products in single precision."""
 
     design: Design
     curvature: Curvature
+    light: bool = False
 
     def hvp(self, P: Tensor) -> Tensor:
-        return self.design.adjoint(self.curvature.apply(self.design.forward(P)))
+        return self.design.adjoint(self.curvature.apply(self.design.forward(P, self.light)), self.light)
 
     def diagonal(self) -> Tensor:
-        return self.design.adjoint_squared(self.curvature.diagonal())
+        return self.design.adjoint_squared(self.curvature.diagonal(), self.light)
 
 
 @dataclass(frozen=True, eq=False)

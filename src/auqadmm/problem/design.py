@@ -35,9 +35,9 @@ class Piece(Protocol):
     def blocks(self) -> Tensor: ...
     @property
     def rows(self) -> int: ...
-    def forward(self, u: Tensor) -> Tensor: ...
-    def adjoint(self, z: Tensor) -> Tensor: ...
-    def adjoint_squared(self, z: Tensor) -> Tensor: ...
+    def forward(self, u: Tensor, light: bool = False) -> Tensor: ...
+    def adjoint(self, z: Tensor, light: bool = False) -> Tensor: ...
+    def adjoint_squared(self, z: Tensor, light: bool = False) -> Tensor: ...
     def forward_squared(self, u: Tensor) -> Tensor: ...
     def adjoint_squared_in(self, F: Any, z: Tensor) -> Tensor: ...
     def sum_rows(self, x: Tensor) -> Tensor: ...
@@ -56,19 +56,27 @@ class DensePiece:
     def rows(self) -> int:
         return self.X.shape[0] * self.X.shape[1]
 
-    def forward(self, u: Tensor) -> Tensor:  # (b, m, k) -> (b·n, k)
-        return products.forward(self.X, u).reshape(self.rows, u.shape[-1])
+    @cached_property
+    def light(self) -> Tensor:
+        """X in single precision."""
+        return self.X.float()
 
-    def adjoint(self, z: Tensor) -> Tensor:  # (b·n, k) -> (b, m, k)
-        return products.adjoint(self.X, self._stack(z))
+    def forward(self, u: Tensor, light: bool = False) -> Tensor:  # (b, m, k) -> (b·n, k)
+        z = products.lightly(products.forward, self.light, u) if light else products.forward(self.X, u)
+        return z.reshape(self.rows, u.shape[-1])
 
-    def adjoint_squared(self, z: Tensor) -> Tensor:
-        # some rows of every block at a time: the squares of all of them are as large as the data
+    def adjoint(self, z: Tensor, light: bool = False) -> Tensor:  # (b·n, k) -> (b, m, k)
         z = self._stack(z)
-        step = max(1, -(-self.X.shape[1] // PARTS))
-        out = z.new_zeros(z.shape[0], self.X.shape[2], z.shape[2])
-        for i in range(0, self.X.shape[1], step):
-            out = out + products.adjoint(self.X[:, i : i + step].square(), z[:, i : i + step])
+        return products.lightly(products.adjoint, self.light, z) if light else products.adjoint(self.X, z)
+
+    def adjoint_squared(self, z: Tensor, light: bool = False) -> Tensor:
+        z, X = self._stack(z), self.light if light else self.X
+        out = z.new_zeros(z.shape[0], X.shape[2], z.shape[2])
+        for part in self._parts():
+            squares = X[:, part].square()
+            some = z[:, part]
+            found = products.lightly(products.adjoint, squares, some) if light else products.adjoint(squares, some)
+            out = out + found
         return out
 
     def forward_squared(self, u: Tensor) -> Tensor:
@@ -108,12 +116,15 @@ class DensePiece:
 
 @dataclass(frozen=True)
 class Design:
-    """All pieces. `rows` is R; a row's position in flat arrays follows the order of the pieces."""
+    """All pieces. `rows` is R; a row's position in flat arrays follows the order of the pieces.
+
+    `held` keeps what was computed of the data and may be asked for again.
+    """
 
     pieces: tuple[Piece, ...]
     blocks: int
     features: int
-    _held: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    held: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def rows(self) -> int:
@@ -123,10 +134,10 @@ class Design:
     def dense(self) -> bool:
         return all(isinstance(p, DensePiece) for p in self.pieces)
 
-    def forward(self, u: Tensor) -> Tensor:
-        """(B, m, …) -> (R, …)."""
+    def forward(self, u: Tensor, light: bool = False) -> Tensor:
+        """(B, m, …) -> (R, …); `light`: to single precision only (`light.py`)."""
         flat = u.flatten(2) if u.ndim > 2 else u.unsqueeze(-1)
-        parts = [p.forward(self._take(flat, p)) for p in self.pieces]
+        parts = [p.forward(self._take(flat, p), light) for p in self.pieces]
         z = parts[0] if len(parts) == 1 else torch.cat(parts)
         return z.reshape(z.shape[0], *u.shape[2:])
 
@@ -138,29 +149,29 @@ class Design:
     def along(self, U: Tensor) -> Tensor:
         """`forward` of directions that are asked for again and again, (B, m, r) -> (R, r): kept until others are, if
         they are few. The same numbers as computed anew."""
-        held = self._held.get("along")
+        held = self.held.get("along")
         if held is not None and held[0] is U:
             return held[1]
         z = self.forward(U)
-        self._held.pop("along", None)
+        self.held.pop("along", None)
         if U.shape[2] * PARTS <= self.features:
-            self._held["along"] = (U, z)
+            self.held["along"] = (U, z)
         return z
 
     def squares(self, like: Tensor) -> Tensor:
         """|x_i|² of every row, (R,), in the dtype and on the device of `like`, which are those of the data."""
-        if "squares" not in self._held:
+        if "squares" not in self.held:
             ones = torch.ones(self.blocks, self.features, dtype=like.dtype, device=like.device)
-            self._held["squares"] = self.forward_squared(ones)
-        return self._held["squares"]
+            self.held["squares"] = self.forward_squared(ones)
+        return self.held["squares"]
 
-    def adjoint(self, z: Tensor) -> Tensor:
+    def adjoint(self, z: Tensor, light: bool = False) -> Tensor:
         """(R, …) -> (B, m, …), the transpose of `forward`."""
-        return self._collect(z, lambda p, part: p.adjoint(part), (self.features,))
+        return self._collect(z, lambda p, part: p.adjoint(part, light), (self.features,))
 
-    def adjoint_squared(self, z: Tensor) -> Tensor:
+    def adjoint_squared(self, z: Tensor, light: bool = False) -> Tensor:
         """Σ_i x_i² z_i per block, the square taken entry by entry: (R, …) -> (B, m, …)."""
-        return self._collect(z, lambda p, part: p.adjoint_squared(part), (self.features,))
+        return self._collect(z, lambda p, part: p.adjoint_squared(part, light), (self.features,))
 
     def adjoint_squared_in(self, F: Any, z: Tensor) -> Tensor:
         """Σ_i (F x_i)² z_i per block, F (m, m) a basis or None for the features as they are: (R,) -> (B, m). For

@@ -66,6 +66,8 @@ def part(shard: Shard, keep: Sequence[int], copies: bool = True) -> Part | None:
             for group in groups:
                 X = piece.X[group]
                 pieces.append(DensePiece(X, numbers[done : done + len(X)]))
+                if "light" in vars(piece):
+                    vars(pieces[-1])["light"] = piece.light[group]
                 rows.append(flat[group].flatten())
                 done += len(X)
         first += piece.rows
@@ -78,6 +80,8 @@ def part(shard: Shard, keep: Sequence[int], copies: bool = True) -> Part | None:
         index=tuple(shard.index[j] for j in keep),
         names=tuple(shard.names[j] for j in keep),
     )
+    if "light" in vars(shard):
+        vars(some)["light"] = shard.light
     return Part(some, torch.tensor(list(keep), device=device), where, shard.blocks)
 
 

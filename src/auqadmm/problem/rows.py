@@ -176,20 +176,31 @@ class RowLoss(Loss):
 
 @dataclass(frozen=True, eq=False)
 class RowPoint(Point):
-    """A point of a row loss: the logits z (R, C) are known, the rest is computed when first asked for."""
+    """A point of a row loss: the logits z (R, C) are known, the rest is computed when first asked for.
+
+    With an `anchor`, products with X are light, and only differences from there are made of them (`light.py`).
+    """
 
     loss: RowLoss
     shard: Shard
     u: Tensor
     z: Tensor
+    anchor: RowPoint | None = None
 
     @cached_property
     def value(self) -> Tensor:
-        return self.shard.design.sum_rows(self._weigh(self.loss.row_value(self.z, self.shard.target)))
+        rows, a = self.loss.row_value(self.z, self.shard.target), self.anchor
+        if a is None:
+            return self.shard.design.sum_rows(self._weigh(rows))
+        rows = rows - (a.slope * (self.z - a.z)).sum(1)
+        return self.shard.design.sum_rows(self._weigh(rows)) + (a.grad * (self.u - a.u)).flatten(1).sum(1)
 
     @cached_property
     def grad(self) -> Tensor:
-        return self.shard.design.adjoint(self._weigh(self.slope))
+        a = self.anchor
+        if a is None:
+            return self.shard.design.adjoint(self._weigh(self.slope))
+        return a.grad + self.shard.design.adjoint(self._weigh(self.slope - a.slope), light=True)
 
     @cached_property
     def slope(self) -> Tensor:
@@ -212,7 +223,8 @@ class RowPoint(Point):
 
     @cached_property
     def hessian(self) -> RowHessian:
-        return RowHessian(self.shard.design, self.curvature.weighted(self.shard.row_weight))
+        weighted = self.curvature.weighted(self.shard.row_weight)
+        return RowHessian(self.shard.design, weighted, self.anchor is not None)
 
     def hvp(self, P: Tensor) -> Tensor:
         return self.hessian.hvp(P)
@@ -221,12 +233,12 @@ class RowPoint(Point):
         return self.hessian.diagonal()
 
     def line(self, P: Tensor) -> RowLine:
-        design = self.shard.design
-        return RowLine(self, P, design.forward(P))
+        return RowLine(self, P, self.shard.design.forward(P, self.anchor is not None))
 
     def take(self, some: Part) -> RowPoint:
         """The same point of some blocks only, with what is known of it."""
-        point = RowPoint(self.loss, some.shard, self.u[some.blocks], self.z[some.rows])
+        anchor = None if self.anchor is None else self.anchor.take(some)
+        point = RowPoint(self.loss, some.shard, self.u[some.blocks], self.z[some.rows], anchor)
         known = {"value": some.blocks, "grad": some.blocks, "slope": some.rows, "_prepared": some.rows}
         vars(point).update({name: vars(self)[name][where] for name, where in known.items() if name in vars(self)})
         return point
@@ -256,4 +268,11 @@ class RowLine(Line):
         start = self.start
         u = start.u + t[:, None, None] * self.P
         t_row = t[start.shard.design.block_of_row, None]
-        return RowPoint(start.loss, start.shard, u, start.z + t_row * self.XP)
+        return RowPoint(start.loss, start.shard, u, start.z + t_row * self.XP, start.anchor)
+
+    def slope(self, point: RowPoint) -> Tensor:
+        """⟨∇f_j, P⟩ at a point of the line, (B,): Σ_i c_i φ'(z_i)·(XP)_i, which leaves X alone."""
+        a, shard = point.anchor, point.shard
+        change = point.slope if a is None else point.slope - a.slope
+        found = shard.design.sum_rows(times(shard.row_weight, (change * self.XP).sum(1)))
+        return found if a is None else found + (a.grad * self.P).flatten(1).sum(1)

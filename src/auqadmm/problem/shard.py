@@ -89,6 +89,13 @@ class Shard:
         """Blocks of similar height, where heights differ much (`parts.py`); else none."""
         return parts.groups(self)
 
+    @cached_property
+    def light(self) -> bool:
+        """May local solves multiply in single precision (`light.py`)?"""
+        from auqadmm.problem import light  # which knows losses, and they know shards
+
+        return light.suits(self)
+
     def close(self) -> None:
         """No more will be computed: give back the memory of recorded programs."""
         self.programs.clear()

@@ -29,13 +29,13 @@ class SparsePiece:
     def rows(self) -> int:
         return self.A.shape[0]
 
-    def forward(self, u: Tensor) -> Tensor:
+    def forward(self, u: Tensor, light: bool = False) -> Tensor:
         return self.A @ u.reshape(u.shape[0] * u.shape[1], u.shape[-1])
 
-    def adjoint(self, z: Tensor) -> Tensor:
+    def adjoint(self, z: Tensor, light: bool = False) -> Tensor:
         return (self.At @ z).reshape(len(self.blocks), self.features, z.shape[-1])
 
-    def adjoint_squared(self, z: Tensor) -> Tensor:
+    def adjoint_squared(self, z: Tensor, light: bool = False) -> Tensor:
         return (_squared(self.At) @ z).reshape(len(self.blocks), self.features, z.shape[-1])
 
     def forward_squared(self, u: Tensor) -> Tensor:

@@ -1,0 +1,87 @@
+"""Products with X in single precision, between points where the gradient is known in double precision.
+
+    anchor   u_a, with z_a = Xu_a, φ'(z_a) and ∇f(u_a) in double precision
+    nearby   z(u) = z_a + X̃(u − u_a)
+             ∇f(u) ≈ ∇f(u_a) + X̃ᵀ c(φ'(z) − φ'(z_a))             X̃: X rounded to single precision
+
+is the exact gradient of f at z(u) plus a linear function, so a line search finds nothing strange in it. Its error is
+rounding of the *change* of the gradient since the anchor, a ten-millionth of it: a local solve that asks for more than
+a ten-thousandth of that change may trust it, and one that asks for less moves the anchor (`local/descent.py`). On a
+CPU such products take less than half the time, and the copy of X adds half of the data's size. On a GPU it is not the
+bytes that count.
+
+Reference: N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., chapter 12, for refinement in mixed
+precision.
+
+Shapes: B blocks, R flat rows, m features, C columns; u, ∇f (B, m, C), z (R, C).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from auqadmm.problem.design import DensePiece
+from auqadmm.problem.rows import RowLoss, RowPoint
+
+if TYPE_CHECKING:
+    from auqadmm.problem.shard import Shard
+
+# numbers in X below which products are not what takes the time
+SMALL = 2**21
+# columns vary by at least this share of their largest number, or not at all: less is lost in single precision
+SPREAD = 1e-3
+# the largest number of a column lies within these: squares of more overflow
+LEAST, MOST = 1e-15, 1e15
+# the smallest share of the gradient's change since the anchor that is worth trusting
+TRUST = 1e-4
+
+
+def suits(shard: Shard) -> bool:
+    """Is it faster, and can the data be rounded?"""
+    design = shard.design
+    if os.environ.get("AUQADMM_LIGHT") == "0" or shard.device.type != "cpu" or shard.dtype != torch.float64:
+        return False
+    if not isinstance(shard.loss, RowLoss) or not design.dense or design.rows * design.features < SMALL:
+        return False
+    return all(_keeps(p.X) for p in design.pieces if isinstance(p, DensePiece) and p.rows)
+
+
+def _keeps(X: Tensor) -> bool:
+    """Does rounding leave the columns of every block what they are?"""
+    low, high = X.amin(1), X.amax(1)
+    size = torch.maximum(low.abs(), high.abs())
+    constant, tiny = low == high, (size < LEAST) & (size > 0)
+    fine = (constant | (high - low >= SPREAD * size)) & (size < MOST) & ~tiny
+    return bool(fine.all())
+
+
+def anchored(shard: Shard, u: Tensor) -> RowPoint:
+    """f_j at u in double precision, its own anchor. The last one is kept: a solve may start near where another did."""
+    held = shard.design.held.get("anchor")
+    if held is not None and held[0] is u:
+        return held[1]
+    exact = shard.linearize(u)
+    assert isinstance(exact, RowPoint)
+    here = RowPoint(exact.loss, shard, u, exact.z, exact)
+    vars(here).update(grad=exact.grad, slope=exact.slope, _prepared=vars(exact)["_prepared"])  # the same numbers
+    shard.design.held["anchor"] = (u, here)
+    return here
+
+
+def nearby(shard: Shard, u: Tensor, anchor: Tensor) -> RowPoint:
+    """f_j at u, seen from the anchor at another."""
+    there = anchored(shard, anchor).anchor
+    assert there is not None
+    z = there.z + shard.design.forward(u - there.u, light=True)
+    return RowPoint(there.loss, shard, u, z, there)
+
+
+def change(point: object) -> Tensor | None:
+    """‖∇f_j(u) − ∇f_j(u_a)‖, (B,); None for a point without an anchor."""
+    if not isinstance(point, RowPoint) or point.anchor is None:
+        return None
+    return torch.linalg.vector_norm((point.grad - point.anchor.grad).flatten(1), dim=1)
