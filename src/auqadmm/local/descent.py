@@ -121,8 +121,6 @@ def descend(
     goal = Goal.known(problem, reference, method.factor, method.tol)
     if goal is not None:
         here, look = run(_started, problem, goal, u0, anchor)
-        if unsure(goal, here):
-            here, look = _started(problem, goal, u0, None)
     else:
         here = run(_at, problem, u0, None)
         goal = Goal.of(here, method.factor)
@@ -142,14 +140,14 @@ def _at(problem: LocalProblem, u: Tensor, anchor: Tensor | None) -> Iterate:
     return problem.near(u, anchor) if problem.shard.light else problem.at(u)
 
 
-def unsure(goal: Goal, here: Iterate, blocks: Tensor | None = None) -> bool:
-    """Is the anchor too far away to tell whether a block is solved? Of some blocks (a mask), or any."""
+def unsure(goal: Goal, here: Iterate) -> bool:
+    """Is the anchor too far away to know the gradient of a block, or whether it is small enough?"""
     moved = light.change(here.point)
     if moved is None:
         return False
-    # the goal is one for the norm of the problem, in which the change may be larger or smaller by a factor
-    far = goal.at(here) * here.plain_scale < light.TRUST * moved * here.scale
-    return bool((far if blocks is None else far & blocks).any())
+    size = torch.maximum(goal.at(here), here.grad_norm)
+    # norms are those of the problem, in which the change may be larger or smaller by a factor
+    return bool((size * here.plain_scale < light.TRUST * moved * here.scale).any())
 
 
 def _onward(
@@ -162,13 +160,13 @@ def _onward(
         if look.flags[1]:
             goal, hvps = run(Goal.attainable, goal, problem, here, look.doubt), hvps + look.doubt
             look = run(looked, goal, here, look.alive, look.checked | look.doubt).seen()
-        some = remaining(problem, here, look.active) if look.flags[0] else None
-        if (some is not None or not look.flags[0]) and unsure(goal, here, ~look.active):
+        if unsure(goal, here):
             here, look = _started(problem, goal, here.u, None)
-            look, some = look.seen(), None
+            look = look.seen()
         if not look.flags[0]:
             break
         look = replace(look, told=None, round=i)
+        some = remaining(problem, here, look.active)
         if some is not None:
             ended, hvps = settle(goal, problem, here, hvps, look.active)
             done = LocalSolution(here.u, ended, here.grad_norm, hvps, iterations, state)

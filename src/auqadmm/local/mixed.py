@@ -2,6 +2,7 @@
 
 - W_j is a model of the curvature (AUQ-LR): Newton-CG, which it preconditions.
 - On a GPU: Newton-CG, which does more between two looks of the host, and keeps less.
+- A hinge: Newton's method, whose systems are those of the few rows that bend (`corners.py`).
 - Small problems: Newton-CG, whose steps take less beside the products with X.
 - Blocks of a few rows: Newton-CG, whose systems take no more steps than there are rows; pairs would take as much room
   as the data, and be as much work.
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from auqadmm.local import corners
 from auqadmm.local.base import Accurate, LocalProblem, LocalSolution
 from auqadmm.local.factored import suits
 from auqadmm.local.lbfgs import LBFGS
@@ -57,7 +59,8 @@ class Mixed(Accurate):
         pairs = rows // max(1, ROOM * 2 * blocks * columns)
         hard = isinstance(memory, Memory)
         small = rows * m * columns < SMALL or pairs < LEAST
-        if problem.curved or problem.shard.programs.active or small or hard:
+        few = corners.suits(problem)
+        if problem.curved or problem.shard.programs.active or small or hard or few:
             return newton.solve(problem, u0, reference, memory)
         first = LBFGS(self.factor, self.tol, min(MOST, pairs), PATIENCE).solve(problem, u0, reference, memory)
         if first.converged.all():

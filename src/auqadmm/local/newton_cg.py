@@ -34,11 +34,14 @@ from auqadmm.local.base import (
     LocalProblem,
     LocalSolution,
     check_count,
+    count,
     dot,
     norm,
     over,
     select,
 )
+from auqadmm.local.corners import Corners, corners
+from auqadmm.local.corners import suits as suits_corners
 from auqadmm.local.descent import Look, Step, descend, looked, searched
 from auqadmm.local.factored import EASY, PRICE, Factored, factored, suits
 from auqadmm.local.line_search import unit_step
@@ -49,6 +52,8 @@ from auqadmm.problem.rows import Hessian, Point
 
 # conjugate-gradient steps of a GPU before the host looks for the first time, where the last such system tells no better
 FIRST = 4
+# what may be left of a system that is solved at once: a step more costs less than rows that hardly bend
+LOOSE = 0.01
 
 
 @dataclass(frozen=True)
@@ -83,8 +88,16 @@ class NewtonCG(Accurate):
     def step(self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: State) -> Step:
         """One Newton step of the active blocks."""
         run = problem.shard.programs
+        factor: Factored | Corners | None = state.factor
+        if suits_corners(problem):
+            model = averaged(here.point, state.last)
+            few = corners(problem, model.hessian, _eta(here).clamp(min=LOOSE), look.active)
+            if few is not None and few.enough:
+                hvps = count(here) + look.active  # a step reads X twice
+                return searched(problem, here, look, -few.solve(here.grad), hvps, replace(state, last=here.point))
+            factor = few or factor
         D = state.D if state.keep else None
-        system, way, D = run(_begin, problem, here, state.last, D, state.factor, look.active, goal)
+        system, way, D = run(_begin, problem, here, state.last, D, factor, look.active, goal)
         state = replace(state, last=here.point if here.u.shape[2] == 1 else None, D=D)
         if run.active:
             return self._leap(problem, here, look, goal, system, way, state)
@@ -171,7 +184,7 @@ class System:
     """(∇²f_j + W_j)P = −∇F_j, what to precondition it with, and the norm of a residual that will do (B,)."""
 
     hessian: Hessian
-    precondition: Weights | Factored
+    precondition: Weights | Factored | Corners
     enough: Tensor
 
 
@@ -196,27 +209,32 @@ def _begin(
     here: Iterate,
     last: Point | None,
     D: Tensor | None,
-    factor: Factored | None,
+    factor: Factored | Corners | None,
     active: Tensor,
     goal: Goal,
 ) -> tuple[System, Way, Tensor | None]:
     """The system, the way to its solution, and the diagonal of ∇²f_j (a new one where none is given)."""
     quadratic = problem.shard.loss.quadratic
     model = here.point if quadratic else averaged(here.point, last)
-    precondition: Weights | Factored = factor or problem.W
-    if not problem.curved and (factor is None or len(factor.blocks) < len(here.u)):
+    precondition: Weights | Factored | Corners = factor or problem.W
+    whole = isinstance(factor, Corners) or (factor is not None and len(factor.blocks) == len(here.u))
+    if not problem.curved and not whole:
         D = model.hessian_diagonal() if D is None else D
         base = Diagonal(D + problem.W.diagonal())
-        precondition = base if factor is None else replace(factor, base=base)
+        precondition = replace(factor, base=base) if isinstance(factor, Factored) else base
     enough = 0.5 * goal.at(here)
     if goal.share is not None or not quadratic:
-        eta = (here.grad_norm / here.scale).sqrt().clamp(max=0.1)
-        enough = torch.maximum(enough, eta * here.grad_norm)
+        enough = torch.maximum(enough, _eta(here) * here.grad_norm)
     zero = torch.zeros_like(here.grad)
     r = select(active, -here.grad, zero)
     p = precondition.solve(r)
     hvps = torch.zeros_like(active, dtype=torch.int64)
     return System(model.hessian, precondition, enough), Way(zero, r, p, dot(r, p), active.clone(), hvps), D
+
+
+def _eta(here: Iterate) -> Tensor:
+    """The share of ‖∇F_j‖ that may be left of a system, (B,)."""
+    return (here.grad_norm / here.scale).sqrt().clamp(max=0.1)
 
 
 def _advance(at: Way, system: System, problem: LocalProblem, limit: int) -> Way:

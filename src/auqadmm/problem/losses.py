@@ -127,6 +127,10 @@ class SmoothedHinge(RowLoss):
         super().__post_init__()
         _check_positive("SmoothedHinge", "eps", self.eps)
 
+    @property
+    def cornered(self) -> bool:
+        return self.eps < 0.1
+
     def row_value(self, z: Tensor, y: Tensor) -> Tensor:
         return self._hinge(1 - y * z[:, 0])[0]
 

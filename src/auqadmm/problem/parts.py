@@ -80,6 +80,8 @@ def part(shard: Shard, keep: Sequence[int], copies: bool = True) -> Part | None:
         index=tuple(shard.index[j] for j in keep),
         names=tuple(shard.names[j] for j in keep),
     )
+    if "squares" in shard.design.held:
+        some.design.held["squares"] = shard.design.held["squares"][where]
     if "light" in vars(shard):
         vars(some)["light"] = shard.light
     return Part(some, torch.tensor(list(keep), device=device), where, shard.blocks)

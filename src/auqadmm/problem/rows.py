@@ -112,6 +112,11 @@ class Loss(ABC):
     recordable: ClassVar[bool] = False
     """Whether what it computes never looks at the values of tensors (`core/programs.py`)."""
 
+    @property
+    def cornered(self) -> bool:
+        """Whether rows bend near one point only, so that few of them do at a time."""
+        return False
+
     def __post_init__(self) -> None:
         if self.reduction not in REDUCTIONS:
             raise InputError(f"reduction must be 'sum', 'mean' or 'pooled'; got {self.reduction!r}.")
