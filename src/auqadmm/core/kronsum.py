@@ -172,14 +172,13 @@ class KroneckerSum:
 
 @dataclass(frozen=True)
 class Product:
-    """x ↦ Kx + h∘x, in the shape of x: G (m, R), Q (m, C, C), S (N, C, C), h (m, C) or nothing."""
+    """x ↦ Kx, in the shape of x: G (m, R), Q (m, C, C), S (N, C, C)."""
 
     G: Tensor
     Q: Tensor
     S: Tensor
     kappa: Tensor
     F: Basis
-    h: Tensor | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         y = x.reshape(self.Q.shape[:2])
@@ -187,5 +186,15 @@ class Product:
         rest = y if self.F is None else self.F @ y
         rest = (rest[:, None, :] @ self.Q)[:, 0]
         y = (known.flatten(0, 1).mT @ self.G.mT).mT + (rest if self.F is None else self.F.mT @ rest) + self.kappa * y
-        y = y.reshape(x.shape)
-        return y if self.h is None else y + self.h * x
+        return y.reshape(x.shape)
+
+
+@dataclass(frozen=True)
+class Plus:
+    """x ↦ Kx + h∘x, h in the shape of x."""
+
+    K: Product
+    h: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.K(x) + self.h * x

@@ -206,18 +206,24 @@ class _Inverse:
 
     def solve(self, y: Tensor) -> Tensor:
         """y (B, m, C, k)."""
-        F, (blocks, _, C, k), r = self.F, y.shape, self.G.shape[-1]
-        y = y if F is None else (F @ y.flatten(2)).reshape(y.shape)
+        F, (blocks, m, C, k), r = self.F, y.shape, self.G.shape[-1]
         if self.Z is not None:
+            y = y if F is None else (F @ y.flatten(2)).reshape(y.shape)
             rows = y.flatten(2).mT
             y = (rows / self.D.mT - rows @ self.Z @ self.Z.mT).mT.reshape(y.shape)
             return y if F is None else (F.mT @ y.flatten(2)).reshape(y.shape)
-        y = _columns(y, self.Q) / self.D[..., None]
-        known = (self.G.mT @ y.flatten(2)).reshape(blocks, r, C, k).transpose(1, 2)
+        # columns last, k before them: then no product needs a copy; and no more of that size at a time than needed
+        y, D = y.transpose(2, 3).flatten(2), self.D[:, :, None, :]
+        y = y if F is None else F @ y
+        y = (y.reshape(blocks, m * k, C) @ self.Q).reshape(blocks, m, k, C).div_(D)
+        known = (self.G.mT @ y.flatten(2)).reshape(blocks, r, k, C).permute(0, 3, 1, 2)
         known = self.sigma[:, :, None, None] * (self.T.mT @ (self.T @ known))
-        known = (self.G @ known.transpose(1, 2).flatten(2)).reshape(y.shape)
-        y = _columns(y - known / self.D[..., None], self.Q.mT)
-        return y if F is None else (F.mT @ y.flatten(2)).reshape(y.shape)
+        known = self.G @ known.permute(0, 2, 3, 1).flatten(2)
+        y = y.addcdiv_(known.reshape(y.shape), D, value=-1)
+        del known
+        y = (y.reshape(blocks, m * k, C) @ self.Q.mT).reshape(blocks, m, k * C)
+        y = y if F is None else F.mT @ y
+        return y.reshape(blocks, m, k, C).transpose(2, 3)
 
 
 def half(W: LowRank) -> Tensor:

@@ -97,6 +97,10 @@ class Programs:
                 del found[made.get(key, 0) :]
         return self.recorded[form], taken.tensors
 
+    def fix(self, *objects: Any) -> None:
+        """These objects do not change and are never copied either."""
+        self.fixed.update({id(x): x for x in objects})
+
     def clear(self) -> None:
         """The end: give back the memory of recordings and data, which refer to each other, and of the matrix library,
         which keeps some for the stream that was recorded on."""
@@ -185,8 +189,9 @@ class _Recording:
     graph: Any
     result: Any
     wrote: list[Tensor]
+    given: list[int | None]  # of every output: the input that it is, which is handed back instead of copied
     state: int  # so many of the inputs are the state of a loop
-    made: list[Hashable]  # the forms of new tensors like those
+    made: list[Hashable]  # the forms of new tensors like those written
 
     @classmethod
     def of(
@@ -206,18 +211,21 @@ class _Recording:
                 result = fn(*own)
                 found = _Taken(taken.fixed)
                 found.form(result)
+                given = [None if loop else _place(x, inputs) for x in found.tensors]
+                new = [x for x, place in zip(found.tensors, given, strict=True) if place is None]
                 if loop:
-                    wrote = read[: len(found.tensors)]
-                    _back(wrote, own[0], found.tensors, taken.fixed)
+                    wrote = read[: len(new)]
+                    _back(wrote, own[0], new, taken.fixed)
                 else:
-                    wrote = buffers.like(found.tensors, "out")
-                    copy(wrote, found.tensors)
+                    wrote = buffers.like(new, "out")
+                    copy(wrote, new)
             finally:
                 graph.capture_end()
         here.wait_stream(aside)
-        result = _rebuilt(result, taken.fixed, iter(wrote), {})
+        result = _rebuilt(result, taken.fixed, _outputs(given, wrote, inputs), {})
         made = [form_of(torch.empty_like(x, memory_format=torch.preserve_format)) for x in wrote]
-        return cls(taken.fixed, taken.kept, buffers, read, graph, result, wrote, len(wrote) if loop else 0, made)
+        state = len(wrote) if loop else 0
+        return cls(taken.fixed, taken.kept, buffers, read, graph, result, wrote, given, state, made)
 
     def __call__(self, tensors: list[Tensor], times: int = 1) -> Any:
         self.buffers.fill(self.read, tensors)
@@ -228,7 +236,18 @@ class _Recording:
         copy(out, self.wrote)
         for new, form in zip(out, self.made, strict=True):
             new._auqadmm_form = form  # type: ignore[attr-defined]
-        return _rebuilt(self.result, self.fixed, iter(out), {})
+        return _rebuilt(self.result, self.fixed, _outputs(self.given, out, tensors), {})
+
+
+def _place(x: Tensor, inputs: list[Tensor]) -> int | None:
+    """Which of the inputs x is."""
+    return next((i for i, y in enumerate(inputs) if y is x), None)
+
+
+def _outputs(given: list[int | None], new: list[Tensor], inputs: list[Tensor]) -> Iterator[Tensor]:
+    """All outputs in their order: inputs that are handed back, and new ones."""
+    fresh = iter(new)
+    return (next(fresh) if place is None else inputs[place] for place in given)
 
 
 def _back(read: list[Tensor], state: Any, new: list[Tensor], fixed: dict[int, Any]) -> None:

@@ -15,7 +15,7 @@ Shapes: N blocks, m features, C columns; v, s, guess (m, C).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -25,7 +25,7 @@ from torch import Tensor
 from auqadmm.core import pcg
 from auqadmm.core.composite import Composite, accelerated, prox_and_slope, scale
 from auqadmm.core.inverses import Inverse, Jacobi, Outside
-from auqadmm.core.kronsum import KroneckerSum
+from auqadmm.core.kronsum import KroneckerSum, Plus
 from auqadmm.core.lowrank import LowRank
 from auqadmm.core.pivot import pivot
 from auqadmm.core.programs import Programs
@@ -102,8 +102,9 @@ class LowRankMetric:
         h = (1 / p - gamma).clamp(min=0)
         b = s + (gamma + h) * regularizer.prox(torch.zeros_like(s), gamma)
         around = self._K.inverse(h.reshape(self._K.shape))
+        self._programs.fix(self._K.product, around)
         preconditioners: list[Inverse] = [self._outside(around), Jacobi(self.diagonal() + h)]
-        apply = replace(self._K.product, h=h)
+        apply = Plus(self._K.product, h)
         if self._K.shape[1] == 1:  # the inverse is exact but for rounding
             guess = guess + preconditioners[0](b - apply(guess))
         v, residual, iterations = pcg.solve(apply, preconditioners, b, guess, tol, MAX_CG, self._programs)
