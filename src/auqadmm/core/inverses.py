@@ -116,8 +116,9 @@ class Submatrix:
 
     @classmethod
     def of(cls, active: Tensor, K: Tensor, h: Tensor) -> Submatrix:
-        """K (a, a), h (m, C)."""
-        return cls(active, cholesky(K + torch.diag(h[active])))
+        """K (a, a), which is written to, h (m, C)."""
+        K.diagonal().add_(h[active])
+        return cls(active, cholesky(K))
 
     def __call__(self, x: Tensor) -> Tensor:
         y = torch.zeros_like(x)

@@ -91,6 +91,11 @@ class KroneckerSum:
         self._memo["inverse"] = (h, found)
         return found
 
+    def rest(self) -> None:
+        """Forget what inverses are made of."""
+        self._memo.clear()
+        vars(self).pop("_dense", None)
+
     def restricted(self, active: Tensor, h: Tensor) -> Inverse:
         """x ↦ about the inverse of the active part of K + diag h, for x that vanishes elsewhere."""
         m, C = self.shape
@@ -166,8 +171,12 @@ class KroneckerSum:
         F = None if self.parts.F is None else dense_basis(self.parts.F)
         r, rest = self.parts.U.shape[-1], q @ self.parts.d
         K = (self.G * q.repeat_interleave(r)) @ self.G.mT
-        K = K + (torch.diag(rest) if F is None else F.mT @ (rest[:, None] * F))
-        return K + self.kappa * torch.eye(len(rest), dtype=K.dtype, device=K.device)
+        if F is None:
+            K.diagonal().add_(rest)
+        else:
+            K += F.mT @ (rest[:, None] * F)
+        K.diagonal().add_(self.kappa)
+        return K
 
 
 @dataclass(frozen=True)

@@ -98,11 +98,15 @@ class LowRank:
 
     def dense(self) -> Tensor:
         """(B, n, n) with n = m·C: for direct local solves and tests only."""
-        blocks, m = self.d.shape
-        eye = torch.eye(m, dtype=self.d.dtype, device=self.d.device).expand(blocks, m, m)
-        n = m * self.S.shape[-1]
-        kron = torch.einsum("bij,bcd->bicjd", self._model(eye), self.S).reshape(blocks, n, n)
-        return kron + torch.diag_embed(self.phi[:, None].expand(blocks, n))
+        (blocks, m), C = self.d.shape, self.S.shape[-1]
+        A = (self.U @ self.M @ self.U.mT).mT
+        if self.F is None:
+            A.diagonal(dim1=1, dim2=2).add_(self.d)
+        else:
+            A += self.F.mT @ (self.d[:, :, None] * dense_basis(self.F))
+        A = A * self.S if C == 1 else torch.einsum("bij,bcd->bicjd", A, self.S).reshape(blocks, m * C, m * C)
+        A.diagonal(dim1=1, dim2=2).add_(self.phi[:, None])
+        return A
 
     def totals(self) -> dict[str, Tensor]:
         """Nothing: K is not a sum of small arrays but made of the parts of all blocks (`LowRankMetric`)."""
@@ -112,6 +116,10 @@ class LowRank:
     def ready(self) -> None:
         """Compute what `solve` needs now: it waits for the host, which a recording (`programs`) must not."""
         _ = self._inverse.Z
+
+    def rest(self) -> None:
+        """Others take over: forget what `solve` needs, which can be computed again."""
+        vars(self).pop("_inverse", None)
 
     def take(self, index: Any) -> LowRank:
         """The weights of some blocks: a slice, a mask or positions."""

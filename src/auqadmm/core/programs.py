@@ -113,6 +113,14 @@ class Programs:
         self.large.clear()
         self.buffers = Buffers()
 
+    def drop(self, tensors: list[Tensor]) -> None:
+        """Forget the recordings that hold one of these large tensors."""
+        ids = {id(x) for x in tensors}
+        for fn, form in list(self.large.items()):
+            recording = self.recorded.get(form)
+            if recording is not None and ids & recording.fixed.keys():
+                self.forget(self.large.pop(fn))
+
     def forget(self, form: Hashable) -> None:
         if self.recorded.pop(form, None) is not None:
             self.forms[form[0]] -= 1  # type: ignore[index]

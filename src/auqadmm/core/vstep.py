@@ -94,6 +94,11 @@ class LowRankMetric:
             best = accelerated(problem, guess, tol, MAX_STEPS)
         return VStep(best.v, best.residual, best.iterations)
 
+    def rest(self) -> None:
+        """Another metric takes over: forget inverses, which can be computed again."""
+        self._K.rest()
+        vars(self).pop("_programs", None)
+
     def _linear(self, regularizer: Any, s: Tensor, guess: Tensor, tol: float) -> VStep:
         # Near zero metric, so that 1/p − γ does not cancel. At y = 1, not at 0: where the l1 part has strength 0 its
         # kink is still in the formula.

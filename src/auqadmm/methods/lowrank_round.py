@@ -85,8 +85,7 @@ class Round:
         Tz = memory["z"] + r
         memory, more = self._columns(W, memory, r, Wr)
         if directive.look_ahead and blocks.W is not None:
-            new = directive.posterior.weights(shard, shared.v, memory["U"], W, directive.typical)
-            sums["stale"] = (new.change(W) >= self.skip).sum().double()
+            sums["stale"] = self._stale(shard, W, memory["U"], directive, shared)
         healthy = found.grad_norm.isfinite() & Tz.isfinite().flatten(1).all(1)
         sums |= more | {
             "Tz": sum_blocks(Tz),
@@ -118,8 +117,17 @@ class Round:
         posterior = directive.posterior
         kept = "U" in memory and not directive.new_directions
         U = memory["U"] if kept else posterior.directions(shard, shared.v, W)
-        W = posterior.weights(shard, shared.v, U, W, directive.typical)
-        return W, {"U": U, "z": W.apply(v) - lam}
+        new = posterior.weights(shard, shared.v, U, W, directive.typical)
+        if W is not None:
+            W.rest()
+        return new, {"U": U, "z": new.apply(v) - lam}
+
+    def _stale(self, shard: Any, W: Any, U: Tensor, directive: Directive, shared: Consensus) -> Tensor:
+        """How many blocks would get other weights at v."""
+        if shard.loss.quadratic and self.skip > 0:  # the same curvature everywhere
+            return torch.zeros((), dtype=torch.float64, device=shard.device)
+        new = directive.posterior.weights(shard, shared.v, U, W, directive.typical)
+        return (new.change(W) >= self.skip).sum().double()
 
     def _solve(
         self, shard: Any, W: Any, v: Tensor, lam: Tensor, blocks: Blocks, shared: Consensus
