@@ -97,10 +97,6 @@ class Programs:
                 del found[made.get(key, 0) :]
         return self.recorded[form], taken.tensors
 
-    def fix(self, *objects: Any) -> None:
-        """These objects do not change and are never copied either."""
-        self.fixed.update({id(x): x for x in objects})
-
     def clear(self) -> None:
         """The end: give back the memory of recordings and data, which refer to each other, and of the matrix library,
         which keeps some for the stream that was recorded on."""

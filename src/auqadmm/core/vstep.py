@@ -97,7 +97,7 @@ class LowRankMetric:
     def rest(self) -> None:
         """Another metric takes over: forget inverses, which can be computed again."""
         self._K.rest()
-        vars(self).pop("_programs", None)
+        vars(self).pop("_recorded", None)
 
     def _linear(self, regularizer: Any, s: Tensor, guess: Tensor, tol: float) -> VStep:
         # Near zero metric, so that 1/p − γ does not cancel. At y = 1, not at 0: where the l1 part has strength 0 its
@@ -107,12 +107,11 @@ class LowRankMetric:
         h = (1 / p - gamma).clamp(min=0)
         b = s + (gamma + h) * regularizer.prox(torch.zeros_like(s), gamma)
         around = self._K.inverse(h.reshape(self._K.shape))
-        self._programs.fix(self._K.product, around)
         preconditioners: list[Inverse] = [self._outside(around), Jacobi(self.diagonal() + h)]
         apply = Plus(self._K.product, h)
         if self._K.shape[1] == 1:  # the inverse is exact but for rounding
             guess = guess + preconditioners[0](b - apply(guess))
-        v, residual, iterations = pcg.solve(apply, preconditioners, b, guess, tol, MAX_CG, self._programs)
+        v, residual, iterations = pcg.solve(apply, preconditioners, b, guess, tol, MAX_CG, self._programs(around))
         return VStep(v, residual, iterations)
 
     def _restricted(self, active: Tensor, h: Tensor) -> Inverse:
@@ -122,9 +121,12 @@ class LowRankMetric:
     def _outside(self, inverse: Inverse) -> Inverse:
         return Outside(inverse, self._K.shape)
 
-    @cached_property
-    def _programs(self) -> Programs:
-        return Programs(self.parts.d.device)
+    def _programs(self, around: Inverse) -> Programs:
+        """Recordings that read K and its inverse where they lie: copies would take as much room again."""
+        known = vars(self).get("_recorded")
+        if known is None or id(around) not in known.fixed:
+            known = vars(self)["_recorded"] = Programs(self.parts.d.device, (self._K.product, around))
+        return known
 
     @cached_property
     def _K(self) -> KroneckerSum:
