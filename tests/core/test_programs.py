@@ -62,6 +62,7 @@ def test_a_recording_gives_what_the_function_gives():
         expected, total = work(pair, more)
         found, number = run(work, pair, more)
         assert torch.equal(found.x, expected.x)
+        assert found.y is pair.y  # handed back, not copied
         assert torch.equal(found.product, expected.product)
         assert torch.equal(number, total)
     assert recorded(run) == 1
@@ -73,6 +74,35 @@ def test_what_a_call_returned_stays():
     run = Programs(GPU)
     calls = [run(torch.add, torch.full((4,), float(k), device=GPU), torch.ones(4, device=GPU)) for k in range(6)]
     assert [float(x[0]) for x in calls] == [1, 2, 3, 4, 5, 6]
+
+
+@cuda
+def test_outputs_that_are_parts_of_inputs():
+    """Outputs are written where inputs were read: not before all of them are safe."""
+    run = Programs(GPU)
+
+    def turned(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return y.view(4), x.view(4), x + y
+
+    for k in range(5):
+        x, y = torch.full((4,), float(k), device=GPU), torch.arange(4.0, device=GPU) + k
+        for found, expected in zip(run(turned, x, y), turned(x, y), strict=True):
+            assert torch.equal(found, expected)
+        assert torch.equal(x, torch.full((4,), float(k), device=GPU))
+    assert recorded(run) == 1
+
+
+@cuda
+def test_recordings_of_a_large_tensor_can_be_dropped(monkeypatch):
+    monkeypatch.setattr(programs, "LARGE", 10)
+    run = Programs(GPU)
+    big = torch.arange(20.0, device=GPU)
+    for k in range(3):
+        run(total, big, torch.full((2,), float(k), device=GPU))
+    assert recorded(run) == 1
+    run.drop([big])
+    assert recorded(run) == 0
+    assert torch.equal(run(total, big, torch.ones(2, device=GPU))[1], total(big, torch.ones(2, device=GPU))[1])
 
 
 @cuda

@@ -7,11 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import auqadmm as aq
 from auqadmm.core.weights import Diagonal, Scalar
 from auqadmm.local import Direct, LocalProblem
 from auqadmm.local import direct as module
+from tests.alive import Alive
 from tests.local.cases import (
     CPU,
     UNEVEN,
@@ -24,6 +26,7 @@ from tests.local.cases import (
     start_of,
     weights_of,
 )
+from tests.problems import least_squares, regression_blocks
 
 
 @pytest.fixture
@@ -65,6 +68,24 @@ def test_new_weights_renew_the_factor_and_keep_the_gram_matrix(factorisations):
     assert len(factorisations) == 6
     assert second.hvps.tolist() == [0, 0, 3]
     torch.testing.assert_close(second.u, Direct().solve(other, start_of(shard), None, None).u)
+
+
+def test_old_factors_make_room_for_new_ones_and_come_back_when_asked_for():
+    shard = least_squares(regression_blocks((50,) * 8, features=40)).shard(torch.float64, CPU)
+    local = local_problem(shard, "diagonal")
+    first = Direct().solve(local, start_of(shard), None, None)
+    old = first.memory.parts[0].factor
+    kept, room, ref = old.clone(), old.nbytes, StorageWeakRef(old.untyped_storage())
+    del old
+    other = replace(local, W=Diagonal(2 * local.W.d))
+    with Alive() as alive:
+        second = Direct().solve(other, first.u, None, first.memory)
+    assert ref.expired()
+    assert alive.peak <= 1.5 * room
+    torch.testing.assert_close(second.u, Direct().solve(other, start_of(shard), None, None).u)
+    again = Direct().solve(local, start_of(shard), None, first.memory)
+    assert torch.equal(again.memory.parts[0].factor, kept)
+    assert torch.equal(again.u, first.u)
 
 
 def test_equal_weights_that_are_another_object_are_not_trusted():

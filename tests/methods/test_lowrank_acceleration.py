@@ -44,7 +44,7 @@ def test_relaxation_changes_once_and_memory_starts_anew():
     assert [alpha for alpha, _, _ in seen] == 22 * [1.8] + 18 * [1.6]  # the first row tells of iteration 2
     assert seen[22][1] == 0
     assert seen[22][2] is None
-    assert seen[25][1] == seen[25][2].shape[-1] - 1  # the newest column is on its way
+    assert seen[25][1] == sum(piece.shape[1] for piece in seen[25][2]) - 1  # the newest column is on its way
 
 
 def test_memory_forgets_the_oldest_column():

@@ -54,8 +54,13 @@ class Cholesky:
 
     @classmethod
     def of(cls, K: KroneckerSum, P: Tensor, q: Tensor, h: Tensor) -> Cholesky:
-        L = torch.stack([cholesky(K.weighted(q_c) + torch.diag(h)) for q_c in q])
-        return cls(P, torch.cholesky_inverse(L) if L.is_cuda else L, L.is_cuda)
+        L = q.new_empty(len(q), len(h), len(h))
+        for c, q_c in enumerate(q):  # one after the other: all factors, and once more as inverses, would be two copies
+            M = K.weighted(q_c)
+            M.diagonal().add_(h)
+            factor = cholesky(M)
+            L[c] = torch.cholesky_inverse(factor) if L.is_cuda else factor
+        return cls(P, L, L.is_cuda)
 
     def __call__(self, x: Tensor) -> Tensor:
         y = (x @ self.P).mT[..., None]
@@ -87,12 +92,12 @@ class Woodbury:
             inverse = inverse / (1 + lost * inverse)
             G, weight = G[:, keep].contiguous(), weight[:, keep]
         eye = torch.eye(G.shape[1], dtype=G.dtype, device=G.device)
-        roots = []
+        roots = G.new_empty(C, *eye.shape)
         for c in range(C):
             B = G * weight[c].sqrt()
             L = cholesky(eye + B.mT @ (B * inverse[:, c, None]))
-            roots.append(torch.linalg.solve_triangular(L, torch.diag(weight[c].sqrt()), upper=False))
-        return cls(P, F, inverse, G, torch.stack(roots))
+            roots[c] = torch.linalg.solve_triangular(L, torch.diag(weight[c].sqrt()), upper=False)
+        return cls(P, F, inverse, G, roots)
 
     def __call__(self, x: Tensor) -> Tensor:
         y = (x if self.F is None else self.F @ x) @ self.P
@@ -111,8 +116,9 @@ class Submatrix:
 
     @classmethod
     def of(cls, active: Tensor, K: Tensor, h: Tensor) -> Submatrix:
-        """K (a, a), h (m, C)."""
-        return cls(active, cholesky(K + torch.diag(h[active])))
+        """K (a, a), which is written to, h (m, C)."""
+        K.diagonal().add_(h[active])
+        return cls(active, cholesky(K))
 
     def __call__(self, x: Tensor) -> Tensor:
         y = torch.zeros_like(x)

@@ -91,6 +91,11 @@ class KroneckerSum:
         self._memo["inverse"] = (h, found)
         return found
 
+    def rest(self) -> None:
+        """Forget what inverses are made of."""
+        self._memo.clear()
+        vars(self).pop("_dense", None)
+
     def restricted(self, active: Tensor, h: Tensor) -> Inverse:
         """x ↦ about the inverse of the active part of K + diag h, for x that vanishes elsewhere."""
         m, C = self.shape
@@ -166,20 +171,23 @@ class KroneckerSum:
         F = None if self.parts.F is None else dense_basis(self.parts.F)
         r, rest = self.parts.U.shape[-1], q @ self.parts.d
         K = (self.G * q.repeat_interleave(r)) @ self.G.mT
-        K = K + (torch.diag(rest) if F is None else F.mT @ (rest[:, None] * F))
-        return K + self.kappa * torch.eye(len(rest), dtype=K.dtype, device=K.device)
+        if F is None:
+            K.diagonal().add_(rest)
+        else:
+            K += F.mT @ (rest[:, None] * F)
+        K.diagonal().add_(self.kappa)
+        return K
 
 
 @dataclass(frozen=True)
 class Product:
-    """x ↦ Kx + h∘x, in the shape of x: G (m, R), Q (m, C, C), S (N, C, C), h (m, C) or nothing."""
+    """x ↦ Kx, in the shape of x: G (m, R), Q (m, C, C), S (N, C, C)."""
 
     G: Tensor
     Q: Tensor
     S: Tensor
     kappa: Tensor
     F: Basis
-    h: Tensor | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         y = x.reshape(self.Q.shape[:2])
@@ -187,5 +195,15 @@ class Product:
         rest = y if self.F is None else self.F @ y
         rest = (rest[:, None, :] @ self.Q)[:, 0]
         y = (known.flatten(0, 1).mT @ self.G.mT).mT + (rest if self.F is None else self.F.mT @ rest) + self.kappa * y
-        y = y.reshape(x.shape)
-        return y if self.h is None else y + self.h * x
+        return y.reshape(x.shape)
+
+
+@dataclass(frozen=True)
+class Plus:
+    """x ↦ Kx + h∘x, h in the shape of x."""
+
+    K: Product
+    h: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.K(x) + self.h * x

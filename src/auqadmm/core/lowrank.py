@@ -98,11 +98,15 @@ class LowRank:
 
     def dense(self) -> Tensor:
         """(B, n, n) with n = m·C: for direct local solves and tests only."""
-        blocks, m = self.d.shape
-        eye = torch.eye(m, dtype=self.d.dtype, device=self.d.device).expand(blocks, m, m)
-        n = m * self.S.shape[-1]
-        kron = torch.einsum("bij,bcd->bicjd", self._model(eye), self.S).reshape(blocks, n, n)
-        return kron + torch.diag_embed(self.phi[:, None].expand(blocks, n))
+        (blocks, m), C = self.d.shape, self.S.shape[-1]
+        A = (self.U @ self.M @ self.U.mT).mT
+        if self.F is None:
+            A.diagonal(dim1=1, dim2=2).add_(self.d)
+        else:
+            A += self.F.mT @ (self.d[:, :, None] * dense_basis(self.F))
+        A = A * self.S if C == 1 else torch.einsum("bij,bcd->bicjd", A, self.S).reshape(blocks, m * C, m * C)
+        A.diagonal(dim1=1, dim2=2).add_(self.phi[:, None])
+        return A
 
     def totals(self) -> dict[str, Tensor]:
         """Nothing: K is not a sum of small arrays but made of the parts of all blocks (`LowRankMetric`)."""
@@ -112,6 +116,10 @@ class LowRank:
     def ready(self) -> None:
         """Compute what `solve` needs now: it waits for the host, which a recording (`programs`) must not."""
         _ = self._inverse.Z
+
+    def rest(self) -> None:
+        """Others take over: forget what `solve` needs, which can be computed again."""
+        vars(self).pop("_inverse", None)
 
     def take(self, index: Any) -> LowRank:
         """The weights of some blocks: a slice, a mask or positions."""
@@ -206,18 +214,24 @@ class _Inverse:
 
     def solve(self, y: Tensor) -> Tensor:
         """y (B, m, C, k)."""
-        F, (blocks, _, C, k), r = self.F, y.shape, self.G.shape[-1]
-        y = y if F is None else (F @ y.flatten(2)).reshape(y.shape)
+        F, (blocks, m, C, k), r = self.F, y.shape, self.G.shape[-1]
         if self.Z is not None:
+            y = y if F is None else (F @ y.flatten(2)).reshape(y.shape)
             rows = y.flatten(2).mT
             y = (rows / self.D.mT - rows @ self.Z @ self.Z.mT).mT.reshape(y.shape)
             return y if F is None else (F.mT @ y.flatten(2)).reshape(y.shape)
-        y = _columns(y, self.Q) / self.D[..., None]
-        known = (self.G.mT @ y.flatten(2)).reshape(blocks, r, C, k).transpose(1, 2)
+        # columns last, k before them: then no product needs a copy; and no more of that size at a time than needed
+        y, D = y.transpose(2, 3).flatten(2), self.D[:, :, None, :]
+        y = y if F is None else F @ y
+        y = (y.reshape(blocks, m * k, C) @ self.Q).reshape(blocks, m, k, C).div_(D)
+        known = (self.G.mT @ y.flatten(2)).reshape(blocks, r, k, C).permute(0, 3, 1, 2)
         known = self.sigma[:, :, None, None] * (self.T.mT @ (self.T @ known))
-        known = (self.G @ known.transpose(1, 2).flatten(2)).reshape(y.shape)
-        y = _columns(y - known / self.D[..., None], self.Q.mT)
-        return y if F is None else (F.mT @ y.flatten(2)).reshape(y.shape)
+        known = self.G @ known.permute(0, 2, 3, 1).flatten(2)
+        y = y.addcdiv_(known.reshape(y.shape), D, value=-1)
+        del known
+        y = (y.reshape(blocks, m * k, C) @ self.Q.mT).reshape(blocks, m, k * C)
+        y = y if F is None else F.mT @ y
+        return y.reshape(blocks, m, k, C).transpose(2, 3)
 
 
 def half(W: LowRank) -> Tensor:

@@ -109,6 +109,14 @@ class Programs:
         self.large.clear()
         self.buffers = Buffers()
 
+    def drop(self, tensors: list[Tensor]) -> None:
+        """Forget the recordings that hold one of these large tensors."""
+        ids = {id(x) for x in tensors}
+        for fn, form in list(self.large.items()):
+            recording = self.recorded.get(form)
+            if recording is not None and ids & recording.fixed.keys():
+                self.forget(self.large.pop(fn))
+
     def forget(self, form: Hashable) -> None:
         if self.recorded.pop(form, None) is not None:
             self.forms[form[0]] -= 1  # type: ignore[index]
@@ -176,7 +184,7 @@ def _rebuilt(x: Any, fixed: dict[int, Any], tensors: Iterator[Tensor], known: di
 
 @dataclass
 class _Recording:
-    """One recorded call: where it reads, the graph, where it writes; the state of a loop in the same place."""
+    """One recorded call: where it reads, the graph, where it writes, which is as far as possible the same place."""
 
     fixed: dict[int, Any]
     kept: list[Any]  # what else was told by its id: it must not die, ids would be used again
@@ -185,14 +193,14 @@ class _Recording:
     graph: Any
     result: Any
     wrote: list[Tensor]
-    state: int  # so many of the inputs are the state of a loop
-    made: list[Hashable]  # the forms of new tensors like those
+    given: list[int | None]  # of every output: the input that it is, which is handed back instead of copied
+    made: list[Hashable]  # the forms of new tensors like those written
 
     @classmethod
     def of(
         cls, fn: Callable[..., Any], args: Any, taken: _Taken, pool: Any, buffers: Buffers, loop: bool
     ) -> _Recording:
-        read = buffers.like([dense(x) for x in taken.tensors], "in")
+        read = buffers.like([dense(x) for x in taken.tensors])
         buffers.fill(read, taken.tensors)
         inputs = [base.expand(x.shape) for base, x in zip(read, taken.tensors, strict=True)]
         own = _rebuilt(args, taken.fixed, iter(inputs), {})
@@ -206,29 +214,48 @@ class _Recording:
                 result = fn(*own)
                 found = _Taken(taken.fixed)
                 found.form(result)
+                given = [None if loop else _place(x, inputs) for x in found.tensors]
+                new = [x for x, place in zip(found.tensors, given, strict=True) if place is None]
                 if loop:
-                    wrote = read[: len(found.tensors)]
-                    _back(wrote, own[0], found.tensors, taken.fixed)
-                else:
-                    wrote = buffers.like(found.tensors, "out")
-                    copy(wrote, found.tensors)
+                    wrote = read[: len(new)]
+                    _back(wrote, own[0], new, taken.fixed)
+                else:  # what was read is of no more use: write there
+                    wrote = buffers.like(new)
+                    copy(wrote, _apart(new, wrote))
             finally:
                 graph.capture_end()
         here.wait_stream(aside)
-        result = _rebuilt(result, taken.fixed, iter(wrote), {})
+        result = _rebuilt(result, taken.fixed, _outputs(given, wrote, inputs), {})
         made = [form_of(torch.empty_like(x, memory_format=torch.preserve_format)) for x in wrote]
-        return cls(taken.fixed, taken.kept, buffers, read, graph, result, wrote, len(wrote) if loop else 0, made)
+        return cls(taken.fixed, taken.kept, buffers, read, graph, result, wrote, given, made)
 
     def __call__(self, tensors: list[Tensor], times: int = 1) -> Any:
         self.buffers.fill(self.read, tensors)
-        self.buffers.spoiled(self.read[: self.state])
+        self.buffers.spoiled(self.wrote)
         for _ in range(times):
             self.graph.replay()
         out = [torch.empty_like(x, memory_format=torch.preserve_format) for x in self.wrote]
         copy(out, self.wrote)
         for new, form in zip(out, self.made, strict=True):
             new._auqadmm_form = form  # type: ignore[attr-defined]
-        return _rebuilt(self.result, self.fixed, iter(out), {})
+        return _rebuilt(self.result, self.fixed, _outputs(self.given, out, tensors), {})
+
+
+def _place(x: Tensor, inputs: list[Tensor]) -> int | None:
+    """Which of the inputs x is."""
+    return next((i for i, y in enumerate(inputs) if y is x), None)
+
+
+def _outputs(given: list[int | None], new: list[Tensor], inputs: list[Tensor]) -> Iterator[Tensor]:
+    """All outputs in their order: inputs that are handed back, and new ones."""
+    fresh = iter(new)
+    return (next(fresh) if place is None else inputs[place] for place in given)
+
+
+def _apart(new: list[Tensor], wrote: list[Tensor]) -> list[Tensor]:
+    """Outputs that are parts of an input, copied: another output may be written there first."""
+    places = {x.untyped_storage().data_ptr() for x in wrote}
+    return [x.clone() if x.untyped_storage().data_ptr() in places else x for x in new]
 
 
 def _back(read: list[Tensor], state: Any, new: list[Tensor], fixed: dict[int, Any]) -> None:

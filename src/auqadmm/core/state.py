@@ -64,13 +64,14 @@ class Setup:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Lives with the data. u, lam (B, m, C); failed (B,): the last local solve missed its tolerance."""
+    """Lives with the data. u, lam (B, m, C); failed (B,): the last local solve missed its tolerance; `memory` holds the
+    method's arrays, or tuples of arrays."""
 
     u: Tensor
     lam: Tensor
     W: Any
     failed: Tensor
-    memory: Mapping[str, Tensor] = field(default_factory=dict)
+    memory: Mapping[str, Any] = field(default_factory=dict)
     solver_memory: Any = None
 
 

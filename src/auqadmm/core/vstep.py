@@ -15,7 +15,7 @@ Shapes: N blocks, m features, C columns; v, s, guess (m, C).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -25,7 +25,7 @@ from torch import Tensor
 from auqadmm.core import pcg
 from auqadmm.core.composite import Composite, accelerated, prox_and_slope, scale
 from auqadmm.core.inverses import Inverse, Jacobi, Outside
-from auqadmm.core.kronsum import KroneckerSum
+from auqadmm.core.kronsum import KroneckerSum, Plus
 from auqadmm.core.lowrank import LowRank
 from auqadmm.core.pivot import pivot
 from auqadmm.core.programs import Programs
@@ -94,6 +94,11 @@ class LowRankMetric:
             best = accelerated(problem, guess, tol, MAX_STEPS)
         return VStep(best.v, best.residual, best.iterations)
 
+    def rest(self) -> None:
+        """Another metric takes over: forget inverses, which can be computed again."""
+        self._K.rest()
+        vars(self).pop("_recorded", None)
+
     def _linear(self, regularizer: Any, s: Tensor, guess: Tensor, tol: float) -> VStep:
         # Near zero metric, so that 1/p − γ does not cancel. At y = 1, not at 0: where the l1 part has strength 0 its
         # kink is still in the formula.
@@ -103,10 +108,10 @@ class LowRankMetric:
         b = s + (gamma + h) * regularizer.prox(torch.zeros_like(s), gamma)
         around = self._K.inverse(h.reshape(self._K.shape))
         preconditioners: list[Inverse] = [self._outside(around), Jacobi(self.diagonal() + h)]
-        apply = replace(self._K.product, h=h)
+        apply = Plus(self._K.product, h)
         if self._K.shape[1] == 1:  # the inverse is exact but for rounding
             guess = guess + preconditioners[0](b - apply(guess))
-        v, residual, iterations = pcg.solve(apply, preconditioners, b, guess, tol, MAX_CG, self._programs)
+        v, residual, iterations = pcg.solve(apply, preconditioners, b, guess, tol, MAX_CG, self._programs(around))
         return VStep(v, residual, iterations)
 
     def _restricted(self, active: Tensor, h: Tensor) -> Inverse:
@@ -116,9 +121,12 @@ class LowRankMetric:
     def _outside(self, inverse: Inverse) -> Inverse:
         return Outside(inverse, self._K.shape)
 
-    @cached_property
-    def _programs(self) -> Programs:
-        return Programs(self.parts.d.device)
+    def _programs(self, around: Inverse) -> Programs:
+        """Recordings that read K and its inverse where they lie: copies would take as much room again."""
+        known = vars(self).get("_recorded")
+        if known is None or id(around) not in known.fixed:
+            known = vars(self)["_recorded"] = Programs(self.parts.d.device, (self._K.product, around))
+        return known
 
     @cached_property
     def _K(self) -> KroneckerSum:

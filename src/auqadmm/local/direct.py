@@ -111,30 +111,35 @@ class GramPoint:
 
 @dataclass(frozen=True)
 class Tall:
-    """Blocks with rows ≥ features. blocks (b,), gram AᵀA (b, m, m), H factorised (b, m, m)."""
+    """Blocks with rows ≥ features. blocks (b,), gram AᵀA (b, m, m), H factorised (b, m, m) unless it was released."""
 
     blocks: Tensor
     gram: Tensor
-    factor: Tensor
+    factor: Tensor | None
     inverted: bool
 
     def solve(self, g: Tensor, W: Weights, shard: Shard) -> Tensor:
+        assert self.factor is not None
         return _solved(self.factor, self.inverted, g[self.blocks])
 
     def invert(self) -> Tall:
-        return self if self.inverted else replace(self, factor=_inverse(self.factor), inverted=True)
+        if self.inverted or self.factor is None:
+            return self
+        return replace(self, factor=_inverse(self.factor), inverted=True)
 
 
 @dataclass(frozen=True)
 class Wide:
-    """Blocks with rows < features, none included: the piece's number, blocks (b,), S factorised (b, n, n)."""
+    """Blocks with rows < features, none included: the piece's number, blocks (b,), S factorised (b, n, n) unless it was
+    released."""
 
     piece: int
     blocks: Tensor
-    factor: Tensor
+    factor: Tensor | None
     inverted: bool
 
     def solve(self, g: Tensor, W: Weights, shard: Shard) -> Tensor:
+        assert self.factor is not None
         X, c = _held(shard, self.piece)
         Wg = W.solve(g)
         y = _solved(self.factor, self.inverted, c * (X @ Wg[self.blocks]))
@@ -142,7 +147,9 @@ class Wide:
         return (Wg - W.solve(back))[self.blocks]
 
     def invert(self) -> Wide:
-        return self if self.inverted else replace(self, factor=_inverse(self.factor), inverted=True)
+        if self.inverted or self.factor is None:
+            return self
+        return replace(self, factor=_inverse(self.factor), inverted=True)
 
 
 @dataclass(frozen=True)
@@ -168,6 +175,17 @@ class Factors:
             return self
         return replace(self, parts=tuple(part.invert() for part in self.parts))
 
+    @property
+    def held(self) -> bool:
+        return all(part.factor is not None for part in self.parts)
+
+    def release(self) -> None:
+        """Make room for the factors of other weights, the one thing that an old state may lose: whoever comes back to
+        these weights gets theirs computed anew."""
+        self.shard.programs.drop([part.factor for part in self.parts if part.factor is not None])
+        for part in self.parts:
+            object.__setattr__(part, "factor", None)
+
     def _collect(self, like: Tensor, of: Callable[[Any], Tensor]) -> Tensor:
         if len(self.parts) == 1:  # one piece holds the blocks in their own order
             return of(self.parts[0])
@@ -185,8 +203,10 @@ def _factors(problem: LocalProblem, memory: Any) -> tuple[Factors, Tensor]:
     shard, W = problem.shard, problem.W
     hvps = torch.zeros(shard.blocks, dtype=torch.int64, device=shard.device)
     known = memory if isinstance(memory, Factors) and memory.shard is shard else None
-    if known is not None and (known.W is W or equal(known.W, W)):
+    if known is not None and known.held and (known.W is W or equal(known.W, W)):
         return replace(known.inverted(), W=W) if known.W is not W else known.inverted(), hvps
+    if known is not None:
+        known.release()
     parts: list[Tall | Wide] = []
     for i, piece in enumerate(shard.design.pieces):
         assert isinstance(piece, DensePiece)
@@ -229,7 +249,7 @@ def _factorised_plus(gram: Tensor, W: Weights, blocks: Tensor) -> tuple[Tensor, 
             H = gram[some].clone()
             H.diagonal(dim1=1, dim2=2).add_(W.diagonal()[blocks[some], :, 0])
         else:
-            H = gram[some] + W.take(blocks[some]).dense()
+            H = W.take(blocks[some]).dense().add_(gram[some])
         out[some], inverted = _factorised(H)
     return out, inverted
 

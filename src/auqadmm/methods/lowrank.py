@@ -133,6 +133,8 @@ class AUQLR:
             failed_blocks=failed,
             cost=reduce.cost(old.hvps),
         )
+        if server.directive.refresh:  # the next v-step has another metric
+            metric.rest()
         gamma = server.directive.gamma
         down = (found.v,) if gamma is None else (found.v, gamma)
         blocks, sums = reduce(self._round, state.blocks, (server.directive, _told(shared)), down=down)

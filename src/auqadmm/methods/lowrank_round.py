@@ -6,7 +6,7 @@
 
 Summed: T z, ‖r‖², the residuals of S3, and the scalars of Anderson acceleration.
 
-Shapes: B blocks, m features, C columns, q columns of memory; z, Tz, r (B, m, C), dR, dZ (B, m, C, q).
+Shapes: B blocks, m features, C columns; z, Tz, r (B, m, C); dR and dS = dR + dZ: columns (lowrank_columns.py).
 """
 
 from __future__ import annotations
@@ -22,12 +22,16 @@ from auqadmm.core.certificate import score
 from auqadmm.core.state import Blocks, Consensus
 from auqadmm.core.weights import sum_blocks
 from auqadmm.curvature.posterior import Posterior
+from auqadmm.methods.lowrank_columns import appended, combined, inner, latest
 
 Sums = dict[str, Tensor]
 
 # What a block does with its z before the round: keep it, take the plain step Tz, the accelerated one, or go back.
 KEEP, PLAIN, ACCELERATE, BACK = range(4)
 
+
+# What a block remembers besides Tz, r and Wr.
+KEPT = ("U", "z", "plain", "dR", "dS")
 
 # Of local solves, relative to the solver's own tolerance: in the norm of W⁻¹ a tenth of ‖r‖ is enough.
 ACCURACY = 10.0
@@ -85,8 +89,7 @@ class Round:
         Tz = memory["z"] + r
         memory, more = self._columns(W, memory, r, Wr)
         if directive.look_ahead and blocks.W is not None:
-            new = directive.posterior.weights(shard, shared.v, memory["U"], W, directive.typical)
-            sums["stale"] = (new.change(W) >= self.skip).sum().double()
+            sums["stale"] = self._stale(shard, W, memory["U"], directive, shared)
         healthy = found.grad_norm.isfinite() & Tz.isfinite().flatten(1).all(1)
         sums |= more | {
             "Tz": sum_blocks(Tz),
@@ -101,7 +104,7 @@ class Round:
         }
         if shared.setup.scoring:
             sums |= score(shard, None, shared.v)[1]
-        memory = {**memory, "Tz": Tz, "r": r, "Wr": Wr}
+        memory = {name: memory[name] for name in KEPT if name in memory} | {"Tz": Tz, "r": r, "Wr": Wr}
         return Blocks(u, lam, W, ~found.converged, memory, found.memory), sums
 
     def _renew(
@@ -110,16 +113,25 @@ class Round:
         W: Any,
         v: Tensor,
         lam: Tensor,
-        memory: Mapping[str, Tensor],
+        memory: Mapping[str, Any],
         directive: Directive,
         shared: Consensus,
-    ) -> tuple[Any, dict[str, Tensor]]:
+    ) -> tuple[Any, dict[str, Any]]:
         """New weights at v; v and λ_j stay, so z_j moves with W_j, and differences of before mean nothing."""
         posterior = directive.posterior
         kept = "U" in memory and not directive.new_directions
         U = memory["U"] if kept else posterior.directions(shard, shared.v, W)
-        W = posterior.weights(shard, shared.v, U, W, directive.typical)
-        return W, {"U": U, "z": W.apply(v) - lam}
+        new = posterior.weights(shard, shared.v, U, W, directive.typical)
+        if W is not None:
+            W.rest()
+        return new, {"U": U, "z": new.apply(v) - lam}
+
+    def _stale(self, shard: Any, W: Any, U: Tensor, directive: Directive, shared: Consensus) -> Tensor:
+        """How many blocks would get other weights at v."""
+        if shard.loss.quadratic and self.skip > 0:  # the same curvature everywhere
+            return torch.zeros((), dtype=torch.float64, device=shard.device)
+        new = directive.posterior.weights(shard, shared.v, U, W, directive.typical)
+        return (new.change(W) >= self.skip).sum().double()
 
     def _solve(
         self, shard: Any, W: Any, v: Tensor, lam: Tensor, blocks: Blocks, shared: Consensus
@@ -136,16 +148,16 @@ class Round:
         stepped = _Stepped(v - W.solve(grad), done, grad.flatten(1).norm(dim=1), None)
         return stepped, torch.zeros((), device=shard.device)
 
-    def _columns(self, W: Any, memory: dict[str, Tensor], r: Tensor, Wr: Tensor) -> tuple[dict[str, Tensor], Sums]:
+    def _columns(self, W: Any, memory: dict[str, Any], r: Tensor, Wr: Tensor) -> tuple[dict[str, Any], Sums]:
         """Append the newest difference; its Gram rows and ⟨ΔR_i, r⟩ go to the server."""
         if not self.memory or "r_old" not in memory:
             return memory, {}
         a, b = r - memory["r_old"], memory["z"] - memory["z_old"]
         Wa = Wr - memory["Wr_old"]
-        dR, dZ = _append(memory.get("dR"), a), _append(memory.get("dZ"), b)
-        sums = {"gram": _inner(dR, Wa), "heft": _inner(dR + dZ, Wa + W.solve(b))}
-        dR, dZ = dR[..., -self.memory :], dZ[..., -self.memory :]
-        return {**memory, "dR": dR, "dZ": dZ}, sums | {"against": _inner(dR, Wr)}
+        dR, dS = appended(memory.get("dR", ()), a), appended(memory.get("dS", ()), a + b)
+        sums = {"gram": inner(dR, Wa), "heft": inner(dS, Wa + W.solve(b))}
+        dR, dS = latest(dR, self.memory), latest(dS, self.memory)
+        return {**memory, "dR": dR, "dS": dS}, sums | {"against": inner(dR, Wr)}
 
 
 @dataclass(frozen=True)
@@ -158,7 +170,7 @@ class _Stepped:
     memory: Any
 
 
-def _moved(memory: Mapping[str, Tensor], directive: Directive) -> dict[str, Tensor]:
+def _moved(memory: Mapping[str, Any], directive: Directive) -> dict[str, Any]:
     """z_j of this round from what the server decided, with the last round kept for differences."""
     kept = dict(memory)
     if directive.action == KEEP:
@@ -168,19 +180,9 @@ def _moved(memory: Mapping[str, Tensor], directive: Directive) -> dict[str, Tens
     z = kept["Tz"]
     if directive.action == ACCELERATE:
         assert directive.gamma is not None
-        z = z - (kept["dR"] + kept["dZ"]) @ directive.gamma.to(z)
+        z = z - combined(kept["dS"], directive.gamma)
     last = {"plain": kept["Tz"], "z_old": kept["z"], "r_old": kept["r"], "Wr_old": kept["Wr"]}
     return {**kept, "z": z, **last}
-
-
-def _append(columns: Tensor | None, new: Tensor) -> Tensor:
-    new = new.unsqueeze(-1)
-    return new if columns is None else torch.cat([columns, new], -1)
-
-
-def _inner(columns: Tensor, x: Tensor) -> Tensor:
-    """⟨column_i, x⟩ over all blocks here, (q,) in float64."""
-    return sum_blocks(torch.einsum("bmcq,bmc->bq", columns, x))
 
 
 def _square(x: Tensor) -> Tensor:
