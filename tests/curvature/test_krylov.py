@@ -27,7 +27,7 @@ def found(A, size, several=5):
         calls.append(Q.shape[2])
         return A @ Q
 
-    Q, T = krylov(apply, random.to(A), len(A), several)
+    Q, T, _ = krylov(apply, random.to(A), len(A), several)
     return Q, T, calls
 
 
@@ -58,3 +58,19 @@ def test_a_block_does_not_see_its_neighbours():
     together = found(A, 20)[0]
     for j in range(3):
         torch.testing.assert_close(found(A[j : j + 1], 20)[0][0], together[j], rtol=0, atol=1e-9)
+
+
+def test_a_block_that_has_seen_enough_does_not_depend_on_its_neighbours():
+    A = matrices(2.0 ** -np.arange(60), 1.0 / np.arange(1, 61) ** 2)
+    random = torch.randn(60, 30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def settled(T):
+        return torch.linalg.eigvalsh(T)[:, -15] < 1e-3  # the first at once, the second never
+
+    both = krylov(lambda Q: A @ Q, random, 2, 5, settled)
+    alone = krylov(lambda Q: A[:1] @ Q, random, 1, 5, settled)
+    assert both[2].tolist() == [15, 30]
+    assert alone[2].tolist() == [15]
+    assert alone[0].shape == (1, 60, 15), "no more is looked for"
+    torch.testing.assert_close(both[1][:1, :15, :15], alone[1])
+    assert not both[1][0, 15:].any()

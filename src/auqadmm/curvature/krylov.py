@@ -20,9 +20,18 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+FEWEST = 3  # steps before a block may have seen enough
 
-def krylov(apply: Callable[[Tensor], Tensor], random: Tensor, blocks: int, several: int) -> tuple[Tensor, Tensor]:
-    """An orthonormal basis Q for each of the blocks, as many vectors as `random` has, and T = QᵀAQ.
+
+def krylov(
+    apply: Callable[[Tensor], Tensor],
+    random: Tensor,
+    blocks: int,
+    several: int,
+    settled: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """An orthonormal basis Q for each of the blocks, as many vectors as `random` has, T = QᵀAQ, and how many of the
+    vectors each block uses, (B,); T is zero in the others.
 
     Parameters
     ----------
@@ -32,20 +41,32 @@ def krylov(apply: Callable[[Tensor], Tensor], random: Tensor, blocks: int, sever
         (n, k), the same for all blocks: the first columns are the start, the others what a new block is mixed with.
     several
         b, vectors at a time.
+    settled
+        T -> (B,): which blocks have seen enough. Each of them uses what was there when it had, whatever its
+        neighbours do; when all have, no more is looked for.
     """
     first, *others = (x.expand(blocks, -1, -1) for x in random.split(several, 1))
     new = apply(first)
     Q = torch.linalg.qr(new + _noise(first, new))[0]
-    AQ = products = apply(Q)
+    products = apply(Q)
+    T = Q.mT @ products
+    used = torch.full((blocks,), random.shape[1], device=random.device)
     for other in others:
+        if settled is not None and Q.shape[2] >= FEWEST * several:
+            used = torch.where(settled(0.5 * (T + T.mT)), used.clamp(max=Q.shape[2]), used)
+            if bool((used <= Q.shape[2]).all()):
+                break
         new = products[:, :, : other.shape[2]]
         new = new + _noise(other, new)
         for _ in range(2):  # twice is enough, with unit vectors in between
             new = torch.linalg.qr(new - Q @ (Q.mT @ new))[0]
         products = apply(new)
-        Q, AQ = torch.cat([Q, new], 2), torch.cat([AQ, products], 2)
-    T = Q.mT @ AQ
-    return Q, 0.5 * (T + T.mT)
+        beside, own = Q.mT @ products, new.mT @ products
+        T = torch.cat([torch.cat([T, beside], 2), torch.cat([beside.mT, own], 2)], 1)
+        Q = torch.cat([Q, new], 2)
+    used = used.clamp(max=Q.shape[2])
+    inside = torch.arange(Q.shape[2], device=T.device) < used[:, None]
+    return Q, 0.5 * (T + T.mT) * (inside[:, :, None] & inside[:, None, :]), used
 
 
 def _noise(random: Tensor, x: Tensor) -> Tensor:

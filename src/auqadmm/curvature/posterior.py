@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,6 +40,8 @@ from auqadmm.curvature.krylov import krylov
 SHARE = 0.25
 # Directions are found so many at a time, or in so many steps of block Lanczos.
 AT_A_TIME, STEPS = 8, 4
+# The search ends when it has found so many times the directions that pay, and one step more.
+ENOUGH = 1.5
 FLOOR = 1e-5
 PROBES = 16
 # What a round costs besides its payload, in numbers: 32 KiB, which a link of 1 Gbit/s carries in a quarter of a
@@ -99,29 +102,38 @@ class Posterior:
         several = max(AT_A_TIME, -(-rank // STEPS))
         # one start for all blocks: placement does not matter, and equal data get equal weights
         random = draw((size, min(rank + 2 * several, size)), "gaussian", self.seed, shard.row_weight)
-        Q, T = krylov(apply, random, shard.blocks, several)
+        affordable = partial(self._affordable, total, size, math.prod(shard.shape[1:]))
+
+        def settled(T: Tensor) -> Tensor:
+            """Which blocks have found far more directions than they would keep."""
+            sigma, k = _eigenvalues(T), T.shape[-1]
+            return ENOUGH * affordable(sigma, torch.full_like(rows, min(rank, k - several))) + several <= k
+
+        # a space that can be had whole may be worth it: nothing is left over then
+        early = settled if self.choose and random.shape[1] < size else None
+        Q, T, used = krylov(apply, random, shard.blocks, several, early)
         sigma, E = (x.flip(-1) for x in spectrum(T))
         most = torch.ceil(SHARE * rows)
         if self.choose:
-            most = torch.minimum(most, self._affordable(sigma, total, rank, size, math.prod(shard.shape[1:])))
+            limit = torch.where(used < random.shape[1], used - several, rank).clamp(max=rank)
+            most = torch.minimum(most, affordable(sigma, limit))
         Q = Q @ E[:, :, : min(rank, int(most.max()))]
         allowed = torch.arange(Q.shape[2], device=shard.device)[None] < most[:, None]
         return Q * allowed[:, None, :]
 
-    def _affordable(self, sigma: Tensor, total: Tensor, rank: int, size: int, payload: int) -> Tensor:
-        """How many directions each block should send, (B,), at most `rank`.
+    def _affordable(self, total: Tensor, size: int, payload: int, sigma: Tensor, limit: Tensor) -> Tensor:
+        """How many directions each block should send, (B,), at most `limit` (B,).
 
-        `sigma` are eigenvalues of A, largest first, `total` is its trace, `payload` the numbers of a round.
+        `total` is the trace of A, `payload` the numbers of a round, `sigma` are eigenvalues of A, largest first.
         """
         sigma, total = sigma.double(), total.double()
         left = (total[:, None] - sigma.cumsum(1) + sigma).clamp(min=0)  # after 0, 1, … directions
         floor = (self.l2 / self.blocks + FLOOR * total / size) * (payload / size)
         q = sigma / (left / size + floor[:, None]).clamp(min=torch.finfo(torch.float64).tiny)
-        # after all directions nothing is left
-        q = torch.nn.functional.pad(q, (0, 1))[:, : rank + 1]
+        q = torch.nn.functional.pad(q, (0, 1))  # after all directions nothing is left
         r = torch.arange(q.shape[1], device=q.device)
         cost = r * (size + (r + 1) / 2) + (LEAST_ROUNDS + SLOPE * q.clamp(min=1).sqrt()) * (payload + LATENCY)
-        return cost.argmin(1)
+        return torch.where(r <= limit[:, None], cost, torch.inf).argmin(1)
 
     def weights(self, shard: Any, v: Tensor, U: Tensor, old: LowRank | None, typical: float) -> LowRank:
         """W_j at v. `old` weights smooth the curvature by the uncertainty they express; `typical` is the mean
@@ -192,6 +204,14 @@ class Posterior:
         # nothing to go by at all (no curvature anywhere, no l2): any positive number serves
         floor = self.l2 / self.blocks + FLOOR * own
         return torch.where(floor > 0, floor, torch.ones_like(floor))
+
+
+def _eigenvalues(T: Tensor) -> Tensor:
+    """Of positive semidefinite matrices (B, k, k), largest first, zeros where they are not finite; by the host, since a
+    GPU takes longer for small ones."""
+    here = T.cpu()
+    sound = here.isfinite().flatten(1).all(1)[:, None, None]
+    return torch.linalg.eigvalsh(torch.where(sound, here, 0.0)).flip(-1).clamp(min=0).to(T)
 
 
 def _gram(design: Any, U: Tensor, XU: Tensor, w: Tensor) -> Tensor:

@@ -35,6 +35,8 @@ KEPT = ("U", "z", "plain", "dR", "dS")
 
 # Of local solves, relative to the solver's own tolerance: in the norm of W⁻¹ a tenth of ‖r‖ is enough.
 ACCURACY = 10.0
+# Where local solves start: so much of the distance to v as after the last round.
+CLOSER = 0.5
 
 
 @dataclass(frozen=True)
@@ -138,9 +140,9 @@ class Round:
     ) -> tuple[Any, Tensor]:
         if self.local:
             start = blocks.u
-            # v takes u_j along, which saves up to a quarter of the products; not where the slope of f_j jumps
+            # v takes u_j along, and it comes closer: a quarter of the products saved; not where the slope of f_j jumps
             if shared.v_prev is not None and not getattr(shard.loss, "expects", False):
-                start = start + (v - shard.expand(shared.v_prev))
+                start = v + CLOSER * (start - shard.expand(shared.v_prev))
             found = shared.setup.solve(shard, W, v, lam, start, shared.reference, blocks.solver_memory, ACCURACY)
             return found, found.hvps.sum()
         grad = shard.linearize(v).grad - lam
