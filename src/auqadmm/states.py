@@ -19,7 +19,7 @@ from auqadmm.core.checkpoint_codec import Registry
 from auqadmm.core.checkpoint_identity import Identity, describe
 from auqadmm.core.reduce import Reduce
 from auqadmm.curvature.posterior import Posterior
-from auqadmm.local import curve, direct, factored, lbfgs, newton_cg, trail
+from auqadmm.local import curve, direct_factors, factored, lbfgs, newton_cg, trail
 from auqadmm.local.pairs import Pairs
 from auqadmm.methods.lowrank_round import Directive
 from auqadmm.methods.lowrank_server import Heard, Server
@@ -44,9 +44,9 @@ REGISTRY = Registry(
         "auq-lr.Server": Server,
         "auq-lr.Heard": Heard,
         "auq-lr.Directive": Directive,
-        "direct.Factors": direct.Factors,
-        "direct.Tall": direct.Tall,
-        "direct.Wide": direct.Wide,
+        "direct.Factors": direct_factors.Factors,
+        "direct.Tall": direct_factors.Tall,
+        "direct.Wide": direct_factors.Wide,
         "local.lbfgs.Memory": lbfgs.Memory,
         "local.lbfgs.Curve": curve.Curve,
         "local.newton-cg.Memory": newton_cg.Memory,

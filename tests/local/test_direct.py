@@ -12,7 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 import auqadmm as aq
 from auqadmm.core.weights import Diagonal, Scalar
 from auqadmm.local import Direct, LocalProblem
-from auqadmm.local import direct as module
+from auqadmm.local import direct_factors as module
 from tests.alive import Alive
 from tests.local.cases import (
     CPU,

@@ -40,15 +40,15 @@ MOST, ROOM = 256, 0.25
 
 @dataclass(frozen=True)
 class Corners:
-    """M_j of every block: W_j, W_j⁻¹Aᵀ (B, m, k), and the factor of I + AW⁻¹Aᵀ (B, k, k); are the rows enough?"""
+    """M_j of every block: W_j, W_j⁻¹Aᵀ (B, m, k), and (I + AW⁻¹Aᵀ)⁻¹ (B, k, k); are the rows enough?"""
 
     W: Weights
     WA: Tensor
-    L: Tensor
+    inner: Tensor
     enough: bool
 
     def solve(self, x: Tensor) -> Tensor:
-        return self.W.solve(x) - self.WA @ torch.cholesky_solve(self.WA.mT @ x, self.L)
+        return self.W.solve(x) - self.WA @ (self.inner @ (self.WA.mT @ x))
 
 
 def suits(problem: LocalProblem) -> bool:
@@ -80,6 +80,8 @@ def corners(problem: LocalProblem, hessian: Hessian, eta: Tensor, active: Tensor
         enough = enough and count <= top.shape[1]
         needed = max(needed, min(count, top.shape[1]))
         chosen.append((piece, rows, own.reshape(shape)))
+    if d.is_cuda:
+        needed = most  # one shape is recorded once
     At = d.new_zeros(blocks, m, 1, needed)
     for piece, rows, own in chosen:
         rows = rows[:, :needed]
@@ -88,7 +90,7 @@ def corners(problem: LocalProblem, hessian: Hessian, eta: Tensor, active: Tensor
     WA = W.solve(At)[:, :, 0]
     eye = torch.eye(needed, dtype=d.dtype, device=d.device)
     L, info = torch.linalg.cholesky_ex(eye + At[:, :, 0].mT @ WA)
-    return Corners(W, WA, L, enough) if bool((info == 0).all()) else None
+    return Corners(W, WA, torch.cholesky_inverse(L), enough) if bool((info == 0).all()) else None
 
 
 def _least(W: Weights) -> Tensor:
