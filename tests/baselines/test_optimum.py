@@ -110,8 +110,10 @@ def test_where_rows_live_does_not_matter(method):
         aq.solve(aq.Problem(aq.Multinomial(reduction="sum"), aq.L2(1.0), split, intercept=True), method(), max_iter=8).v
         for split in (blocks, blocks[::-1], [pooled(blocks)])
     ]
+    # FISTA's first step length is a difference of gradients nearby, which keeps half of the digits
+    atol = 1e-8 if method is FISTA else 1e-10
     for other in found[1:]:
-        np.testing.assert_allclose(other, found[0], rtol=1e-8, atol=1e-10)
+        np.testing.assert_allclose(other, found[0], rtol=1e-8, atol=atol)
 
 
 @pytest.mark.parametrize("method", [LBFGS, PreconditionedLBFGS, OWLQN, FISTA])

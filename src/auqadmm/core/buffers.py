@@ -16,11 +16,11 @@ class Buffers:
         self.made: dict[Hashable, list[Tensor]] = {}
         self.holds: dict[int, Callable[[], Tensor | None]] = {}  # what was last copied there
 
-    def like(self, tensors: list[Tensor]) -> list[Tensor]:
+    def like(self, tensors: list[Tensor], use: str) -> list[Tensor]:
         out: list[Tensor] = []
         taken: dict[Hashable, int] = {}
         for x in tensors:
-            form = form_of(x)
+            form = (use, form_of(x))
             made, i = self.made.setdefault(form, []), taken.get(form, 0)
             if i == len(made):
                 made.append(torch.empty_like(x, memory_format=torch.preserve_format))

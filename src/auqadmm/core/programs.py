@@ -184,7 +184,7 @@ def _rebuilt(x: Any, fixed: dict[int, Any], tensors: Iterator[Tensor], known: di
 
 @dataclass
 class _Recording:
-    """One recorded call: where it reads, the graph, where it writes, which is as far as possible the same place."""
+    """One recorded call: where it reads, the graph, where it writes; the state of a loop in the same place."""
 
     fixed: dict[int, Any]
     kept: list[Any]  # what else was told by its id: it must not die, ids would be used again
@@ -194,13 +194,14 @@ class _Recording:
     result: Any
     wrote: list[Tensor]
     given: list[int | None]  # of every output: the input that it is, which is handed back instead of copied
+    state: int  # so many of the inputs are the state of a loop
     made: list[Hashable]  # the forms of new tensors like those written
 
     @classmethod
     def of(
         cls, fn: Callable[..., Any], args: Any, taken: _Taken, pool: Any, buffers: Buffers, loop: bool
     ) -> _Recording:
-        read = buffers.like([dense(x) for x in taken.tensors])
+        read = buffers.like([dense(x) for x in taken.tensors], "in")
         buffers.fill(read, taken.tensors)
         inputs = [base.expand(x.shape) for base, x in zip(read, taken.tensors, strict=True)]
         own = _rebuilt(args, taken.fixed, iter(inputs), {})
@@ -219,19 +220,20 @@ class _Recording:
                 if loop:
                     wrote = read[: len(new)]
                     _back(wrote, own[0], new, taken.fixed)
-                else:  # what was read is of no more use: write there
-                    wrote = buffers.like(new)
-                    copy(wrote, _apart(new, wrote))
+                else:
+                    wrote = buffers.like(new, "out")
+                    copy(wrote, new)
             finally:
                 graph.capture_end()
         here.wait_stream(aside)
         result = _rebuilt(result, taken.fixed, _outputs(given, wrote, inputs), {})
         made = [form_of(torch.empty_like(x, memory_format=torch.preserve_format)) for x in wrote]
-        return cls(taken.fixed, taken.kept, buffers, read, graph, result, wrote, given, made)
+        state = len(wrote) if loop else 0
+        return cls(taken.fixed, taken.kept, buffers, read, graph, result, wrote, given, state, made)
 
     def __call__(self, tensors: list[Tensor], times: int = 1) -> Any:
         self.buffers.fill(self.read, tensors)
-        self.buffers.spoiled(self.wrote)
+        self.buffers.spoiled(self.read[: self.state])
         for _ in range(times):
             self.graph.replay()
         out = [torch.empty_like(x, memory_format=torch.preserve_format) for x in self.wrote]
@@ -250,12 +252,6 @@ def _outputs(given: list[int | None], new: list[Tensor], inputs: list[Tensor]) -
     """All outputs in their order: inputs that are handed back, and new ones."""
     fresh = iter(new)
     return (next(fresh) if place is None else inputs[place] for place in given)
-
-
-def _apart(new: list[Tensor], wrote: list[Tensor]) -> list[Tensor]:
-    """Outputs that are parts of an input, copied: another output may be written there first."""
-    places = {x.untyped_storage().data_ptr() for x in wrote}
-    return [x.clone() if x.untyped_storage().data_ptr() in places else x for x in new]
 
 
 def _back(read: list[Tensor], state: Any, new: list[Tensor], fixed: dict[int, Any]) -> None:

@@ -54,8 +54,6 @@ from auqadmm.problem.rows import Hessian, Point
 FIRST = 4
 # what may be left of a system that is solved at once: a step more costs less than rows that hardly bend
 LOOSE = 0.01
-# steps of conjugate gradients in the last such system that make it hard for a GPU
-HARD = 64
 
 
 @dataclass(frozen=True)
@@ -91,8 +89,7 @@ class NewtonCG(Accurate):
         """One Newton step of the active blocks."""
         run = problem.shard.programs
         factor: Factored | Corners | None = state.factor
-        # on a GPU a few dozen steps of conjugate gradients take less time than the choice of rows
-        if suits_corners(problem) and (not run.active or run.notes.get((NewtonCG, look.round), 0) > HARD):
+        if suits_corners(problem):
             model = averaged(here.point, state.last)
             few = corners(problem, model.hessian, _eta(here).clamp(min=LOOSE), look.active)
             if few is not None and few.enough:
