@@ -33,8 +33,8 @@ KEEP, PLAIN, ACCELERATE, BACK = range(4)
 # What a block remembers besides Tz, r and Wr.
 KEPT = ("U", "z", "plain", "dR", "dS")
 
-# Of local solves, relative to the solver's own tolerance: in the norm of W⁻¹ a tenth of ‖r‖ is enough.
-ACCURACY = 10.0
+# Of local solves, relative to the solver's own tolerance: in the norm of W⁻¹ a fourteenth of ‖r‖ is enough.
+ACCURACY = 7.0
 # Where local solves start: so much of the distance to v as after the last round.
 CLOSER = 0.5
 
