@@ -172,6 +172,15 @@ def test_only_where_it_pays(small, monkeypatch):
     assert not shard(X).light
 
 
+def test_a_copy_that_memory_has_no_room_for(small, monkeypatch):
+    X = np.random.default_rng(0).normal(size=(50, 4))
+    assert 2**28 < light.memory() < 2**50
+    monkeypatch.setattr(light, "memory", lambda: 16 * 4 * 400)
+    assert shard(X).light
+    monkeypatch.setattr(light, "memory", lambda: 16 * 4 * 400 - 1)
+    assert not shard(X).light
+
+
 def test_numbers_out_of_the_range_of_single_precision(small):
     """Models and slopes may be larger or smaller than single precision reaches."""
     local = shard(np.random.default_rng(0).normal(size=(50, 4)))

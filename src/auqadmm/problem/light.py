@@ -18,7 +18,9 @@ Shapes: B blocks, R flat rows, m features, C columns; u, ∇f (B, m, C), z (R, C
 
 from __future__ import annotations
 
+import math
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -36,6 +38,8 @@ SMALL = 2**21
 SPREAD = 1e-3
 # the largest number of a column lies within these: squares of more overflow
 LEAST, MOST = 1e-15, 1e15
+# the share of the machine's memory that the copy may take
+ROOM = 1 / 16
 # the smallest share of the gradient's change since the anchor that is worth trusting
 TRUST = 1e-4
 
@@ -45,9 +49,21 @@ def suits(shard: Shard) -> bool:
     design = shard.design
     if os.environ.get("AUQADMM_LIGHT") == "0" or shard.device.type != "cpu" or shard.dtype != torch.float64:
         return False
-    if not isinstance(shard.loss, RowLoss) or not design.dense or design.rows * design.features < SMALL:
+    if not isinstance(shard.loss, RowLoss) or not design.dense:
+        return False
+    size = design.rows * design.features
+    if size < SMALL or 4 * size > ROOM * memory():
         return False
     return all(_keeps(p.X) for p in design.pieces if isinstance(p, DensePiece) and p.rows)
+
+
+def memory() -> int:
+    """Bytes of memory of this machine, or of the container that is all we have; where nobody tells, a guess."""
+    pages = {"SC_PHYS_PAGES", "SC_PAGE_SIZE"}
+    whole = math.prod(map(os.sysconf, pages)) if pages <= set(getattr(os, "sysconf_names", ())) else 2**33
+    limit = Path("/sys/fs/cgroup/memory.max")
+    told = limit.read_text().strip() if limit.is_file() else ""
+    return min(whole, int(told)) if told.isdigit() else whole
 
 
 def _keeps(X: Tensor) -> bool:
