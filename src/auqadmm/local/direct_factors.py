@@ -33,13 +33,7 @@ class Tall:
     inverted: bool
 
     def solve(self, g: Tensor, W: Weights, shard: Shard) -> Tensor:
-        assert self.factor is not None
-        return _solved(self.factor, self.inverted, g[self.blocks])
-
-    def invert(self) -> Tall:
-        if self.inverted or self.factor is None:
-            return self
-        return replace(self, factor=_inverse(self.factor), inverted=True)
+        return _solved(_held_by(self), self.inverted, g[self.blocks])
 
 
 @dataclass(frozen=True)
@@ -53,17 +47,11 @@ class Wide:
     inverted: bool
 
     def solve(self, g: Tensor, W: Weights, shard: Shard) -> Tensor:
-        assert self.factor is not None
         X, c = _held(shard, self.piece)
         Wg = W.solve(g)
-        y = _solved(self.factor, self.inverted, c * (X @ Wg[self.blocks]))
+        y = _solved(_held_by(self), self.inverted, c * (X @ Wg[self.blocks]))
         back = torch.zeros_like(g).index_copy(0, self.blocks, X.mT @ (c * y))
         return (Wg - W.solve(back))[self.blocks]
-
-    def invert(self) -> Wide:
-        if self.inverted or self.factor is None:
-            return self
-        return replace(self, factor=_inverse(self.factor), inverted=True)
 
 
 @dataclass(frozen=True)
@@ -87,7 +75,8 @@ class Factors:
         """With inverses in place of factors, for weights that stay: a product is far faster than triangular solves."""
         if all(part.inverted for part in self.parts):
             return self
-        return replace(self, parts=tuple(part.invert() for part in self.parts))
+        parts = (replace(part, factor=_inverse(_held_by(part)), inverted=True) for part in self.parts)
+        return replace(self, parts=tuple(parts))
 
     @property
     def held(self) -> bool:
@@ -137,6 +126,11 @@ def factors(problem: LocalProblem, memory: Any) -> tuple[Factors, Tensor]:
     exact = shard.dtype == torch.float64 and all(isinstance(part, Tall) for part in parts)
     moment = known.moment if known is not None else -shard.linearize(shard.zeros()).grad if exact else None
     return Factors(shard, W, tuple(parts), moment), hvps
+
+
+def _held_by(part: Tall | Wide) -> Tensor:
+    assert part.factor is not None, "released: `factors` makes new ones before they are used"
+    return part.factor
 
 
 def _held(shard: Shard, i: int) -> tuple[Tensor, Tensor]:
