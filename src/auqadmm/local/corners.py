@@ -10,7 +10,7 @@ others, A = √d X, the matrix M = AᵀA + W_j has an inverse in closed form,
 
 and P = −M⁻¹∇F_j leaves a residual of at most η‖∇F_j‖ in the system: what conjugate gradients are asked for, without a
 single product with X. Conjugate gradients themselves need about as many steps as rows bend. Where that takes too many
-rows, M with as many as there may be preconditions them.
+rows, M with as many as there may be, and with the diagonal of the others added to W_j, preconditions them.
 
 Reference: G. H. Golub, C. F. Van Loan, Matrix Computations, 4th ed., section 2.1.4.
 
@@ -40,7 +40,8 @@ MOST, ROOM = 256, 0.25
 
 @dataclass(frozen=True)
 class Corners:
-    """M_j of every block: W_j, W_j⁻¹Aᵀ (B, m, k), and (I + AW⁻¹Aᵀ)⁻¹ (B, k, k); are the rows enough?"""
+    """M_j of every block: W_j (with the diagonal of other rows, if they count), W_j⁻¹Aᵀ (B, m, k), and (I + AW⁻¹Aᵀ)⁻¹
+    (B, k, k); are the rows enough?"""
 
     W: Weights
     WA: Tensor
@@ -86,6 +87,9 @@ def corners(problem: LocalProblem, hessian: Hessian, eta: Tensor, active: Tensor
         rows = rows[:, :needed]
         A = own.gather(1, rows).sqrt()[..., None] * piece.X[torch.arange(len(rows), device=d.device)[:, None], rows]
         At[piece.blocks, :, 0, : rows.shape[1]] = A.mT
+    if not enough and not problem.curved:
+        others = hessian.diagonal() - At.square().sum(3)
+        W = Diagonal(W.diagonal() + others.clamp(min=0))
     WA = W.solve(At)[:, :, 0]
     eye = torch.eye(needed, dtype=d.dtype, device=d.device)
     L, info = torch.linalg.cholesky_ex(eye + At[:, :, 0].mT @ WA)
