@@ -67,13 +67,15 @@ def test_what_is_left_of_the_system_is_within_the_bound(eta, weights):
     assert ((here.grad * P).sum((1, 2)) < 0).all()
 
 
-def test_the_inverse_is_one():
+@pytest.mark.parametrize(("eta", "enough"), [(1e-12, False), (1e3, True)])
+def test_the_inverse_is_one(eta, enough):
     shard = margins()
     local, u = near_corner(shard)
     hessian = shard.linearize(u).hessian
-    eta = torch.full((2,), 1e-12, dtype=torch.float64)
+    eta = torch.full((2,), eta, dtype=torch.float64)
     found = corners(local, hessian, eta, torch.ones(2, dtype=torch.bool))
     k = found.WA.shape[2]
+    assert found.enough == enough
     d = hessian.curvature.diagonal().reshape(-1)
     x = start_of(shard, seed=5)
     for j, rows in enumerate((slice(0, 400), slice(400, 700))):
@@ -82,6 +84,8 @@ def test_the_inverse_is_one():
         own = d[rows] if len(shard.design.pieces) == 2 else d.reshape(2, -1)[j]
         top = (own * X.square().sum(1)).topk(k).indices
         M = torch.eye(30, dtype=torch.float64) + X[top].T @ (own[top, None] * X[top])
+        if not enough:  # the others, by their diagonal
+            M += torch.diag(own @ X.square() - own[top] @ X[top].square())
         torch.testing.assert_close(found.solve(x)[j], torch.linalg.solve(M, x[j]), rtol=1e-8, atol=1e-8)
 
 
