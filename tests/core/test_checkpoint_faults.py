@@ -185,7 +185,9 @@ def test_a_disk_that_is_full_for_a_while(small_disk):
 def test_a_disk_that_is_full_from_the_start_is_refused_before_the_first_iteration(small_disk):
     fill(small_disk, 8192)
     seen = []
-    with pytest.raises(aq.CheckpointError, match=r"No checkpoint can be written to .*No space left on device"):
+    with pytest.raises(
+        aq.CheckpointError, match=r"No checkpoint can be written to .*No space left on device; make room"
+    ):
         aq.solve(multinomial(), checkpoint=small_disk / "run", callbacks=[seen.append], **RUN)
     assert not seen
 

@@ -112,6 +112,16 @@ def test_solutions_are_as_accurate_as_asked_for(solver, loss, weights, tol, leav
     assert products["light"] > 0
 
 
+@pytest.mark.parametrize("steps", range(1, 8))
+def test_out_of_steps_it_says_how_far_it_came(steps, small):
+    """The anchor may be too far away by then; what is handed back is known all the same."""
+    local = local_problem(shard_of("Logistic", (30, 40)), "diagonal")
+    found = NewtonCG(tol=1e-9, max_iter=steps).solve(local, 5 * start_of(local.shard), None, None)
+    exact = gradient(local, found.u)
+    assert (found.converged == (exact <= 1.05e-9)).all()
+    torch.testing.assert_close(found.grad_norm, exact, rtol=2e-2, atol=1e-12)
+
+
 @pytest.mark.parametrize("method", ["c-admm", "auq-lr"])
 def test_runs_arrive_where_they_would_without(method, small, monkeypatch):
     posed = problem(aq.Logistic(), (60, 50, 70), features=4)

@@ -69,3 +69,10 @@ class Kronecker:
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Kronecker:
         return Kronecker(tuple(change(f) for f in self.factors), self.extra)
+
+
+Basis = Tensor | Kronecker | None
+
+
+def dense_basis(F: Tensor | Kronecker) -> Tensor:
+    return F.dense() if isinstance(F, Kronecker) else F

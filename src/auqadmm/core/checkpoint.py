@@ -156,7 +156,10 @@ class Keeper:
         except CheckpointError as error:
             reason = str(error).rstrip(".")
             if not self._own:
-                raise CheckpointError(f"No checkpoint can be written to {self.folder}: {reason}.") from error
+                raise CheckpointError(
+                    f"No checkpoint can be written to {self.folder}: {reason}; "
+                    "make room or get the right to write there, or name another folder."
+                ) from error
             self._failure = (
                 f" (The checkpoint of iteration {saved.done} could not be written to {self.folder}: {reason}; "
                 f"the last one there is {name_of(self._own[-1])}.)"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from auqadmm.core.lowrank import Basis
+from auqadmm.core.basis import Basis
 
 if TYPE_CHECKING:
     from auqadmm.core.kronsum import KroneckerSum

@@ -28,8 +28,9 @@ import torch
 from torch import Tensor
 
 from auqadmm.core import inverses
+from auqadmm.core.basis import Basis, dense_basis
 from auqadmm.core.inverses import Cholesky, Inverse, Submatrix, Woodbury
-from auqadmm.core.lowrank import Basis, LowRank, dense_basis, half, spectrum
+from auqadmm.core.lowrank import LowRank, half, spectrum
 from auqadmm.core.weights import sum_blocks
 
 DENSE = 4096  # C = 1: up to this m, K may be formed

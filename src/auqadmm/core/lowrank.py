@@ -30,9 +30,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from auqadmm.core.basis import Kronecker
-
-Basis = Tensor | Kronecker | None
+from auqadmm.core.basis import Basis, Kronecker, dense_basis
+from auqadmm.core.lowrank_change import change
 
 
 @dataclass(frozen=True)
@@ -136,27 +135,8 @@ class LowRank:
         return self if self.d.dtype == torch.float64 else replace(self, **(parts | wide))
 
     def change(self, old: LowRank) -> Tensor:
-        """‖W − W_old‖_F / ‖W_old‖_F of every block, (B,), without forming either.
-
-        W − W_old = δA ⊗ S + A_old ⊗ δS + δφ I, and traces of products of Kronecker products factor. In the same
-        bases δA is computed from the differences of the numbers, so that equal weights differ by exactly 0.
-        """
-        new, old = self.double(), old.double()
-        held = _inner(old, old)
-        if _same(new.U, old.U) and _same(new.F, old.F):
-            step = replace(new, M=new.M - old.M, d=new.d - old.d)
-            moved, cross, trace = _inner(step, step), _inner(step, old), _trace(step)
-        else:
-            both = _inner(new, old)
-            cross = both - held
-            moved = _inner(new, new) - both - cross
-            trace = _trace(new) - _trace(old)
-        dS, dphi = new.S - old.S, new.phi - old.phi
-        n = old.d.shape[1] * old.S.shape[-1]
-        square = moved * _dot(new.S, new.S) + 2 * cross * _dot(new.S, dS) + held * _dot(dS, dS)
-        square = square + 2 * dphi * (trace * _tr(new.S) + _trace(old) * _tr(dS)) + n * dphi.square()
-        size = held * _dot(old.S, old.S) + 2 * old.phi * _trace(old) * _tr(old.S) + n * old.phi.square()
-        return (square.clamp(min=0) / size).sqrt()  # φ > 0, so W_old is not zero
+        """‖W − W_old‖_F / ‖W_old‖_F of every block, (B,), without forming either."""
+        return change(self.double(), old.double())
 
     # ------------------------------------------------------------------ inside
     def _inside(self, x: Tensor) -> Tensor:
@@ -256,54 +236,3 @@ def _columns(x: Tensor, S: Tensor) -> Tensor:
     if S.shape[-1] == 1:
         return x * S[..., None]
     return torch.einsum("bmck,bcd->bmdk", x, S)
-
-
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    return (a * b).sum((1, 2))
-
-
-def _tr(a: Tensor) -> Tensor:
-    return a.diagonal(dim1=1, dim2=2).sum(1)
-
-
-def _trace(W: LowRank) -> Tensor:
-    """tr A_j, (B,)."""
-    return _dot(W.U @ W.M, W.U) + W.d.sum(1)
-
-
-def _inner(a: LowRank, b: LowRank) -> Tensor:
-    """⟨A_j, A'_j⟩, (B,)."""
-    overlap = a.U.mT @ b.U
-    low = _dot(a.M @ overlap, overlap @ b.M)
-    there = (_along(a.U, a.M, b.F) * b.d).sum(1)
-    back = there if a is b else (_along(b.U, b.M, a.F) * a.d).sum(1)
-    return low + there + back + _diagonals(a, b)
-
-
-def _along(U: Tensor, M: Tensor, F: Basis) -> Tensor:
-    """The diagonal of F U M Uᵀ Fᵀ, (B, m)."""
-    FU = U if F is None else F @ U
-    return ((FU @ M) * FU).sum(2)
-
-
-def _diagonals(a: LowRank, b: LowRank) -> Tensor:
-    """⟨Fᵀ diag(d) F, F'ᵀ diag(d') F'⟩ = dᵀ (F F'ᵀ)∘(F F'ᵀ) d', (B,)."""
-    if _same(a.F, b.F):
-        return (a.d * b.d).sum(1)
-    if a.F is None or b.F is None:
-        turn = b.F.mT if a.F is None else a.F  # type: ignore[union-attr]  # not both are None
-    else:
-        turn = dense_basis(a.F) @ dense_basis(b.F).mT
-    return ((a.d @ turn.square()) * b.d).sum(1)
-
-
-def dense_basis(F: Tensor | Kronecker) -> Tensor:
-    return F.dense() if isinstance(F, Kronecker) else F
-
-
-def _same(a: Basis, b: Basis) -> bool:
-    if a is b or a is None or b is None:
-        return a is b
-    if isinstance(a, Kronecker) or isinstance(b, Kronecker):
-        return isinstance(a, Kronecker) and a.equal(b)
-    return a.shape == b.shape and torch.equal(a, b)

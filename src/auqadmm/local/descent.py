@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.programs import Programs
-from auqadmm.local.base import Goal, Iterate, LocalProblem, LocalSolution, count, select, settle
+from auqadmm.local.base import Iterate, LocalProblem, LocalSolution, count, select
+from auqadmm.local.goal import Goal, settle
 from auqadmm.local.line_search import search
 from auqadmm.problem import light
 from auqadmm.problem.parts import Part, part
@@ -178,6 +179,8 @@ def _onward(
         here, state = step.there, step.state
         hvps, iterations = hvps + step.hvps, iterations + look.active
         look = step.look or run(looked, goal, here, look.alive & (step.moved | ~look.active), look.checked)
+    if unsure(goal, here):  # out of steps, and not known how far it came
+        here, look = _started(problem, goal, here.u, None)
     look = look.seen()
     converged = look.met
     if look.flags[2]:

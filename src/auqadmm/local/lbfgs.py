@@ -22,20 +22,10 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.weights import Weights, equal
-from auqadmm.local.base import (
-    Accurate,
-    Goal,
-    Iterate,
-    LocalProblem,
-    LocalSolution,
-    check_count,
-    count,
-    dot,
-    norm,
-    select,
-)
+from auqadmm.local.base import Accurate, Iterate, LocalProblem, LocalSolution, check_count, count, dot, norm, select
 from auqadmm.local.curve import Curve
 from auqadmm.local.descent import Look, Step, descend, searched
+from auqadmm.local.goal import Goal
 from auqadmm.local.trail import Trail, trail
 from auqadmm.problem.parts import Part
 

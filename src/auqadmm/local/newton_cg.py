@@ -29,7 +29,6 @@ from torch import Tensor
 from auqadmm.core.weights import Diagonal, Weights
 from auqadmm.local.base import (
     Accurate,
-    Goal,
     Iterate,
     LocalProblem,
     LocalSolution,
@@ -44,6 +43,7 @@ from auqadmm.local.corners import Corners, corners
 from auqadmm.local.corners import suits as suits_corners
 from auqadmm.local.descent import Look, Step, descend, looked, searched
 from auqadmm.local.factored import EASY, PRICE, Factored, factored, suits
+from auqadmm.local.goal import Goal
 from auqadmm.local.line_search import unit_step
 from auqadmm.local.secant import averaged
 from auqadmm.local.trail import Trail, trail

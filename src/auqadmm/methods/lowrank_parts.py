@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.core.lowrank import Basis, LowRank
+from auqadmm.core.basis import Basis
+from auqadmm.core.lowrank import LowRank
 from auqadmm.core.state import Blocks
 
 

@@ -1,0 +1,89 @@
+"""When a block counts as solved: ‖∇F_j‖ is at the target, or at what rounding allows.
+
+Shapes: B blocks; one number per block (B,).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from auqadmm.local.base import ULPS, Iterate, LocalProblem
+
+if TYPE_CHECKING:
+    from auqadmm.problem.parts import Part
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The gradient norm at which a block is solved.
+
+    `fixed` (B,) is known at the start. With a `share`, the norm must also fall to that share of ‖W_j(u − v)‖, the
+    step's own size: a gradient that is small against a steep start may still leave u far off where W_j is small.
+    `noise` (B,) is what rounding adds to the iterate's own floor.
+    """
+
+    fixed: Tensor
+    share: float | None
+    noise: Tensor
+
+    @classmethod
+    def known(cls, problem: LocalProblem, reference: float | None, factor: float, tol: float | None) -> Goal | None:
+        """`tol` if given; else `factor` times the outer residual `reference`, so that local work follows the outer
+        progress; None if there is none yet.
+        """
+        wanted = tol
+        if wanted is None and reference is not None:
+            wanted = factor * reference
+        if wanted is None:
+            return None
+        zero = torch.zeros(problem.shard.blocks, dtype=problem.shard.dtype, device=problem.shard.device)
+        return cls(torch.full_like(zero, wanted), None, zero)
+
+    @classmethod
+    def of(cls, start: Iterate, factor: float) -> Goal:
+        """`factor` times the gradient at the start and the step's size."""
+        return cls(factor * start.grad_norm, factor, torch.zeros_like(start.grad_norm))
+
+    def take(self, some: Part) -> Goal:
+        return Goal(self.fixed[some.blocks], self.share, self.noise[some.blocks])
+
+    def at(self, here: Iterate) -> Tensor:
+        """The norm to reach, seen from this iterate, (B,)."""
+        wanted = self.fixed
+        if self.share is not None:
+            wanted = torch.minimum(wanted, self.share * here.pull_norm)
+        return torch.maximum(wanted, here.floor + self.noise)
+
+    def met(self, here: Iterate) -> Tensor:
+        """(B,): solved, or lost in rounding; False for a gradient that is not finite."""
+        return here.finite & (here.grad_norm <= self.at(here))
+
+    def attainable(self, problem: LocalProblem, here: Iterate, doubt: Tensor) -> Goal:
+        """The goal, raised to where rounding really lies in the blocks in doubt (B,): one Hessian-vector product.
+
+        u_j itself is rounded, and so is every product on the way to ∇f_j: like a change of u_j by an ulp of each
+        entry, signs at random, which ∇²f_j turns into a change of the gradient. Where the columns of X cancel in Xu
+        this is far more than an ulp of ∇f_j.
+        """
+        coins = torch.Generator().manual_seed(0)
+        signs = 2.0 * torch.randint(2, here.u.shape[1:], generator=coins) - 1.0
+        change = problem.norm(here.point.hvp(signs.to(here.u) * here.u))
+        return replace(self, noise=torch.where(doubt, ULPS * torch.finfo(here.u.dtype).eps * change, self.noise))
+
+
+def settle(
+    goal: Goal, problem: LocalProblem, here: Iterate, hvps: Tensor, open_: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Which blocks have converged (B,), with the closer look at rounding for those that stopped short, which the ones
+    that are still `open_` have not; and `hvps`."""
+    met = goal.met(here)
+    doubt = here.finite & ~met
+    if open_ is not None:
+        doubt = doubt & ~open_
+    if not doubt.any():
+        return met, hvps
+    return goal.attainable(problem, here, doubt).met(here), hvps + doubt
