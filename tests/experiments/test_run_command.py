@@ -41,7 +41,8 @@ def test_it_runs_a_part_writes_csv_and_resumes(tmp_path, capsys):
     assert main([*arguments, "--collect"]) == 0
 
 
-def test_the_deadline_and_failures_are_told(tmp_path, capsys):
+def test_the_deadline_and_failures_are_told(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("AUQADMM_DATA", raising=False)
     assert main([*ONLY, "--out", str(tmp_path), "--deadline", "0"]) == 1
     assert "not begun before the deadline" in capsys.readouterr().out
     data = tmp_path / "empty"
