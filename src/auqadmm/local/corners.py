@@ -1,25 +1,25 @@
-"""Newton's system where few rows bend, solved at once.
+"""The rows of a hinge that bend: which they are, and Newton's system with them alone.
 
     ∇²f_j + W_j = Σ_i d_i x_ix_iᵀ + W_j,   d_i = c_iφ''(z_i)
 
 A hinge bends at its corner, and nowhere else to speak of: of thousands of rows some dozens have a d_i that counts.
-Leave out rows as long as Σ d_i|x_i|² of those left out is at most η times the smallest eigenvalue of W_j. With the k
-others, A = √d X, the matrix M = AᵀA + W_j has an inverse in closed form,
+Leave out rows as long as Σ d_i|x_i|² of those left out is at most η times the smallest eigenvalue of W_j: a direction
+made of the others leaves at most η‖∇F_j‖ of Newton's system, which is what conjugate gradients are asked for, without
+a single product with X. Conjugate gradients themselves need about as many steps as rows bend. The direction that is
+made of the k rows is in `over_corners.py`. Where more rows bend than there is room for, the others count by their
+diagonal, which is added to W_j. If that does not lead to the end, M = AᵀA + W_j with A = √d X preconditions conjugate
+gradients:
 
     M⁻¹ = W⁻¹ − W⁻¹Aᵀ (I + AW⁻¹Aᵀ)⁻¹ AW⁻¹
 
-and P = −M⁻¹∇F_j leaves a residual of at most η‖∇F_j‖ in the system: what conjugate gradients are asked for, without a
-single product with X. Conjugate gradients themselves need about as many steps as rows bend. Where that takes too many
-rows, M with as many as there may be, and with the diagonal of the others added to W_j, preconditions them.
-
 Reference: G. H. Golub, C. F. Van Loan, Matrix Computations, 4th ed., section 2.1.4.
 
-Shapes: B blocks, R flat rows, m features, k rows per block; d (R,), A (B, k, m), x (B, m, 1).
+Shapes: B blocks, R flat rows, m features, k rows per block; d (R,), X of the rows (B, k, m), x (B, m, 1).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -35,18 +35,32 @@ if TYPE_CHECKING:
     from auqadmm.problem.rows import Hessian
 
 # rows per block, at most; and the share of the data that they may take
-MOST, ROOM = 256, 0.25
+MOST, ROOM = 160, 0.25
+
+
+@dataclass(frozen=True)
+class Bending:
+    """The chosen rows of every block: X (B, k, m), their places in flat arrays (B, k), d there, 0 for a row that is
+    not `there` (in a block of fewer rows). Are they `enough`?"""
+
+    X: Tensor
+    row: Tensor
+    d: Tensor
+    there: Tensor
+    enough: bool
+
+    def of(self, x: Tensor) -> Tensor:
+        """The chosen entries of a flat array: (R,) -> (B, k)."""
+        return x[self.row]
 
 
 @dataclass(frozen=True)
 class Corners:
-    """M_j of every block: W_j (with the diagonal of other rows, if they count), W_j⁻¹Aᵀ (B, m, k), and (I + AW⁻¹Aᵀ)⁻¹
-    (B, k, k); are the rows enough?"""
+    """M_j of every block: W_j with the diagonal of other rows, W_j⁻¹Aᵀ (B, m, k), and (I + AW⁻¹Aᵀ)⁻¹ (B, k, k)."""
 
     W: Weights
     WA: Tensor
     inner: Tensor
-    enough: bool
 
     def solve(self, x: Tensor) -> Tensor:
         return self.W.solve(x) - self.WA @ (self.inner @ (self.WA.mT @ x))
@@ -60,40 +74,56 @@ def suits(problem: LocalProblem) -> bool:
     return few and shard.blocks > 0 and isinstance(problem.W, Scalar | Diagonal | LowRank)
 
 
-def corners(problem: LocalProblem, hessian: Hessian, eta: Tensor, active: Tensor) -> Corners | None:
-    """M for the active blocks, to η (B,) where the rows are enough; None where it does not exist in rounded numbers."""
+def bending(problem: LocalProblem, hessian: Hessian, eta: Tensor, active: Tensor) -> Bending:
+    """The rows of the active blocks that leave at most η (B,) of a system, where they are enough."""
     assert isinstance(hessian, RowHessian)
     design, W = problem.shard.design, problem.W
     blocks, m, _ = problem.shard.shape
     most = min(MOST, int(ROOM * design.rows / blocks))
     d = hessian.curvature.diagonal()[:, 0]
-    parts = design.split(d), design.split(d * design.squares(problem.lam))
     allowed = torch.where(active, eta * _least(W), torch.inf)
-    chosen: list[tuple[DensePiece, Tensor, Tensor]] = []
-    needed, enough = 0, True
-    for piece, own, sizes in zip(design.pieces, *parts, strict=True):
+    chosen: list[tuple[DensePiece, int, Tensor]] = []
+    needed, enough, first = 0, True, 0
+    for piece, sizes in zip(design.pieces, design.split(d * design.squares(problem.lam)), strict=True):
         assert isinstance(piece, DensePiece)
-        shape = piece.X.shape[:2]
-        sizes = sizes.reshape(shape)
-        top, rows = sizes.topk(min(most, shape[1]), dim=1)
+        sizes = sizes.reshape(piece.X.shape[:2])
+        top, rows = sizes.topk(min(most, sizes.shape[1]), dim=1)
         total = sizes.sum(1, keepdim=True)
         left_out = torch.cat([total, total - top.cumsum(1)], 1)  # after 0, 1, …, k rows
         count = int((~(left_out <= allowed[piece.blocks, None])).sum(1).max())
         enough = enough and count <= top.shape[1]
         needed = max(needed, min(count, top.shape[1]))
-        chosen.append((piece, rows, own.reshape(shape)))
-    At = d.new_zeros(blocks, m, 1, needed)
-    for piece, rows, own in chosen:
+        chosen.append((piece, first, rows))
+        first += piece.rows
+    X = d.new_zeros(blocks, needed, m)
+    row = torch.zeros(blocks, needed, dtype=torch.int64, device=d.device)
+    there = torch.zeros_like(row, dtype=torch.bool)
+    for piece, first, rows in chosen:
         rows = rows[:, :needed]
-        A = own.gather(1, rows).sqrt()[..., None] * piece.X[torch.arange(len(rows), device=d.device)[:, None], rows]
-        At[piece.blocks, :, 0, : rows.shape[1]] = A.mT
-    if not enough and not problem.curved:
-        others = hessian.diagonal() - At.square().sum(3)
-        W = Diagonal(W.diagonal() + others.clamp(min=0))
-    WA = W.solve(At)[:, :, 0]
-    eye = torch.eye(needed, dtype=d.dtype, device=d.device)
-    L, info = torch.linalg.cholesky_ex(eye + At[:, :, 0].mT @ WA)
-    return Corners(W, WA, torch.cholesky_inverse(L), enough) if bool((info == 0).all()) else None
+        n, k = piece.X.shape[1], rows.shape[1]
+        own = rows + n * torch.arange(len(rows), device=d.device)[:, None]
+        X[piece.blocks, :k] = piece.X.flatten(0, 1)[own]
+        row[piece.blocks, :k] = first + own
+        there[piece.blocks, :k] = True
+    return Bending(X, row, torch.where(there, d[row], 0.0), there, enough)
+
+
+def with_others(problem: LocalProblem, D: Tensor | None, near: Bending) -> LocalProblem:
+    """With the diagonal of rows that are left out added to W_j, if they count; D (B, m, 1) is that of ∇²f_j. Not where
+    W_j models them already."""
+    if near.enough or problem.curved or D is None:
+        return problem
+    others = D - (near.d[..., None] * near.X.square()).sum(1)[..., None]
+    return replace(problem, W=Diagonal(problem.W.diagonal() + others.clamp(min=0)))
+
+
+def corners(problem: LocalProblem, near: Bending) -> Corners | None:
+    """M with these rows; None where it does not exist in rounded numbers."""
+    W, A = problem.W, near.d.sqrt()[..., None] * near.X
+    WA = W.solve(A.mT[:, :, None])[:, :, 0]
+    eye = torch.eye(A.shape[1], dtype=A.dtype, device=A.device)
+    L, info = torch.linalg.cholesky_ex(eye + A @ WA)
+    return Corners(W, WA, torch.cholesky_inverse(L)) if bool((info == 0).all()) else None
 
 
 def _least(W: Weights) -> Tensor:

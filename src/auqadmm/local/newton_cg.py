@@ -39,13 +39,14 @@ from auqadmm.local.base import (
     over,
     select,
 )
-from auqadmm.local.corners import Corners, corners
+from auqadmm.local.corners import Corners, bending, corners, with_others
 from auqadmm.local.corners import suits as suits_corners
 from auqadmm.local.descent import Look, Step, descend, looked, searched
 from auqadmm.local.factored import EASY, PRICE, Factored, factored, suits
 from auqadmm.local.goal import Goal
 from auqadmm.local.line_search import unit_step
-from auqadmm.local.secant import averaged
+from auqadmm.local.over_corners import direction
+from auqadmm.local.secant import averaged, moved
 from auqadmm.local.trail import Trail, trail
 from auqadmm.problem.parts import Part
 from auqadmm.problem.rows import Hessian, Point
@@ -54,6 +55,8 @@ from auqadmm.problem.rows import Hessian, Point
 FIRST = 4
 # what may be left of a system that is solved at once: a step more costs less than rows that hardly bend
 LOOSE = 0.01
+# steps of a solve over corners of which more bend than fit; then conjugate gradients
+LEAPS = 12
 
 
 @dataclass(frozen=True)
@@ -90,12 +93,18 @@ class NewtonCG(Accurate):
         run = problem.shard.programs
         factor: Factored | Corners | None = state.factor
         if suits_corners(problem):
-            model = averaged(here.point, state.last)
-            few = corners(problem, model.hessian, _eta(here).clamp(min=LOOSE), look.active)
-            if few is not None and few.enough:
+            width = state.width
+            assert width is not None
+            model = averaged(here.point, None, width)
+            near = bending(problem, model.hessian, _eta(here).clamp(min=LOOSE), look.active)
+            if not near.enough and not problem.curved and not state.keep:
+                state = replace(state, D=model.hessian_diagonal(), keep=True)
+            wider = with_others(problem, state.D, near)
+            if near.enough or (look.round < LEAPS and not problem.curved):
+                P = direction(wider, here, near, width, 0.5 * goal.at(here) / here.grad_norm)
                 hvps = count(here) + look.active  # a step reads X twice
-                return searched(problem, here, look, -few.solve(here.grad), hvps, replace(state, last=here.point))
-            factor = few or factor
+                return _measured(here, searched(problem, here, look, P, hvps, replace(state, last=here.point)))
+            factor = corners(wider, near) or factor
         D = state.D if state.keep else None
         system, way, D = run(_begin, problem, here, state.last, D, factor, look.active, goal)
         state = replace(state, last=here.point if here.u.shape[2] == 1 else None, D=D)
@@ -103,9 +112,13 @@ class NewtonCG(Accurate):
             return self._leap(problem, here, look, goal, system, way, state)
         while way.open.any():
             way = _advance(way, system, problem, self.max_cg)
-        return searched(problem, here, look, _descending(here, system, way), way.hvps, state)
+        step = searched(problem, here, look, _descending(here, system, way), way.hvps, state)
+        return _measured(here, step) if suits_corners(problem) else step
 
     def begin(self, problem: LocalProblem, here: Iterate, state: State) -> State:
+        if suits_corners(problem):
+            none = torch.zeros_like(here.grad_norm)
+            state = replace(state, width=none if state.width is None else state.width, went=none)
         if not state.build:
             return state
         new = factored(problem, here.point.hessian)
@@ -116,11 +129,14 @@ class NewtonCG(Accurate):
         D, factor = state.D, state.factor
         D = None if D is None else D[some.blocks]
         own = None if factor is None else factor.take(some.blocks, some.of)
-        return replace(state, last=last, D=D, factor=own, keep=state.keep and D is not None)
+        width, went = (None if x is None else x[some.blocks] for x in (state.width, state.went))
+        keep = state.keep and D is not None
+        return replace(state, last=last, D=D, factor=own, keep=keep, width=width, went=went)
 
     def put(self, state: State, some: Part, new: State) -> State:
         D = None if state.D is None or new.D is None else state.D.index_copy(0, some.blocks, new.D)
-        return replace(state, last=None, D=D)
+        went = None if state.went is None or new.went is None else state.went.index_copy(0, some.blocks, new.went)
+        return replace(state, last=None, D=D, width=None, went=went)
 
     def _leap(
         self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, system: System, way: Way, state: State
@@ -144,22 +160,26 @@ class NewtonCG(Accurate):
 @dataclass(frozen=True)
 class Memory:
     """What a solve leaves to the next: the diagonal D (B, m, C) of ∇²f_j, the path of the solutions, a factor of the
-    Hessian where the diagonal was not enough, the products `spent` since it was made, and u at the last anchor."""
+    Hessian where the diagonal was not enough, the products `spent` since it was made, u at the last anchor, and how far
+    the logits of a hinge `went` (B,)."""
 
     D: Tensor | None
     trail: Trail
     factor: Factored | None = None
     spent: int = 0
     anchor: Tensor | None = None
+    went: Tensor | None = None
 
     def state(self) -> State:
-        return State(None, self.D, not self.trail.renew and self.D is not None, self.factor, self.spent > PRICE)
+        keep = not self.trail.renew and self.D is not None
+        return State(None, self.D, keep, self.factor, self.spent > PRICE, width=self.went)
 
 
 @dataclass(frozen=True)
 class State:
     """The last point, where `averaged` will look back to it; the diagonal D of ∇²f_j last preconditioned with, and
-    whether to `keep` it; the factor in its place, whether to `build` a new one, and whether it was `built`."""
+    whether to `keep` it; the factor in its place, whether to `build` a new one, and whether it was `built`. Of a hinge
+    how far logits may move in the next step, `width`, and how far they `went` in this solve, (B,)."""
 
     last: Point | None = None
     D: Tensor | None = None
@@ -167,16 +187,24 @@ class State:
     factor: Factored | None = None
     build: bool = False
     built: bool = False
+    width: Tensor | None = None
+    went: Tensor | None = None
+
+
+def _measured(here: Iterate, step: Step) -> Step:
+    """With how far the logits moved, of a hinge."""
+    width = moved(here.point, step.there.point)  # type: ignore[arg-type]
+    return replace(step, state=replace(step.state, width=width, went=step.state.went + width))
 
 
 def _remembered(problem: LocalProblem, before: Tensor, found: LocalSolution, known: Memory | None) -> Memory:
     state, anchor = found.memory.state, found.memory.anchor
     path = trail(before, found.u, None if known is None else known.trail, problem.shard.programs)
     if not len(before) or not suits(problem.shard):
-        return Memory(state.D, path, anchor=anchor)
+        return Memory(state.D, path, anchor=anchor, went=state.went)
     hard = int(found.hvps[problem.shard.design.tall].max())
     spent = max(0, hard - EASY) + (0 if known is None or state.built else known.spent)
-    return Memory(state.D, path, state.factor, spent, anchor)
+    return Memory(state.D, path, state.factor, spent, anchor, state.went)
 
 
 @dataclass(frozen=True)

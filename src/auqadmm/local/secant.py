@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.problem.curvature import Curvature, DiagonalCurvature
-from auqadmm.problem.rows import Point, RowPoint
+from auqadmm.problem.rows import Point, RowLoss, RowPoint
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,25 +30,37 @@ class SecantPoint(RowPoint):
 
     @cached_property
     def curvature(self) -> Curvature:
-        # Below this width the difference of slopes, and of z ± w itself, is rounding; φ'' is then average enough.
-        tiny = torch.finfo(self.z.dtype).eps ** 0.5 * (1 + self.z.abs())
-        w = torch.maximum(self.width, tiny)
-        average = (self._slope_at(self.z + w) - self._slope_at(self.z - w)) / (2 * w)
-        exact = self.loss.row_curvature(self._prepared, self.shard.target).diagonal()
-        return DiagonalCurvature(torch.where(self.width > tiny, average, exact))
-
-    def _slope_at(self, z: Tensor) -> Tensor:
-        return self.loss.row_slope(self.loss.prepare(z), self.shard.target)
+        return DiagonalCurvature(average(self.loss, self.z, self.shard.target, self.width))
 
 
-def averaged(point: Point, last: Point | None) -> Point:
-    """The point with its curvature averaged over the way from `last`; as it is if there is none or C > 1."""
-    if not isinstance(point, RowPoint) or not isinstance(last, RowPoint) or point.z.shape[1] > 1:
+def average(loss: RowLoss, z: Tensor, y: Tensor, width: Tensor) -> Tensor:
+    """φ'' of rows of one column (R, 1), averaged within `width` of z."""
+    # Below this width the difference of slopes, and of z ± w itself, is rounding; φ'' is then average enough.
+    tiny = torch.finfo(z.dtype).eps ** 0.5 * (1 + z.abs())
+    w = torch.maximum(width, tiny)
+    high, low = (loss.row_slope(loss.prepare(at), y) for at in (z + w, z - w))
+    found = (high - low) / (2 * w)
+    if not z.is_cuda and bool((width > tiny).all()):  # a look costs nothing there
+        return found
+    return torch.where(width > tiny, found, loss.row_curvature(loss.prepare(z), y).diagonal())
+
+
+def averaged(point: Point, last: Point | None, width: Tensor | None = None) -> Point:
+    """The point with its curvature averaged over the way from `last`, or within `width` (B,) of its logits; as it is
+    if neither is known or C > 1."""
+    if not isinstance(point, RowPoint) or point.z.shape[1] > 1:
         return point
-    shard = point.shard
-    c = shard.row_weight
+    if isinstance(last, RowPoint):
+        width = moved(last, point)
+    if width is None:
+        return point
+    rows = width[point.shard.design.block_of_row, None]
+    return SecantPoint(point.loss, point.shard, point.u, point.z, point.anchor, width=rows)
+
+
+def moved(last: RowPoint, point: RowPoint) -> Tensor:
+    """How far the logits of a block moved, in the mean square, (B,)."""
+    design, c = point.shard.design, point.shard.row_weight
     # a block without rows has Σc = 0, and no logits to speak of
-    total = shard.design.sum_rows(c).clamp(min=torch.finfo(c.dtype).tiny)
-    square = shard.design.sum_rows(c * (point.z - last.z).square()[:, 0]) / total
-    width = square.sqrt()[shard.design.block_of_row, None]
-    return SecantPoint(point.loss, shard, point.u, point.z, point.anchor, width=width)
+    total = design.sum_rows(c).clamp(min=torch.finfo(c.dtype).tiny)
+    return (design.sum_rows(c * (point.z - last.z).square()[:, 0]) / total).sqrt()

@@ -1,0 +1,129 @@
+"""A step over the corners of a hinge: rows near their corner keep their loss, the others their slope.
+
+    minimise over P   ⟨∇F_j, P⟩ + ½⟨P, W_jP⟩ + Σ_i ψ_i(x_iᵀP),     ψ_i(δ) = c_i(φ(z_i + δ) − φ(z_i) − φ'(z_i)δ)
+
+over the k rows of `corners.py`. Newton's system would take them as parabolas, and the next step would find other rows
+at their corners. With σ = ψ' the minimiser is
+
+    P = −W⁻¹(∇F + Xᵀs),   s = σ(δ),   δ = XP = δ₀ − Gs,   G = XW⁻¹Xᵀ,   δ₀ = −XW⁻¹∇F
+
+k equations, solved by Newton's method on ½⟨s, Gs⟩ + Σψ(δ₀ − Gs), whose gradient is Ge, e = s − σ(δ):
+
+    (I + DG)ds = −e,   D = diag ψ''(δ), averaged over the last change of δ (`secant.py`)
+
+with a search for the root of the slope along ds. Nothing but k×k matrices, where a step of the whole problem reads all
+rows twice. The model is convex and touches F_j at P = 0, so that its minimiser descends.
+
+Shapes: B blocks, m features, k rows; s, e, δ (B, k), G (B, k, k), X of the rows (B, k, m).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from auqadmm.local.base import Iterate, LocalProblem, dot, select
+from auqadmm.local.corners import Bending
+from auqadmm.local.secant import average
+from auqadmm.problem.rows import RowLoss, RowPoint
+
+# steps at most, and trials of a step's length
+STEPS, TRIALS = 40, 12
+# the share of a slope that may be left on either side of its root
+SHORT = 0.25
+# the share of the gradient that may be left where the model leaves out rows that count
+ROUGH = 0.1
+
+
+@dataclass(frozen=True)
+class Bends:
+    """ψ of the chosen rows: logits z, targets y, weights c and slopes φ'(z), all (B, k)."""
+
+    loss: RowLoss
+    z: Tensor
+    y: Tensor
+    c: Tensor
+    slope: Tensor
+
+    def change(self, delta: Tensor) -> Tensor:
+        """σ(δ)."""
+        return self.c * (self._slope(self.z + delta) - self.slope)
+
+    def curvature(self, delta: Tensor, width: Tensor) -> Tensor:
+        """ψ'' within `width` (B, 1) of δ."""
+        z = (self.z + delta).reshape(-1, 1)
+        found = average(self.loss, z, self.y.flatten(), width.expand_as(self.z).reshape(-1, 1))
+        return self.c * found.reshape(self.z.shape)
+
+    def _slope(self, z: Tensor) -> Tensor:
+        return self.loss.row_slope(self.loss.prepare(z.reshape(-1, 1)), self.y.flatten()).reshape(z.shape)
+
+
+def direction(problem: LocalProblem, here: Iterate, near: Bending, width: Tensor, share: Tensor) -> Tensor:
+    """P, to a `share` (B,) of ‖∇F_j‖, measured by W⁻¹; curvature first within `width` (B,) of z."""
+    point, W = here.point, problem.W
+    assert isinstance(point, RowPoint)
+    c = torch.where(near.there, near.of(point.shard.row_weight), 0.0)
+    bends = Bends(point.loss, near.of(point.z[:, 0]), near.of(point.shard.target), c, near.of(point.slope[:, 0]))
+    WX = W.solve(near.X.mT[:, :, None])[:, :, 0]
+    down = -W.solve(here.grad)
+    enough = share.clamp(min=0.0 if near.enough else ROUGH) * dot(-here.grad, down).sqrt()
+    s = _solved(bends, near.X @ WX, -(here.grad.mT @ WX)[:, 0], width[:, None], enough)
+    P = down - WX @ s[..., None]
+    return select(dot(here.grad, P) < 0, P, down)
+
+
+def _solved(bends: Bends, G: Tensor, delta: Tensor, width: Tensor, enough: Tensor) -> Tensor:
+    """s with ‖e‖_G ≤ `enough` (B,), or as near as the steps lead, from δ = δ₀."""
+    D = bends.curvature(torch.zeros_like(delta), width)
+    s = _newton(G, D, -D * delta)  # as if σ were linear
+    delta = delta - _times(G, s)
+    change = bends.change(delta)
+    for _ in range(STEPS):
+        e = s - change
+        if bool((_dot(e, _times(G, e)).clamp(min=0).sqrt()[:, 0] <= enough).all()):
+            break
+        ds = _newton(G, bends.curvature(delta, width), e)
+        h = _times(G, ds)
+        t, change = _length(bends, delta, s, ds, h, _dot(h, e).abs())
+        s, delta = s + t * ds, delta - t * h
+        width = t * h.square().mean(1, keepdim=True).sqrt()
+    return s
+
+
+def _newton(G: Tensor, D: Tensor, e: Tensor) -> Tensor:
+    """−(I + DG)⁻¹e, by way of the symmetric I + √D G √D."""
+    q = D.clamp(min=0).sqrt()
+    M = q[:, :, None] * G * q[:, None]
+    M.diagonal(dim1=1, dim2=2).add_(1.0)
+    L = torch.linalg.cholesky_ex(M)[0]
+    x = torch.cholesky_solve((q * _times(G, e))[..., None], L)[..., 0]
+    return q * x - e
+
+
+def _length(bends: Bends, delta: Tensor, s: Tensor, ds: Tensor, h: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+    """t ≤ 1 (B, 1) near the root of the slope ⟨h, s + t ds − σ(δ − th)⟩, which grows from −`first`; and σ there."""
+    t = torch.ones_like(first)
+    low, high = torch.zeros_like(t), t
+    for _ in range(TRIALS):
+        change = bends.change(delta - t * h)
+        slope = _dot(h, s + t * ds - change)
+        open_ = (slope > SHORT * first) | ((slope < -SHORT * first) & (t < 1))
+        if not bool(open_.any()):
+            break
+        high, low = torch.where(open_ & (slope > 0), t, high), torch.where(open_ & (slope <= 0), t, low)
+        t = torch.where(open_, 0.5 * (low + high), t)
+    else:
+        change = bends.change(delta - t * h)
+    return t, change
+
+
+def _times(G: Tensor, x: Tensor) -> Tensor:
+    return (G @ x[..., None])[..., 0]
+
+
+def _dot(x: Tensor, y: Tensor) -> Tensor:
+    """(B, 1)."""
+    return (x * y).sum(1, keepdim=True)
