@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from speed_plain import Plain
 from workloads import dataset, select
 
 import auqadmm as aq
@@ -124,6 +125,7 @@ def iteration(device: str) -> Rows:
             "default": (Direct() if quadratic else Mixed(), count),
             "coarse": (Direct() if quadratic else Mixed(factor=0.1), count),
             "released": (Released(), 3),
+            "plain": (Plain(), 2),
         }
         steps(problem, "c-admm", device, 3, local=kinds["tight"][0])  # libraries set themselves up
         seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
@@ -132,7 +134,7 @@ def iteration(device: str) -> Rows:
             for kind, (local, many) in kinds.items():
                 spent, results[kind] = steps(problem, "c-admm", device, many, local=local)
                 seconds[kind].append(spent)
-        ours, default, coarse, released = (min(seconds[kind]) for kind in kinds)
+        ours, default, coarse, released, plain = (min(seconds[kind]) for kind in kinds)
         blocks = problem.placed().census.blocks
         row = {
             "workload": name,
@@ -140,9 +142,12 @@ def iteration(device: str) -> Rows:
             "default accuracy": 1e3 * default,
             "coarse": 1e3 * coarse,
             "released": 1e3 * released,
+            "plain": 1e3 * plain,
             "released / ours": released / ours,
             "released / default": released / default,
             "released / coarse": released / coarse,
+            "plain / ours": plain / ours,
+            "plain / default": plain / default,
             "products per block": results["tight"].history[-1].hvps / count / blocks,
             "products per block, default": results["default"].history[-1].hvps / count / blocks,
         }

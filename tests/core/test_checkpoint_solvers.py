@@ -25,7 +25,9 @@ def problem(loss, sizes, features=8):
 @pytest.mark.parametrize("method", ["c-admm", "auq-admm"])
 @pytest.mark.parametrize("local", ["auto", "lbfgs", "newton-cg"])
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-@pytest.mark.parametrize("loss", [aq.Logistic(), aq.Multinomial()], ids=lambda loss: type(loss).__name__)
+@pytest.mark.parametrize(
+    "loss", [aq.Logistic(), aq.Multinomial(), aq.SmoothedHinge()], ids=lambda loss: type(loss).__name__
+)
 def test_solvers_go_on_to_the_same_bits(loss, sizes, local, method, tmp_path):
     posed = problem(loss, sizes)
     options = {"local": local, "abs_tol": 0.0, "rel_tol": 0.0, "stop": "residuals"}
