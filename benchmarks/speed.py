@@ -7,8 +7,8 @@
 
 ceilings    copy and matrix-product rates of the device, and what starting an operation costs
 roofline    one Hessian-vector product of each workload: bytes, operations, share of the ceilings
-iteration   one outer iteration of C-ADMM: ours (to the default accuracy, and to ‖∇F_j‖ ≤ 1e-6) and the released loop, all
-            blocks at once and block by block ("plain")
+iteration   one outer iteration of C-ADMM: ours (to the default accuracy, and to ‖∇F_j‖ ≤ 1e-6) and the released loop,
+            all blocks at once and block by block ("plain")
 gap         seconds to a gap of 1e-6: ours, L-BFGS and FISTA on the pooled rows on the same device, scipy, scikit-learn
 accuracy    rounds to a gap of 1e-6 with local solves as accurate as needed, and with exact ones
 growth      one iteration against blocks (at fixed rows), features, rows and rank

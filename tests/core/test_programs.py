@@ -17,7 +17,7 @@ from torch import Tensor
 import auqadmm as aq
 from auqadmm.core import programs
 from auqadmm.core.programs import Programs
-from auqadmm.local import LBFGS, Direct, NewtonCG, Released
+from auqadmm.local import LBFGS, Direct, NewtonCG, Released, descent
 from tests.problems import class_blocks, regression_blocks
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -202,3 +202,42 @@ def test_a_run_is_the_same_to_the_last_bit(method, loss, local, monkeypatch):
     assert replayed.status == plain.status
     assert torch.equal(plain.v, replayed.v)
     assert [(row.rounds, row.hvps) for row in plain.history] == [(row.rounds, row.hvps) for row in replayed.history]
+
+
+def many_classes(blocks=10, rows=300, features=400, classes=10):
+    """Sums over blocks of mostly one class: long local solves, many recordings."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(classes, features))
+    made = []
+    for j in range(blocks):
+        y = np.where(rng.random(rows) < 0.8, j % classes, rng.integers(classes, size=rows))
+        made.append((0.3 * centres[y] + rng.normal(size=(rows, features)), y))
+    return aq.Problem(aq.Multinomial(reduction="sum"), aq.L2(1.0), made)
+
+
+@cuda
+@pytest.mark.parametrize("method", ["c-admm", "auq-admm", "auq-lr"])
+def test_a_longer_run_is_the_same_to_the_last_bit(method, monkeypatch):
+    """Large enough that recordings share memory, hand over results and are dropped when weights change."""
+    problem, results = many_classes(), []
+    for graphs in ("0", "1"):
+        monkeypatch.setenv("AUQADMM_GRAPHS", graphs)
+        results.append(aq.solve(problem, method, max_iter=30, abs_tol=0, rel_tol=0, device="cuda"))
+    plain, replayed = results
+    assert torch.equal(plain.v, replayed.v)
+    assert [row.hvps for row in plain.history] == [row.hvps for row in replayed.history]
+
+
+@cuda
+@pytest.mark.parametrize("method", ["c-admm", "auq-lr"])
+def test_blocks_that_are_done_leave_on_a_gpu_too(method, monkeypatch):
+    """Which they do beyond a gibibyte of data."""
+    problem = many_classes(6, 200, 50, 3)
+    stay = aq.solve(problem, method, max_iter=15, abs_tol=0, rel_tol=0, device="cuda")
+    monkeypatch.setattr(descent, "LARGE", 0)
+    left = []
+    known = descent.remaining
+    monkeypatch.setattr(descent, "remaining", lambda *given: left.append(known(*given)) or left[-1])
+    leave = aq.solve(problem, method, max_iter=15, abs_tol=0, rel_tol=0, device="cuda")
+    assert any(some is not None for some in left)
+    torch.testing.assert_close(leave.v, stay.v, rtol=1e-4, atol=1e-5)
