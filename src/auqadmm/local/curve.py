@@ -2,24 +2,30 @@
 
     s_i, y_i = ∇²F_j s_i    the last h pairs, oldest first
     H = H₀ + [S  H₀Y] ⎡ R⁻ᵀ(D + YᵀH₀Y)R⁻¹   −R⁻ᵀ ⎤ ⎡ Sᵀ  ⎤      R: s_iᵀy_j for i ≤ j,   D its diagonal
-                      ⎣        −R⁻¹            0  ⎦ ⎣ YᵀH₀ ⎦      H₀: inverse of the diagonal of ∇²F_j
+                      ⎣        −R⁻¹            0  ⎦ ⎣ YᵀH₀ ⎦      H₀ = (τB)⁻¹, B a model of ∇²F_j (model.py)
+
+so that    q = R⁻¹Sᵀg,   r = H₀(g − Yq),   Hg = r + S R⁻ᵀ(Dq − Yᵀr)         one solve with B, none when a pair is added
+
+τ = ⟨s, y⟩ / ⟨s, Bs⟩ of the newest pair: along the last step the model then bends as F_j did.
 
 Products with S and Y as whole arrays, of which there are a handful, take the place of a recursion over the pairs.
 Every block has its own pairs, and may skip one while others do not. An empty slot holds zeros.
 
 Reference: R. H. Byrd, J. Nocedal, R. B. Schnabel, Math. Program. 63 (1994), theorem 2.2.
 
-Shapes: B blocks, n = m·C unknowns, h pairs; S, Y (B, h, n), R and G = YᵀH₀Y (B, h, h), H₀ (B, n).
+Shapes: B blocks, m features, C columns, n = m·C unknowns, h pairs; S, Y (B, h, n), R (B, h, h), τ (B,), g (B, m, C).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from auqadmm.local.base import select
+from auqadmm.core.weights import Weights
+from auqadmm.local.base import dot, over, select
+from auqadmm.local.model import put
 
 
 @dataclass(frozen=True)
@@ -29,47 +35,73 @@ class Curve:
     S: Tensor
     Y: Tensor
     R: Tensor
-    G: Tensor
-    H0: Tensor
+    model: Weights
+    tau: Tensor
 
     @classmethod
-    def of(cls, S: Tensor, Y: Tensor, H0: Tensor) -> Curve:
+    def of(cls, S: Tensor, Y: Tensor, model: Weights) -> Curve:
         R = (S @ Y.mT).triu()
         empty = R.diagonal(dim1=1, dim2=2) == 0
-        return cls(S, Y, R + torch.diag_embed(empty.to(R.dtype)), (Y * H0[:, None]) @ Y.mT, H0)
+        unscaled = cls(S, Y, R + torch.diag_embed(empty.to(R.dtype)), model, torch.ones_like(R[:, 0, 0]))
+        return unscaled.upon(model)
+
+    @classmethod
+    def empty(cls, like: Tensor, history: int, model: Weights) -> Curve:
+        """Without a pair; like: (B, m, C)."""
+        S = like.new_zeros(len(like), history, like[0].numel())
+        R = torch.eye(history, dtype=S.dtype, device=S.device).repeat(len(S), 1, 1)
+        return cls(S, S, R, model, torch.ones_like(R[:, 0, 0]))
+
+    def upon(self, model: Weights) -> Curve:
+        """The same pairs upon another model."""
+        shape = model.diagonal().shape
+        s, y = (x[:, -1].reshape(shape) for x in (self.S, self.Y))
+        return replace(self, model=model, tau=_bends(s, y, model, torch.ones_like(self.tau)))
+
+    def solve(self, g: Tensor) -> Tensor:
+        """H₀g."""
+        return self.model.solve(g) / over(self.tau, g)
 
     def apply(self, g: Tensor) -> Tensor:
         """Hg, in the shape (B, m, C) of g."""
-        x = g.reshape(len(self.H0), 1, -1)
-        scaled = self.H0[:, None] * x
-        a, b = (x @ self.S.mT).mT, (scaled @ self.Y.mT).mT
-        d = self.R.diagonal(dim1=1, dim2=2)[..., None]
-        q = torch.linalg.solve_triangular(self.R, a, upper=True)
+        x = g.reshape(len(self.S), 1, -1)
         # an empty slot: q = 0, so the one on the diagonal adds nothing
-        w = torch.linalg.solve_triangular(self.R.mT, d * q + self.G @ q - b, upper=False)
-        Hg = scaled + w.mT @ self.S - self.H0[:, None] * (q.mT @ self.Y)
-        return Hg.reshape(g.shape)
+        q = torch.linalg.solve_triangular(self.R, (x @ self.S.mT).mT, upper=True)
+        r = self.solve((x - q.mT @ self.Y).reshape(g.shape))
+        rest = self.R.diagonal(dim1=1, dim2=2)[..., None] * q - (r.reshape(x.shape) @ self.Y.mT).mT
+        w = torch.linalg.solve_triangular(self.R.mT, rest, upper=False)
+        return r + (w.mT @ self.S).reshape(g.shape)
+
+    def forget(self, some: Tensor) -> Curve:
+        """Without the pairs of the blocks where the mask holds."""
+        fresh = torch.eye(self.R.shape[1], dtype=self.R.dtype, device=self.R.device).expand_as(self.R)
+        S, Y = (x.masked_fill(over(some, x), 0.0) for x in (self.S, self.Y))
+        return Curve(S, Y, select(some, fresh, self.R), self.model, self.tau.masked_fill(some, 1.0))
 
     def take(self, index: Tensor) -> Curve:
         """Of some blocks."""
-        return Curve(*(x[index] for x in (self.S, self.Y, self.R, self.G, self.H0)))
+        return Curve(self.S[index], self.Y[index], self.R[index], self.model.take(index), self.tau[index])
 
-    def put(self, index: Tensor, some: Curve) -> Curve:
-        """With that of some blocks replaced."""
-        pairs = ((self.S, some.S), (self.Y, some.Y), (self.R, some.R), (self.G, some.G), (self.H0, some.H0))
-        return Curve(*(x.index_copy(0, index, y) for x, y in pairs))
+    def put(self, index: Tensor, some: Curve, renewed: bool = True) -> Curve:
+        """With that of some blocks replaced; their model is the same unless `renewed`."""
+        pairs = ((self.S, some.S), (self.Y, some.Y), (self.R, some.R), (self.tau, some.tau))
+        S, Y, R, tau = (x.index_copy(0, index, y) for x, y in pairs)
+        return Curve(S, Y, R, put(self.model, index, some.model) if renewed else self.model, tau)
 
     def push(self, s: Tensor, y: Tensor, keep: Tensor) -> Curve:
-        """Append a pair in the blocks where `keep` holds; the oldest leaves."""
+        """Append a pair (B, m, C) in the blocks where `keep` holds; the oldest leaves."""
+        tau = torch.where(keep, _bends(s, y, self.model, self.tau), self.tau)
         s, y = s.flatten(1), y.flatten(1)
         S, Y = _append(self.S, s, keep), _append(self.Y, y, keep)
-        Sy = (y[:, None] @ S.mT)[:, 0]
-        Yy = ((self.H0 * y)[:, None] @ Y.mT)[:, 0]
         R = torch.zeros_like(self.R)
-        R[:, :-1, :-1], R[:, :, -1] = self.R[:, 1:, 1:], Sy
-        G = torch.empty_like(self.G)
-        G[:, :-1, :-1], G[:, :, -1], G[:, -1] = self.G[:, 1:, 1:], Yy, Yy
-        return Curve(S, Y, select(keep, R, self.R), select(keep, G, self.G), self.H0)
+        R[:, :-1, :-1], R[:, :, -1] = self.R[:, 1:, 1:], (y[:, None] @ S.mT)[:, 0]
+        return Curve(S, Y, select(keep, R, self.R), self.model, tau)
+
+
+def _bends(s: Tensor, y: Tensor, model: Weights, other: Tensor) -> Tensor:
+    """τ (B,); the `other` where a pair does not tell."""
+    tau = dot(s, y) / dot(s, model.apply(s))
+    return torch.where((tau > 0) & tau.isfinite(), tau, other)
 
 
 def _append(stack: Tensor, x: Tensor, keep: Tensor) -> Tensor:

@@ -3,8 +3,8 @@
     P = −H∇F_j,   u ← u + tP,   H from the last pairs s = u⁺ − u, y = ∇F⁺ − ∇F            (curve.py)
 
 From one iteration to the next f_j is the same and W_j nearly so. So pairs are kept, y corrected for the change of
-W_j, and so is the diagonal of ∇²f_j, which H is built upon (renewed at the 2nd, 4th, 8th, … solve). A solve starts
-where the last solutions lead (trail.py).
+W_j, and so is the model of ∇²F_j that H is built upon (model.py), renewed when F_j bends otherwise than it did; a mere
+diagonal at the 2nd, 4th, 8th, … solve. A solve starts where the last solutions lead (trail.py).
 
 One step reads X twice, as a Hessian-vector product does, and counts as one.
 
@@ -21,11 +21,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from auqadmm.core.lowrank import LowRank
 from auqadmm.core.weights import Weights, equal
 from auqadmm.local.base import Accurate, Iterate, LocalProblem, LocalSolution, check_count, count, dot, norm, select
 from auqadmm.local.curve import Curve
 from auqadmm.local.descent import Look, Step, descend, searched
 from auqadmm.local.goal import Goal
+from auqadmm.local.model import fits, modelled, moved, stale
 from auqadmm.local.trail import Trail, trail
 from auqadmm.problem.parts import Part
 
@@ -35,12 +37,10 @@ CLEAR = 1e3
 
 @dataclass(frozen=True)
 class Memory:
-    """What a solve leaves to the next: the curve, for the weights W; the diagonal D of ∇²f_j and u at the last anchor,
-    both (B, m, C)."""
+    """What a solve leaves to the next: the curve, for the weights W, and u at the last anchor (B, m, C)."""
 
     curve: Curve
     W: Weights
-    D: Tensor
     trail: Trail
     anchor: Tensor | None = None
 
@@ -76,42 +76,58 @@ class LBFGS(Accurate):
 
     def step(self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: Bend) -> Step:
         """One step of the active blocks; the state is what the pairs tell."""
+        if look.round > 0:
+            state = _renewed(problem, here, look.active, state)
         step = searched(problem, here, look, _direction(here, state.curve), count(here) + look.active, state)
         curve = _learned(here, step.there, state.curve, step.moved & look.active)
         return replace(step, state=replace(state, curve=curve))
 
     def begin(self, problem: LocalProblem, here: Iterate, state: Any) -> Bend:
-        return _bend(problem, here, state, self.history)
+        return Bend(_curve(problem, here, state, self.history))
 
     def take(self, state: Bend, some: Part) -> Bend:
-        return Bend(state.curve.take(some.blocks), state.D[some.blocks])
+        return Bend(state.curve.take(some.blocks))
 
     def put(self, state: Bend, some: Part, new: Bend) -> Bend:
-        return Bend(state.curve.put(some.blocks, new.curve), state.D)
+        return Bend(state.curve.put(some.blocks, new.curve, new.renewed), state.renewed or new.renewed)
 
 
 @dataclass(frozen=True)
 class Bend:
-    """What is known in the course of a solve: the curve, and the diagonal of ∇²f_j it is built upon."""
+    """What is known in the course of a solve: the curve, and whether its model was `renewed` on the way."""
 
     curve: Curve
-    D: Tensor
+    renewed: bool = False
 
 
-def _bend(problem: LocalProblem, here: Iterate, known: Memory | None, history: int) -> Bend:
-    W = problem.W
-    if known is not None and not known.trail.renew and equal(known.W, W):
-        return Bend(known.curve, known.D)
-    D = here.point.hessian_diagonal() if known is None or known.trail.renew else known.D
-    H0 = (1 / (D + W.diagonal())).flatten(1)
+def _curve(problem: LocalProblem, here: Iterate, known: Memory | None, history: int) -> Curve:
+    """What to begin with."""
     if known is None:
-        empty = H0.new_zeros(len(H0), history, H0.shape[1])
-        return Bend(Curve.of(empty, empty, H0), D)
-    S, Y = known.curve.S, known.curve.Y
-    if not equal(known.W, W):
-        steps = S.mT.reshape(*here.u.shape, history)
-        Y = (Y + (W.apply(steps) - known.W.apply(steps)).reshape(S.mT.shape).mT).contiguous()
-    return Bend(Curve.of(S, Y, H0), D)
+        return Curve.empty(here.u, history, modelled(problem, here.point, None))
+    W, curve = problem.W, known.curve
+    model, same = curve.model, equal(known.W, W)
+    old = stale(model, here.point).any() if isinstance(model, LowRank) else known.trail.renew
+    if old or not fits(model, problem, here.point):
+        model = modelled(problem, here.point, model)
+    elif same:
+        return curve
+    else:
+        model = moved(model, known.W, W)
+    if same:
+        return curve.upon(model)
+    S, Y = curve.S, curve.Y
+    steps = S.mT.reshape(*here.u.shape, history)
+    Y = (Y + (W.apply(steps) - known.W.apply(steps)).reshape(S.mT.shape).mT).contiguous()
+    return Curve.of(S, Y, model)
+
+
+def _renewed(problem: LocalProblem, here: Iterate, active: Tensor, state: Bend) -> Bend:
+    """On the way: a new model, where a block left what the old one was made for, and with it what its pairs tell."""
+    gone = stale(state.curve.model, here.point) & active
+    if not gone.any():
+        return state
+    model = modelled(problem, here.point, state.curve.model)
+    return Bend(state.curve.forget(active).upon(model), renewed=True)
 
 
 def _remembered(problem: LocalProblem, before: Tensor, found: LocalSolution, known: Memory | None) -> Any:
@@ -122,12 +138,12 @@ def _remembered(problem: LocalProblem, before: Tensor, found: LocalSolution, kno
     path = trail(before, found.u, None if known is None else known.trail, problem.shard.programs)
     if isinstance(state, Memory):
         return replace(state, trail=path, anchor=anchor)
-    return Memory(state.curve, problem.W, state.D, path, anchor)
+    return Memory(state.curve, problem.W, path, anchor)
 
 
 def _direction(here: Iterate, curve: Curve) -> Tensor:
     P = -curve.apply(here.grad)
-    return select(dot(here.grad, P) < 0, P, -curve.H0.reshape(P.shape) * here.grad)
+    return select(dot(here.grad, P) < 0, P, -curve.solve(here.grad))
 
 
 def _learned(here: Iterate, there: Iterate, curve: Curve, moved: Tensor) -> Curve:

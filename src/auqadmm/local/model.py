@@ -1,0 +1,115 @@
+"""What ∇²F_j is taken for before any pair tells more: a few directions and a diagonal, or a diagonal alone.
+
+    B_j = (U_j M_j U_jᵀ + diag d_j) ⊗ S_j + ρ_j I                     as the weights of AUQ-LR (`core/lowrank.py`)
+    A_j = Σ_i w_i x_ix_iᵀ,  w_i = c_i tr φ''(z_i)       U_j = orth(A_j·U_before)       M_j = U_jᵀA_jU_j
+    d_j = max(0, diag(A_j − U_jM_jU_jᵀ))                S_j = Σ|x_i|²c_iφ''(z_i) / Σ|x_i|²w_i
+
+Local problems have few directions that bend far more than ρ_j, and all others bend alike: with these known, half of the
+steps are saved that the diagonal takes. U_j begins at random and gets better each time; one product is enough, since
+the spectrum of rows falls fast, and steps find what is missing.
+
+The model is renewed when the curvature as a whole, e_j = Σ|x_i|²w_i = tr A_j, is no longer what it was, which takes no
+product to see. From u = 0 it falls a hundredfold within the first solve.
+
+Shapes: B blocks, R flat rows, m features, C columns, r directions; U (B, m, r), M (B, r, r), d (B, m), S (B, C, C).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from auqadmm.core.lowrank import LowRank
+from auqadmm.core.weights import Diagonal, Scalar, Weights
+from auqadmm.local.base import select
+from auqadmm.problem.curvature import times
+from auqadmm.problem.rows import Point, RowPoint
+
+if TYPE_CHECKING:
+    from auqadmm.local.base import LocalProblem
+
+# directions of a block; the data take at least so many times the room of one
+RANK, ROOM = 16, 16
+# the factor by which the curvature of a block may change before its model is renewed
+FAR = 2.5
+
+
+def modelled(problem: LocalProblem, point: Point, old: Weights | None) -> Weights:
+    """The model at a point, with directions better than those of the old one, if that has any."""
+    rank = _rank(problem, point)
+    if rank == 0:
+        return Diagonal(problem.hessian_diagonal(point))
+    assert isinstance(point, RowPoint)
+    assert isinstance(problem.W, Scalar)
+    design, light = problem.shard.design, point.anchor is not None
+    B, m, C = problem.shard.shape
+    rows = point.row_model(None)
+    w = rows.trace[:, None]
+    start = old.U if isinstance(old, LowRank) else _random(m, rank, w).expand(B, m, rank)
+    U = torch.linalg.qr(design.adjoint(w * design.forward(start, light), light))[0]
+    XU = design.forward(U, light)
+    M = design.inner(w * XU, XU)
+    d = (design.adjoint_squared(w, light)[..., 0] - ((U @ M) * U).sum(2)).clamp(min=0)
+    # a block whose rows do not bend (or that has none) couples no columns
+    S = rows.S / rows.energy[:, None, None]
+    fine = torch.stack([x.isfinite().flatten(1).all(1) for x in (U, M, d, S)]).all(0)
+    eye = torch.eye(C, dtype=S.dtype, device=S.device) / C
+    U, M, d = (select(fine, x, torch.zeros_like(x)) for x in (U, 0.5 * (M + M.mT), d))
+    return LowRank(U, M, d, select(fine, S, eye.expand_as(S)), problem.W.rho)
+
+
+def moved(model: Weights, before: Weights, W: Weights) -> Weights:
+    """The model for other weights than those it was made with."""
+    if isinstance(model, LowRank):
+        assert isinstance(W, Scalar)
+        return replace(model, phi=W.rho)
+    # the curvature of f_j is not negative, whatever rounding leaves of it
+    own = W.diagonal()
+    return Diagonal(torch.maximum(model.diagonal() - before.diagonal() + own, own))
+
+
+def fits(model: Weights, problem: LocalProblem, point: Point) -> bool:
+    """Is it of the kind that this problem gets?"""
+    return isinstance(model, LowRank) == (_rank(problem, point) > 0)
+
+
+def stale(model: Weights, point: Point) -> Tensor:
+    """(B,): the blocks that bend far more, or far less, than when their directions were weighed. A diagonal does not
+    say."""
+    if not isinstance(model, LowRank) or not isinstance(point, RowPoint):
+        return torch.zeros_like(point.u[:, 0, 0], dtype=torch.bool)
+    design = point.shard.design
+    w = times(point.shard.row_weight, point.curvature.diagonal().sum(1))
+    now = design.sum_rows(design.squares(w) * w)
+    then = model.M.diagonal(dim1=1, dim2=2).sum(1) + model.d.sum(1)
+    return (now > FAR * then) | (then > FAR * now)
+
+
+def put(model: Weights, index: Tensor, some: Weights) -> Weights:
+    """With the model of some blocks replaced."""
+    if isinstance(model, LowRank) and isinstance(some, LowRank):
+        names = ("U", "M", "d", "S", "phi")
+        return replace(
+            model, **{name: getattr(model, name).index_copy(0, index, getattr(some, name)) for name in names}
+        )
+    return Diagonal(model.diagonal().index_copy(0, index, some.diagonal()))
+
+
+def _rank(problem: LocalProblem, point: Point) -> int:
+    """How many directions; none where curvature is a spike or a step, which says little of the next point, or where W_j
+    is not the same for all features."""
+    shard = problem.shard
+    if not isinstance(problem.W, Scalar) or not isinstance(point, RowPoint) or point.loss.expects:
+        return 0
+    if not shard.design.dense or not shard.blocks:
+        return 0
+    return min(RANK, shard.design.features, shard.design.rows // (ROOM * shard.blocks))
+
+
+def _random(m: int, rank: int, like: Tensor) -> Tensor:
+    """The same for all blocks: where they lie does not matter."""
+    coins = torch.Generator().manual_seed(0)
+    return torch.randn(m, rank, generator=coins, dtype=torch.float64).to(like)
