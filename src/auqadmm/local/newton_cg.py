@@ -78,7 +78,10 @@ class NewtonCG(Accurate):
 
     def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
         if problem.curved:
-            return replace(descend(self, problem, u0, reference, self.max_iter, State()), memory=None)
+            anchor = memory.anchor if isinstance(memory, Nearby) else None
+            found = descend(self, problem, u0, reference, self.max_iter, State(), anchor)
+            anchor = found.memory.anchor
+            return replace(found, memory=None if anchor is None else Nearby(anchor))
         known = memory if isinstance(memory, Memory) else None
         start = u0 if known is None else known.trail.ahead(u0, problem.shard.programs)
         state, anchor = (State(), None) if known is None else (known.state(), known.anchor)
@@ -154,6 +157,13 @@ class Memory:
 
     def state(self) -> State:
         return State(None, self.D, not self.trail.renew and self.D is not None, self.factor, self.spent > PRICE)
+
+
+@dataclass(frozen=True)
+class Nearby:
+    """What a solve leaves to the next where W_j preconditions: u at the last anchor (B, m, C)."""
+
+    anchor: Tensor
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from auqadmm.problem import products
+from auqadmm.problem.single import Single
 
 # Work on copies of the data, such as their squares, goes part by part.
 PARTS = 8
@@ -39,7 +41,8 @@ class Piece(Protocol):
     def adjoint(self, z: Tensor, light: bool = False) -> Tensor: ...
     def adjoint_squared(self, z: Tensor, light: bool = False) -> Tensor: ...
     def forward_squared(self, u: Tensor) -> Tensor: ...
-    def adjoint_squared_in(self, F: Any, z: Tensor) -> Tensor: ...
+    def squares(self, like: Tensor) -> Tensor: ...
+    def adjoint_squared_in(self, F: Any, z: Tensor, light: bool = False) -> Tensor: ...
     def sum_rows(self, x: Tensor) -> Tensor: ...
     def inner(self, P: Tensor, Q: Tensor) -> Tensor: ...
     def block_of_row(self) -> Tensor: ...
@@ -57,26 +60,30 @@ class DensePiece:
         return self.X.shape[0] * self.X.shape[1]
 
     @cached_property
-    def light(self) -> Tensor:
+    def light(self) -> Single:
         """X in single precision."""
-        return self.X.float()
+        return Single.of(self.X, *self.range)
+
+    @cached_property
+    def range(self) -> tuple[Tensor, Tensor]:
+        """The least and the largest number of every column of every block, (b, m) each; X must be on the host."""
+        X = self.X.numpy()  # torch takes three times as long
+        return torch.from_numpy(X.min(1, initial=np.inf)), torch.from_numpy(X.max(1, initial=-np.inf))
 
     def forward(self, u: Tensor, light: bool = False) -> Tensor:  # (b, m, k) -> (b·n, k)
-        z = products.lightly(products.forward, self.light, u) if light else products.forward(self.X, u)
+        z = self.light.forward(u) if light else products.forward(self.X, u)
         return z.reshape(self.rows, u.shape[-1])
 
     def adjoint(self, z: Tensor, light: bool = False) -> Tensor:  # (b·n, k) -> (b, m, k)
         z = self._stack(z)
-        return products.lightly(products.adjoint, self.light, z) if light else products.adjoint(self.X, z)
+        return self.light.adjoint(z) if light else products.adjoint(self.X, z)
 
     def adjoint_squared(self, z: Tensor, light: bool = False) -> Tensor:
-        z, X = self._stack(z), self.light if light else self.X
-        out = z.new_zeros(z.shape[0], X.shape[2], z.shape[2])
+        z = self._stack(z)
+        out = z.new_zeros(z.shape[0], self.X.shape[2], z.shape[2])
         for part in self._parts():
-            squares = X[:, part].square()
             some = z[:, part]
-            found = products.lightly(products.adjoint, squares, some) if light else products.adjoint(squares, some)
-            out = out + found
+            out = out + (self.light.squared(part, some) if light else products.adjoint(self.X[:, part].square(), some))
         return out
 
     def forward_squared(self, u: Tensor) -> Tensor:
@@ -84,7 +91,12 @@ class DensePiece:
         rows = [u.mT @ self.X[:, part].square().mT for part in self._parts()]
         return torch.cat(rows, 2).mT.reshape(self.rows, u.shape[-1])
 
-    def adjoint_squared_in(self, F: Any, z: Tensor) -> Tensor:
+    def squares(self, like: Tensor) -> Tensor:  # (b·n,)
+        return torch.linalg.vector_norm(self.X, dim=2).square().flatten()
+
+    def adjoint_squared_in(self, F: Any, z: Tensor, light: bool = False) -> Tensor:
+        if F is None and light:
+            return self.adjoint_squared(z, light)
         w = self._stack(z).mT
         out = w.new_zeros(*w.shape[:2], self.X.shape[2])
         for part in self._parts():
@@ -146,13 +158,13 @@ class Design:
         parts = [p.forward_squared(self._take(u.unsqueeze(-1), p)) for p in self.pieces]
         return torch.cat(parts)[:, 0]
 
-    def along(self, U: Tensor) -> Tensor:
+    def along(self, U: Tensor, light: bool = False) -> Tensor:
         """`forward` of directions that are asked for again and again, (B, m, r) -> (R, r): kept until others are, if
         they are few. The same numbers as computed anew."""
         held = self.held.get("along")
         if held is not None and held[0] is U:
             return held[1]
-        z = self.forward(U)
+        z = self.forward(U, light)
         self.held.pop("along", None)
         if U.shape[2] * PARTS <= self.features:
             self.held["along"] = (U, z)
@@ -161,8 +173,7 @@ class Design:
     def squares(self, like: Tensor) -> Tensor:
         """|x_i|² of every row, (R,), in the dtype and on the device of `like`, which are those of the data."""
         if "squares" not in self.held:
-            ones = torch.ones(self.blocks, self.features, dtype=like.dtype, device=like.device)
-            self.held["squares"] = self.forward_squared(ones)
+            self.held["squares"] = torch.cat([p.squares(like) for p in self.pieces])
         return self.held["squares"]
 
     def adjoint(self, z: Tensor, light: bool = False) -> Tensor:
@@ -173,10 +184,10 @@ class Design:
         """Σ_i x_i² z_i per block, the square taken entry by entry: (R, …) -> (B, m, …)."""
         return self._collect(z, lambda p, part: p.adjoint_squared(part, light), (self.features,))
 
-    def adjoint_squared_in(self, F: Any, z: Tensor) -> Tensor:
+    def adjoint_squared_in(self, F: Any, z: Tensor, light: bool = False) -> Tensor:
         """Σ_i (F x_i)² z_i per block, F (m, m) a basis or None for the features as they are: (R,) -> (B, m). For
         renewing weights, not for every round."""
-        return self._collect(z, lambda p, part: p.adjoint_squared_in(F, part), (self.features,))
+        return self._collect(z, lambda p, part: p.adjoint_squared_in(F, part, light), (self.features,))
 
     def sum_rows(self, x: Tensor) -> Tensor:
         """Sum over the rows of each block: (R, …) -> (B, …)."""

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.problem.design import DensePiece
-from auqadmm.problem.rows import RowLoss, RowPoint
+from auqadmm.problem.rows import Point, RowLoss, RowPoint
 
 if TYPE_CHECKING:
     from auqadmm.problem.shard import Shard
@@ -54,7 +54,7 @@ def suits(shard: Shard) -> bool:
     size = design.rows * design.features
     if size < SMALL or 4 * size > ROOM * memory():
         return False
-    return all(_keeps(p.X) for p in design.pieces if isinstance(p, DensePiece) and p.rows)
+    return all(_keeps(*p.range) for p in design.pieces if isinstance(p, DensePiece) and p.rows)
 
 
 def memory() -> int:
@@ -66,9 +66,8 @@ def memory() -> int:
     return min(whole, int(told)) if told.isdigit() else whole
 
 
-def _keeps(X: Tensor) -> bool:
-    """Does rounding leave the columns of every block what they are?"""
-    low, high = X.amin(1), X.amax(1)
+def _keeps(low: Tensor, high: Tensor) -> bool:
+    """Does rounding leave columns between these numbers what they are?"""
     size = torch.maximum(low.abs(), high.abs())
     constant, tiny = low == high, (size < LEAST) & (size > 0)
     fine = (constant | (high - low >= SPREAD * size)) & (size < MOST) & ~tiny
@@ -94,6 +93,14 @@ def nearby(shard: Shard, u: Tensor, anchor: Tensor) -> RowPoint:
     assert there is not None
     z = there.z + shard.design.forward(u - there.u, light=True)
     return RowPoint(there.loss, shard, u, z, there)
+
+
+def rough(shard: Shard, u: Tensor) -> Point:
+    """f_j at u for whoever asks for its curvature to a few digits only: logits in single precision where that suits."""
+    if not shard.light:
+        return shard.linearize(u)
+    assert isinstance(shard.loss, RowLoss)
+    return RowPoint(shard.loss, shard, u, shard.design.forward(u, light=True))
 
 
 def change(point: object) -> Tensor | None:
