@@ -220,7 +220,10 @@ def looked(goal: Goal, here: Iterate, alive: Tensor, checked: Tensor) -> Look:
     return Look(active, doubt, met, alive, checked, torch.stack([active.any(), doubt.any(), short.any()]))
 
 
-def searched(problem: LocalProblem, here: Iterate, look: Look, P: Tensor, hvps: Tensor, state: Any) -> Step:
-    """The step along P that a line search finds."""
-    there, moved = search(problem, here, select(look.active, P, P.new_zeros(())), look.active)
+def searched(
+    problem: LocalProblem, here: Iterate, look: Look, P: Tensor, hvps: Tensor, state: Any, XP: Tensor | None = None
+) -> Step:
+    """The step along P that a line search finds. An XP that is known comes with a P that is zero in blocks at rest."""
+    P = select(look.active, P, P.new_zeros(())) if XP is None else P
+    there, moved = search(problem, here, P, look.active, XP)
     return Step(there, moved, hvps, state)

@@ -32,14 +32,16 @@ ARMIJO = 1e-4
 TRIALS = 40
 
 
-def search(problem: LocalProblem, here: Iterate, P: Tensor, active: Tensor) -> tuple[Iterate, Tensor]:
-    """Step along P in the active blocks (P is zero in the others).
+def search(
+    problem: LocalProblem, here: Iterate, P: Tensor, active: Tensor, XP: Tensor | None = None
+) -> tuple[Iterate, Tensor]:
+    """Step along P in the active blocks (P is zero in the others); XP (R, C), if it is known.
 
     Returns the new iterate and the blocks that moved (B,). A block for which no step is better, which for a convex
     F and a descent direction happens at the limit of rounding only, stays where it is.
     """
     run = problem.shard.programs
-    ray, bracket, left = run(_first, problem, here, P, active)
+    ray, bracket, left = run(_first, problem, here, P, active, XP)
     for trial in range(1, TRIALS):
         if not left:
             break
@@ -90,11 +92,14 @@ class Bracket:
     open: Tensor
 
 
-def _first(problem: LocalProblem, here: Iterate, P: Tensor, active: Tensor) -> tuple[Ray, Bracket, Tensor]:
+def _first(
+    problem: LocalProblem, here: Iterate, P: Tensor, active: Tensor, XP: Tensor | None = None
+) -> tuple[Ray, Bracket, Tensor]:
     """The ray, and the trial of the unit step; is any block left?"""
-    a = _descent(here, P)
+    a, point = _descent(here, P), here.point
     linear = dot(here.pull - problem.lam, P)
-    ray = Ray(here.point.line(P), P, a, _noise(here, P), linear, dot(problem.W.apply(P), P))
+    line = RowLine(point, P, XP) if isinstance(point, RowPoint) and XP is not None else point.line(P)
+    ray = Ray(line, P, a, _noise(here, P), linear, dot(problem.W.apply(P), P))
     open_ = active & (a > 0)
     none = torch.full_like(a, torch.inf)
     zero = torch.zeros_like(a)

@@ -35,10 +35,9 @@ from auqadmm.local.base import (
     check_count,
     count,
     dot,
-    norm,
-    over,
     select,
 )
+from auqadmm.local.conjugate import System, Way, advance, descending, no_rows, only_open
 from auqadmm.local.corners import Corners, corners
 from auqadmm.local.corners import suits as suits_corners
 from auqadmm.local.descent import Look, Step, descend, looked, searched
@@ -48,12 +47,14 @@ from auqadmm.local.line_search import unit_step
 from auqadmm.local.secant import averaged
 from auqadmm.local.trail import Trail, trail
 from auqadmm.problem.parts import Part
-from auqadmm.problem.rows import Hessian, Point
+from auqadmm.problem.rows import Point
 
 # conjugate-gradient steps of a GPU before the host looks for the first time, where the last such system tells no better
 FIRST = 4
 # what may be left of a system that is solved at once: a step more costs less than rows that hardly bend
 LOOSE = 0.01
+# the share of the goal to which systems are solved where W_j preconditions
+NEARLY = 0.9
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,12 @@ class NewtonCG(Accurate):
         state = replace(state, last=here.point if here.u.shape[2] == 1 else None, D=D)
         if run.active:
             return self._leap(problem, here, look, goal, system, way, state)
-        while way.open.any():
-            way = _advance(way, system, problem, self.max_cg)
-        return searched(problem, here, look, _descending(here, system, way), way.hvps, state)
+        way = replace(way, XP=no_rows(here.point))
+        while any(left := way.open.tolist()):
+            way = advance(way, system, problem, self.max_cg, only_open(problem, left))
+        if way.XP is not None and (~look.active | (dot(here.grad, way.P) < 0)).all():
+            return searched(problem, here, look, way.P, way.hvps, state, way.XP)
+        return searched(problem, here, look, descending(here, system, way), way.hvps, state)
 
     def begin(self, problem: LocalProblem, here: Iterate, state: State) -> State:
         if not state.build:
@@ -134,7 +138,7 @@ class NewtonCG(Accurate):
         steps = min(run.notes.get(kind, FIRST), self.max_cg)
         short = True
         while short:
-            way = run.repeat(_advance, steps, way, system, problem, self.max_cg)
+            way = run.repeat(advance, steps, way, system, problem, self.max_cg)
             leap = run(_arrive, problem, here, system, way, look.active, look.alive, look.checked, goal)
             needed, short, further, undo, *flags = leap.told.tolist()
             steps = max(2, needed // 4)
@@ -189,31 +193,6 @@ def _remembered(problem: LocalProblem, before: Tensor, found: LocalSolution, kno
     return Memory(state.D, path, state.factor, spent, anchor)
 
 
-@dataclass(frozen=True)
-class System:
-    """(∇²f_j + W_j)P = −∇F_j, what to precondition it with, and the norm of a residual that will do (B,)."""
-
-    hessian: Hessian
-    precondition: Weights | Factored | Corners
-    enough: Tensor
-
-
-@dataclass(frozen=True)
-class Way:
-    """On the way to the solution, from P = 0: every P on it descends.
-
-    r is the residual, p the direction, rz = ⟨r, z⟩ with z the preconditioned residual; `open` (B,) the blocks that
-    go on.
-    """
-
-    P: Tensor
-    r: Tensor
-    p: Tensor
-    rz: Tensor
-    open: Tensor
-    hvps: Tensor
-
-
 def _begin(
     problem: LocalProblem,
     here: Iterate,
@@ -232,12 +211,13 @@ def _begin(
         D = model.hessian_diagonal() if D is None else D
         base = Diagonal(D + problem.W.diagonal())
         precondition = replace(factor, base=base) if isinstance(factor, Factored) else base
-    enough = 0.5 * goal.at(here)
+    # W_j keeps the residual small in the norm that counts: what is computed next is hardly larger
+    enough = (NEARLY if problem.curved else 0.5) * goal.at(here)
     if goal.share is not None or not quadratic:
         enough = torch.maximum(enough, _eta(here) * here.grad_norm)
     zero = torch.zeros_like(here.grad)
     r = select(active, -here.grad, zero)
-    p = precondition.solve(r)
+    p = select(active, precondition.solve(r), zero)  # weights of a block at rest may be no numbers
     hvps = torch.zeros_like(active, dtype=torch.int64)
     return System(model.hessian, precondition, enough), Way(zero, r, p, dot(r, p), active.clone(), hvps), D
 
@@ -245,30 +225,6 @@ def _begin(
 def _eta(here: Iterate) -> Tensor:
     """The share of ‖∇F_j‖ that may be left of a system, (B,)."""
     return (here.grad_norm / here.scale).sqrt().clamp(max=0.1)
-
-
-def _advance(at: Way, system: System, problem: LocalProblem, limit: int) -> Way:
-    """One step of conjugate gradients in the open blocks; it changes nothing in the others."""
-    Hp = problem.hvp(system.hessian, at.p)
-    hvps = at.hvps + at.open
-    curvature = dot(at.p, Hp)
-    # Not positive, or NaN: p is at the level of rounding, or the data overflow. Keep what there is.
-    good = at.open & (curvature > 0) & curvature.isfinite()
-    alpha = over(torch.where(good, at.rz / curvature, 0.0), Hp)
-    r = torch.addcmul(at.r, alpha, Hp, value=-1)  # of a block that is not good, no matter what
-    z = system.precondition.solve(r)
-    rz = dot(r, z)
-    size = rz.clamp(min=0).sqrt() if problem.curved else norm(r)
-    left = good & (size > system.enough) & (hvps < limit)
-    beta = over(torch.where(left, rz / at.rz, 0.0), Hp)
-    p = select(left, torch.addcmul(z, beta, at.p), Hp.new_zeros(()))
-    return Way(torch.addcmul(at.P, alpha, at.p), r, p, rz, left, hvps)
-
-
-def _descending(here: Iterate, system: System, way: Way) -> Tensor:
-    """Rounding may spoil the direction of a system at the edge of singularity; the gradient always descends."""
-    descends = dot(here.grad, way.P) < 0
-    return select(descends, way.P, -system.precondition.solve(here.grad))
 
 
 @dataclass(frozen=True)
@@ -293,7 +249,7 @@ def _arrive(
     checked: Tensor,
     goal: Goal,
 ) -> Leap:
-    P = select(active, _descending(here, system, way), here.u.new_zeros(()))
+    P = select(active, descending(here, system, way), here.u.new_zeros(()))
     there, t, undo, further = unit_step(problem, here, P, active)
     moved = t > 0
     after = looked(goal, there, alive & (moved | ~active), checked)

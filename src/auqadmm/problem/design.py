@@ -30,6 +30,10 @@ PARTS = 8
 PADDING = 0.25
 
 
+# neighbours among the blocks
+Runs = tuple[slice, ...]
+
+
 class Piece(Protocol):
     """Some of the blocks, stored so that one product serves them all."""
 
@@ -70,13 +74,23 @@ class DensePiece:
         X = self.X.numpy()  # torch takes three times as long
         return torch.from_numpy(X.min(1, initial=np.inf)), torch.from_numpy(X.max(1, initial=-np.inf))
 
-    def forward(self, u: Tensor, light: bool = False) -> Tensor:  # (b, m, k) -> (b·n, k)
-        z = self.light.forward(u) if light else products.forward(self.X, u)
-        return z.reshape(self.rows, u.shape[-1])
+    def forward(self, u: Tensor, light: bool = False, only: Runs = ()) -> Tensor:  # (b, m, k) -> (b·n, k)
+        if not only:
+            z = self.light.forward(u) if light else products.forward(self.X, u)
+            return z.reshape(self.rows, u.shape[-1])
+        z = u.new_zeros(*self.X.shape[:2], u.shape[-1])
+        for run in only:
+            z[run] = self.light[run].forward(u[run]) if light else products.forward(self.X[run], u[run])
+        return z.flatten(0, 1)
 
-    def adjoint(self, z: Tensor, light: bool = False) -> Tensor:  # (b·n, k) -> (b, m, k)
+    def adjoint(self, z: Tensor, light: bool = False, only: Runs = ()) -> Tensor:  # (b·n, k) -> (b, m, k)
         z = self._stack(z)
-        return self.light.adjoint(z) if light else products.adjoint(self.X, z)
+        if not only:
+            return self.light.adjoint(z) if light else products.adjoint(self.X, z)
+        u = z.new_zeros(len(z), self.X.shape[2], z.shape[2])
+        for run in only:
+            u[run] = self.light[run].adjoint(z[run]) if light else products.adjoint(self.X[run], z[run])
+        return u
 
     def adjoint_squared(self, z: Tensor, light: bool = False) -> Tensor:
         z = self._stack(z)
@@ -146,9 +160,12 @@ class Design:
     def dense(self) -> bool:
         return all(isinstance(p, DensePiece) for p in self.pieces)
 
-    def forward(self, u: Tensor, light: bool = False) -> Tensor:
-        """(B, m, …) -> (R, …); `light`: to single precision only (`light.py`)."""
+    def forward(self, u: Tensor, light: bool = False, only: Runs = ()) -> Tensor:
+        """(B, m, …) -> (R, …); `light`: to single precision only (`light.py`). `only`: u is zero in all other blocks,
+        and their data are not read if one dense piece holds all."""
         flat = u.flatten(2) if u.ndim > 2 else u.unsqueeze(-1)
+        if only and (piece := self._whole) is not None:
+            return piece.forward(flat, light, only).reshape(piece.rows, *u.shape[2:])
         parts = [p.forward(self._take(flat, p), light) for p in self.pieces]
         z = parts[0] if len(parts) == 1 else torch.cat(parts)
         return z.reshape(z.shape[0], *u.shape[2:])
@@ -176,8 +193,11 @@ class Design:
             self.held["squares"] = torch.cat([p.squares(like) for p in self.pieces])
         return self.held["squares"]
 
-    def adjoint(self, z: Tensor, light: bool = False) -> Tensor:
-        """(R, …) -> (B, m, …), the transpose of `forward`."""
+    def adjoint(self, z: Tensor, light: bool = False, only: Runs = ()) -> Tensor:
+        """(R, …) -> (B, m, …), the transpose of `forward`; `only`: z is zero in the rows of other blocks."""
+        if only and (piece := self._whole) is not None:
+            flat = z.flatten(1) if z.ndim > 1 else z.unsqueeze(-1)
+            return piece.adjoint(flat, light, only).reshape(self.blocks, self.features, *z.shape[1:])
         return self._collect(z, lambda p, part: p.adjoint(part, light), (self.features,))
 
     def adjoint_squared(self, z: Tensor, light: bool = False) -> Tensor:
@@ -214,6 +234,12 @@ class Design:
     def split(self, x: Tensor) -> tuple[Tensor, ...]:
         """Cut a flat array (R, …) into one part per piece."""
         return torch.split(x, [p.rows for p in self.pieces])
+
+    @property
+    def _whole(self) -> DensePiece | None:
+        """The dense piece that holds all blocks, if one does."""
+        piece = self.pieces[0]
+        return piece if len(self.pieces) == 1 and isinstance(piece, DensePiece) else None
 
     def _take(self, u: Tensor, piece: Piece) -> Tensor:
         return u if len(self.pieces) == 1 else u[piece.blocks]
