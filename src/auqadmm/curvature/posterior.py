@@ -223,7 +223,7 @@ def _gram(design: Any, U: Tensor, XU: Tensor, w: Tensor) -> Tensor:
 
 def sound(W: LowRank) -> LowRank:
     """Weights of 1 for a block whose curvature overflows: its local solve will say so, and name the block."""
-    parts = (W.U, W.M, W.d, W.S, W.phi)
+    parts = (W.M, W.d, W.S, W.phi)  # M is made of U
     good = torch.stack([x.isfinite().reshape(len(W.phi), -1).all(1) for x in parts]).all(0)
     if bool(good.all()):
         return W

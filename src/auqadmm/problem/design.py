@@ -94,10 +94,11 @@ class DensePiece:
 
     def adjoint_squared(self, z: Tensor, light: bool = False) -> Tensor:
         z = self._stack(z)
+        if light:
+            return self.light.adjoint_squared(z, self._parts())
         out = z.new_zeros(z.shape[0], self.X.shape[2], z.shape[2])
         for part in self._parts():
-            some = z[:, part]
-            out = out + (self.light.squared(part, some) if light else products.adjoint(self.X[:, part].square(), some))
+            out = out + products.adjoint(self.X[:, part].square(), z[:, part])
         return out
 
     def forward_squared(self, u: Tensor) -> Tensor:

@@ -228,8 +228,9 @@ class RowPoint(Point):
 
     @cached_property
     def hessian(self) -> RowHessian:
-        weighted = self.curvature.weighted(self.shard.row_weight)
-        return RowHessian(self.shard.design, weighted, self.anchor is not None)
+        shard = self.shard
+        weighted = self.curvature if shard.plain else self.curvature.weighted(shard.row_weight)
+        return RowHessian(shard.design, weighted, self.anchor is not None)
 
     def hvp(self, P: Tensor) -> Tensor:
         return self.hessian.hvp(P)
@@ -258,7 +259,7 @@ class RowPoint(Point):
 
     def _weigh(self, x: Tensor) -> Tensor:
         """c_i x_i; a row of weight 0 adds exactly 0, even where its x_i is infinite."""
-        return times(self.shard.row_weight, x)
+        return x if self.shard.plain else times(self.shard.row_weight, x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,5 +280,5 @@ class RowLine(Line):
         """⟨∇f_j, P⟩ at a point of the line, (B,): Σ_i c_i φ'(z_i)·(XP)_i, which leaves X alone."""
         a, shard = point.anchor, point.shard
         change = point.slope if a is None else point.slope - a.slope
-        found = shard.design.sum_rows(times(shard.row_weight, (change * self.XP).sum(1)))
+        found = shard.design.sum_rows(point._weigh((change * self.XP).sum(1)))
         return found if a is None else found + (a.grad * self.P).flatten(1).sum(1)

@@ -8,7 +8,7 @@ Shapes: b blocks of n rows, m features of which q are kept, k columns; u (b, m, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,9 +55,13 @@ class Single:
         """X_jᵀ z_j, (b, m, k)."""
         return self._spread(_scaled(products.adjoint, self.X, z))
 
-    def squared(self, rows: slice, z: Tensor) -> Tensor:
-        """Σ_i x_i² z_i over some rows of each block, z of these rows only: (b, m, k)."""
-        return self._spread(_scaled(products.adjoint, self.X[:, rows].square(), z))
+    def adjoint_squared(self, z: Tensor, parts: Sequence[slice]) -> Tensor:
+        """Σ_i x_i² z_i over the rows of each block, (b, m, k), some of them at a time."""
+
+        def product(X: Tensor, z: Tensor) -> Tensor:
+            return sum(products.adjoint(X[:, part].square(), z[:, part]).double() for part in parts)  # type: ignore[return-value]
+
+        return self._spread(_scaled(product, self.X, z))
 
     def _spread(self, u: Tensor) -> Tensor:
         """Zeros where there is no column."""
@@ -78,4 +82,4 @@ def _scaled(product: Callable[[Tensor, Tensor], Tensor], X: Tensor, u: Tensor) -
     if not u.numel():
         return product(X, u.to(X.dtype)).to(u.dtype)
     size = u.abs().amax((1, 2), keepdim=True).clamp(min=torch.finfo(u.dtype).tiny)
-    return product(X, (u / size).to(X.dtype)).to(u.dtype) * size
+    return product(X, (u / size).to(X.dtype)) * size
