@@ -36,6 +36,7 @@ from auqadmm.curvature.base import draw
 from auqadmm.curvature.basis import cosine_basis
 from auqadmm.curvature.krylov import krylov
 from auqadmm.problem.light import rough
+from auqadmm.problem.rows import RowLoss
 
 # A block's directions are at most this share of its rows: fewer rows than directions would give the rows away.
 SHARE = 0.25
@@ -78,9 +79,10 @@ class Posterior:
         At first of the rows as they are: at v = 0 their curvature is the same for all, or, for a hinge, not yet
         there. With `old` weights of the rows weighted by their curvature at v.
         """
-        point = rough(shard, shard.expand(v))
+        as_they_are = old is None and isinstance(shard.loss, RowLoss)
+        point: Any = None if as_they_are else rough(shard, shard.expand(v))
         rows = torch.tensor([shard.census.rows[j] for j in shard.index], device=shard.device)
-        if has_rows(point):
+        if as_they_are or has_rows(point):
             design = shard.design
             c = shard.row_weight if old is None else self._rows(shard, point, old).trace
             size = shard.shape[1]

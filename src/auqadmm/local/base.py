@@ -62,7 +62,7 @@ class Iterate:
     @property
     def finite(self) -> Tensor:
         """(B,): the blocks whose gradient is made of numbers."""
-        return self.grad_norm.isfinite()
+        return self.grad_norm < torch.inf
 
     def take(self, some: Part) -> Iterate:
         """Of some blocks; the point must be one of a loss of rows."""

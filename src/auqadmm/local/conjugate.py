@@ -79,7 +79,7 @@ def advance(at: Way, system: System, problem: LocalProblem, limit: int, only: Ru
     hvps = at.hvps + at.open
     curvature = dot(at.p, Hp)
     # Not positive, or NaN: p is at the level of rounding, or the data overflow. Keep what there is.
-    good = at.open & (curvature > 0) & curvature.isfinite()
+    good = at.open & (curvature > 0) & (curvature < torch.inf)
     step = torch.where(good, at.rz / curvature, 0.0)
     alpha = over(step, Hp)
     if XP is not None:

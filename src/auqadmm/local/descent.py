@@ -202,11 +202,11 @@ def remaining(problem: LocalProblem, here: Iterate, active: Tensor) -> Part | No
     size = shard.design.rows * shard.design.features
     if size < (LARGE if shard.programs.active else SMALL) or not isinstance(here.point, RowPoint):
         return None
-    held = shard.design.sum_rows(torch.ones_like(shard.row_weight))
-    share = float(held[active].sum() / held.sum())
+    going = [j for j, goes in enumerate(active.tolist()) if goes]
+    share = sum(shard.design.heights[j] for j in going) / shard.design.rows
     if share > STAY:
         return None
-    some = part(shard, active.nonzero()[:, 0].tolist(), copies=share <= COPY)
+    some = part(shard, going, copies=share <= COPY)
     if some is not None:
         vars(some.shard)["programs"] = Programs(torch.device("cpu"))
     return some

@@ -109,7 +109,7 @@ def _first(
 def _further(here: Iterate, ray: Ray, at: Bracket, halve: bool) -> tuple[Bracket, Tensor]:
     """The bracket made narrower (or a longer step), and a trial within."""
     # A trial that overflowed went too far, like one that climbs.
-    finite = at.slope.isfinite() & at.point.value.isfinite()
+    finite = _finite(at.slope, at.point)
     far = ~finite | (at.slope > 0)
     hi, slope_hi = _update(at.open & far, at.t, torch.where(finite, at.slope, torch.inf), at.hi, at.slope_hi)
     lo, slope_lo = _update(at.open & ~far, at.t, at.slope, at.lo, at.slope_lo)
@@ -127,7 +127,7 @@ def _tried(
     # Values carry rounding: a change within it cannot contradict the slopes.
     slack = ULPS * torch.finfo(a.dtype).eps * here.point.value.abs()
     lower = change <= slack - ARMIJO * t * a
-    finite = slope.isfinite() & point.value.isfinite()
+    finite = _finite(slope, point)
     good = (slope >= -SHORT * a) & ((slope <= 0) | ((slope <= PAST * a) & lower))
     open_ = open_ & ~(finite & (good | (a <= ray.noise)))
     return Bracket(t, point, slope, lo, slope_lo, hi, slope_hi, open_), open_.any()
@@ -135,7 +135,7 @@ def _tried(
 
 def _shortest(ray: Ray, at: Bracket) -> Bracket:
     """The lower end, where no trial was good."""
-    finite = at.slope.isfinite() & at.point.value.isfinite()
+    finite = _finite(at.slope, at.point)
     lo, _ = _update(at.open & finite & (at.slope <= 0), at.t, at.slope, at.lo, at.slope_lo)
     t = torch.where(at.open, lo, at.t)
     return replace(at, t=t, point=ray.line.at(t))
@@ -165,6 +165,11 @@ def _next(lo: Tensor, slope_lo: Tensor, hi: Tensor, slope_hi: Tensor, a: Tensor,
 
 def _update(mask: Tensor, t: Tensor, slope: Tensor, old_t: Tensor, old_slope: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(mask, t, old_t), torch.where(mask, slope, old_slope)
+
+
+def _finite(slope: Tensor, point: Point) -> Tensor:
+    """Are slope and value numbers, (B,)?"""
+    return slope.abs() + point.value.abs() < torch.inf
 
 
 def _slope(line: Line, point: Point, P: Tensor) -> Tensor:

@@ -81,7 +81,8 @@ class NewtonCG(Accurate):
         if problem.curved:
             anchor = memory.anchor if isinstance(memory, Nearby) else None
             found = descend(self, problem, u0, reference, self.max_iter, State(), anchor)
-            anchor = found.memory.anchor
+            # not where slopes jump: rows near a corner are better seen from nearby
+            anchor = None if problem.shard.loss.cornered else found.memory.anchor
             return replace(found, memory=None if anchor is None else Nearby(anchor))
         known = memory if isinstance(memory, Memory) else None
         start = u0 if known is None else known.trail.ahead(u0, problem.shard.programs)
@@ -212,7 +213,7 @@ def _begin(
         base = Diagonal(D + problem.W.diagonal())
         precondition = replace(factor, base=base) if isinstance(factor, Factored) else base
     # W_j keeps the residual small in the norm that counts: what is computed next is hardly larger
-    enough = (NEARLY if problem.curved else 0.5) * goal.at(here)
+    enough = (NEARLY if problem.curved and not problem.shard.loss.cornered else 0.5) * goal.at(here)
     if goal.share is not None or not quadratic:
         enough = torch.maximum(enough, _eta(here) * here.grad_norm)
     zero = torch.zeros_like(here.grad)

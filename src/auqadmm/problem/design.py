@@ -228,6 +228,11 @@ class Design:
         return torch.cat(some).sort().values if some else self.pieces[0].blocks[:0]
 
     @cached_property
+    def heights(self) -> list[int]:
+        """Rows of every block, padding included."""
+        return self.block_of_row.bincount(minlength=self.blocks).tolist()
+
+    @cached_property
     def block_of_row(self) -> Tensor:
         """(R,): which of the B blocks each flat row belongs to."""
         return torch.cat([p.block_of_row() for p in self.pieces])

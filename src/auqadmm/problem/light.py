@@ -79,12 +79,18 @@ def anchored(shard: Shard, u: Tensor) -> RowPoint:
     held = shard.design.held.get("anchor")
     if held is not None and held[0] is u:
         return held[1]
-    exact = shard.linearize(u)
-    assert isinstance(exact, RowPoint)
+    assert isinstance(shard.loss, RowLoss)
+    # the first anchor is mostly at zero
+    exact = shard.loss.linearize(shard, u) if u.any() else RowPoint(shard.loss, shard, u, _no_logits(shard))
     here = RowPoint(exact.loss, shard, u, exact.z, exact)
     vars(here).update(grad=exact.grad, slope=exact.slope, _prepared=vars(exact)["_prepared"])  # the same numbers
     shard.design.held["anchor"] = (u, here)
     return here
+
+
+def _no_logits(shard: Shard) -> Tensor:
+    rows, columns = shard.design.rows, shard.shape[2]
+    return torch.zeros(rows, columns, dtype=shard.dtype)
 
 
 def nearby(shard: Shard, u: Tensor, anchor: Tensor) -> RowPoint:
@@ -107,4 +113,4 @@ def change(point: object) -> Tensor | None:
     """‖∇f_j(u) − ∇f_j(u_a)‖, (B,); None for a point without an anchor."""
     if not isinstance(point, RowPoint) or point.anchor is None:
         return None
-    return torch.linalg.vector_norm((point.grad - point.anchor.grad).flatten(1), dim=1)
+    return point.moved

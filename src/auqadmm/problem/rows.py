@@ -208,6 +208,12 @@ class RowPoint(Point):
         return a.grad + self.shard.design.adjoint(self._weigh(self.slope - a.slope), light=True)
 
     @cached_property
+    def moved(self) -> Tensor:
+        """‖∇f_j(u) − ∇f_j(u_a)‖ from the anchor at u_a, (B,)."""
+        assert self.anchor is not None
+        return torch.linalg.vector_norm((self.grad - self.anchor.grad).flatten(1), dim=1)
+
+    @cached_property
     def slope(self) -> Tensor:
         """φ'(z), (R, C), unweighted."""
         return self.loss.row_slope(self._prepared, self.shard.target)
