@@ -50,6 +50,7 @@ REGISTRY = Registry(
         "local.lbfgs.Memory": lbfgs.Memory,
         "local.lbfgs.Curve": curve.Curve,
         "local.newton-cg.Memory": newton_cg.Memory,
+        "local.newton-cg.Nearby": newton_cg.Nearby,
         "local.newton-cg.Factored": factored.Factored,
         "local.Trail": trail.Trail,
         "Pairs": Pairs,

@@ -128,8 +128,8 @@ def test_products_are_counted(solver, loss, monkeypatch):
     A product is one with the Hessian, or a step of L-BFGS, which reads X as often.
     """
     calls = []
-    plain, ray = RowHessian.hvp, RowPoint.line
-    monkeypatch.setattr(RowHessian, "hvp", lambda self, P: calls.append(1) or plain(self, P))
+    plain, ray = RowHessian.both, RowPoint.line
+    monkeypatch.setattr(RowHessian, "both", lambda self, *P: calls.append(1) or plain(self, *P))
     if isinstance(solver, LBFGS):
         monkeypatch.setattr(RowPoint, "line", lambda self, P: calls.append(1) or ray(self, P))
     problem = problem_of(loss, UNEVEN)

@@ -29,9 +29,9 @@ def products(small, monkeypatch):
     for name in ("forward", "adjoint"):
         plain = getattr(Design, name)
 
-        def spied(self, x, light=False, plain=plain):
+        def spied(self, x, light=False, only=(), plain=plain):
             calls["light" if light else "exact"] += 1
-            return plain(self, x, light)
+            return plain(self, x, light, only)
 
         monkeypatch.setattr(Design, name, spied)
     return calls
@@ -139,15 +139,24 @@ def test_few_products_are_exact(products):
     assert products["exact"] < 0.25 * products["light"]
 
 
-@pytest.mark.parametrize("local", ["lbfgs", "newton-cg"])
-def test_a_run_goes_on_to_the_same_bits(local, products, tmp_path):
+@pytest.mark.parametrize(("method", "local"), [("c-admm", "lbfgs"), ("c-admm", "newton-cg"), ("auq-lr", "auto")])
+def test_a_run_goes_on_to_the_same_bits(method, local, products, tmp_path):
     posed = problem(aq.Logistic(), (200, 200))
     options = {"local": local, "abs_tol": 0.0, "rel_tol": 0.0, "stop": "residuals"}
-    whole = aq.solve(posed, "c-admm", max_iter=10, **options)
-    aq.solve(posed, "c-admm", max_iter=5, checkpoint=tmp_path, **options)
-    again = aq.solve(posed, "c-admm", max_iter=10, checkpoint=tmp_path, **options)
+    whole = aq.solve(posed, method, max_iter=10, **options)
+    aq.solve(posed, method, max_iter=5, checkpoint=tmp_path, **options)
+    again = aq.solve(posed, method, max_iter=10, checkpoint=tmp_path, **options)
     assert products["light"] > 0
     assert torch.equal(again.v, whole.v)
+
+
+def test_anchors_outlive_a_round(products):
+    """Weights and their directions are made of light products, and so are most rounds."""
+    posed = problem(aq.Logistic(), (300, 300))
+    options = {"abs_tol": 0.0, "rel_tol": 0.0, "stop": "residuals", "evaluate_every": 0}
+    found = aq.solve(posed, "auq-lr", max_iter=8, **options)
+    assert products["exact"] <= 2 * 4 + 4  # four anchors, and the certificate
+    assert found.n_iter == 8
 
 
 # ------------------------------------------------------------------ where it is not used

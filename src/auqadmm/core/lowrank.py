@@ -80,6 +80,10 @@ class LowRank:
 
     # ------------------------------------------------------------------ the protocol of core/weights.py
     def apply(self, x: Tensor) -> Tensor:
+        if self.S.shape[-1] == 1 and self.F is None and not x.is_cuda:
+            E, G = self._simple
+            rows = x.reshape(len(E), E.shape[2], -1).mT
+            return torch.baddbmm(rows * E, rows @ G.mT, G).mT.reshape(x.shape)
         y = self._inside(x)
         Ay = self._model(y.flatten(2)).reshape(y.shape)
         return (_columns(Ay, self.S) + self.phi[:, None, None, None] * y).reshape(x.shape)
@@ -118,7 +122,8 @@ class LowRank:
 
     def rest(self) -> None:
         """Others take over: forget what `solve` needs, which can be computed again."""
-        vars(self).pop("_inverse", None)
+        for name in ("_inverse", "_simple", "_half"):
+            vars(self).pop(name, None)
 
     def take(self, index: Any) -> LowRank:
         """The weights of some blocks: a slice, a mask or positions."""
@@ -126,6 +131,8 @@ class LowRank:
         some = replace(self, **parts)
         if "_inverse" in vars(self):  # known already
             vars(some)["_inverse"] = self._inverse.take(index)
+        if "_simple" in vars(self):
+            vars(some)["_simple"] = tuple(x[index] for x in self._simple)
         return some
 
     def double(self) -> LowRank:
@@ -152,6 +159,16 @@ class LowRank:
         return low + self.F.mT @ (self.d[:, :, None] * (self.F @ x))
 
     @cached_property
+    def _simple(self) -> tuple[Tensor, Tensor]:
+        """One column, F the identity: W_j = diag(E_j) + G_jᵀG_j with E (B, 1, m) and G (B, r, m), read once."""
+        E = self.d[:, None] * self.S + self.phi[:, None, None]
+        return E, (self.S.sqrt() * self._half).mT.contiguous()
+
+    @cached_property
+    def _half(self) -> Tensor:
+        return half(self)
+
+    @cached_property
     def _inverse(self) -> _Inverse:
         return _Inverse.of(self.double())
 
@@ -160,7 +177,7 @@ class LowRank:
 class _Inverse:
     """W_j⁻¹ in float64. Q (B, C, C), sigma (B, C), D (B, m, C), G (B, m, r), T = L⁻¹ (B, C, r, r) with
     LLᵀ = I + σ_c Gᵀ D_c⁻¹ G: two products are faster than two triangular solves, on a GPU by far. One column needs
-    Z = √σ D⁻¹ G Tᵀ (B, m, r) only: W_j⁻¹ = D⁻¹ − Z Zᵀ."""
+    Z = √σ T Gᵀ D⁻¹ (B, r, m) only: W_j⁻¹ = D⁻¹ − Zᵀ Z."""
 
     F: Basis
     Q: Tensor
@@ -171,12 +188,12 @@ class _Inverse:
 
     @cached_property
     def Z(self) -> Tensor | None:
-        return self.sigma[:, :, None].sqrt() * (self.G / self.D) @ self.T[:, 0].mT if self.D.shape[2] == 1 else None
+        return self.T[:, 0] @ (self.sigma[:, :, None].sqrt() * self.G / self.D).mT if self.D.shape[2] == 1 else None
 
     @classmethod
     def of(cls, W: LowRank) -> _Inverse:
         sigma, Q = spectrum(W.S)
-        G = half(W)
+        G = W._half
         G = G if W.F is None else W.F @ G
         D = W.d[:, :, None] * sigma[:, None, :] + W.phi[:, None, None]
         # d = 0 with a floor φ below the rounding of the rest: lift it to that rounding, a change of W that apply()
@@ -198,7 +215,7 @@ class _Inverse:
         if self.Z is not None:
             y = y if F is None else (F @ y.flatten(2)).reshape(y.shape)
             rows = y.flatten(2).mT
-            y = (rows / self.D.mT - rows @ self.Z @ self.Z.mT).mT.reshape(y.shape)
+            y = torch.baddbmm(rows / self.D.mT, rows @ self.Z.mT, self.Z, alpha=-1).mT.reshape(y.shape)
             return y if F is None else (F.mT @ y.flatten(2)).reshape(y.shape)
         # columns last, k before them: then no product needs a copy; and no more of that size at a time than needed
         y, D = y.transpose(2, 3).flatten(2), self.D[:, :, None, :]

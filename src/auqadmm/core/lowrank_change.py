@@ -24,20 +24,24 @@ if TYPE_CHECKING:
 
 def change(new: LowRank, old: LowRank) -> Tensor:
     """‖W − W_old‖_F / ‖W_old‖_F, (B,); both in float64."""
-    held = _inner(old, old)
     if _same(new.U, old.U) and _same(new.F, old.F):
         step = replace(new, M=new.M - old.M, d=new.d - old.d)
-        moved, cross, trace = _inner(step, step), _inner(step, old), _trace(step)
+        overlap, there, back = old.U.mT @ old.U, _along(step.U, step.M, old.F), _along(old.U, old.M, old.F)
+        moved, cross, held = (
+            _low(a, b, overlap) + (x * b.d + y * a.d + a.d * b.d).sum(1)
+            for a, b, x, y in ((step, step, there, there), (step, old, there, back), (old, old, back, back))
+        )
+        trace, total = ((x + a.d).sum(1) for a, x in ((step, there), (old, back)))
     else:
-        both = _inner(new, old)
+        held, both, total = _inner(old, old), _inner(new, old), _trace(old)
         cross = both - held
         moved = _inner(new, new) - both - cross
-        trace = _trace(new) - _trace(old)
+        trace = _trace(new) - total
     dS, dphi = new.S - old.S, new.phi - old.phi
     n = old.d.shape[1] * old.S.shape[-1]
     square = moved * _dot(new.S, new.S) + 2 * cross * _dot(new.S, dS) + held * _dot(dS, dS)
-    square = square + 2 * dphi * (trace * _tr(new.S) + _trace(old) * _tr(dS)) + n * dphi.square()
-    size = held * _dot(old.S, old.S) + 2 * old.phi * _trace(old) * _tr(old.S) + n * old.phi.square()
+    square = square + 2 * dphi * (trace * _tr(new.S) + total * _tr(dS)) + n * dphi.square()
+    size = held * _dot(old.S, old.S) + 2 * old.phi * total * _tr(old.S) + n * old.phi.square()
     return (square.clamp(min=0) / size).sqrt()  # φ > 0, so W_old is not zero
 
 
@@ -56,11 +60,15 @@ def _trace(W: LowRank) -> Tensor:
 
 def _inner(a: LowRank, b: LowRank) -> Tensor:
     """⟨A_j, A'_j⟩, (B,)."""
-    overlap = a.U.mT @ b.U
-    low = _dot(a.M @ overlap, overlap @ b.M)
+    low = _low(a, b, a.U.mT @ b.U)
     there = (_along(a.U, a.M, b.F) * b.d).sum(1)
     back = there if a is b else (_along(b.U, b.M, a.F) * a.d).sum(1)
     return low + there + back + _diagonals(a, b)
+
+
+def _low(a: LowRank, b: LowRank, overlap: Tensor) -> Tensor:
+    """⟨U_j M_j U_jᵀ, U'_j M'_j U'_jᵀ⟩ with the overlap U_jᵀU'_j, (B,)."""
+    return _dot(a.M @ overlap, overlap @ b.M)
 
 
 def _along(U: Tensor, M: Tensor, F: Basis) -> Tensor:

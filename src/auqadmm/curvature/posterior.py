@@ -35,6 +35,8 @@ from auqadmm.core.weights import sum_blocks
 from auqadmm.curvature.base import draw
 from auqadmm.curvature.basis import cosine_basis
 from auqadmm.curvature.krylov import krylov
+from auqadmm.problem.light import rough
+from auqadmm.problem.rows import RowLoss
 
 # A block's directions are at most this share of its rows: fewer rows than directions would give the rows away.
 SHARE = 0.25
@@ -77,16 +79,17 @@ class Posterior:
         At first of the rows as they are: at v = 0 their curvature is the same for all, or, for a hinge, not yet
         there. With `old` weights of the rows weighted by their curvature at v.
         """
-        point = shard.linearize(shard.expand(v))
+        as_they_are = old is None and isinstance(shard.loss, RowLoss)
+        point: Any = None if as_they_are else rough(shard, shard.expand(v))
         rows = torch.tensor([shard.census.rows[j] for j in shard.index], device=shard.device)
-        if has_rows(point):
+        if as_they_are or has_rows(point):
             design = shard.design
             c = shard.row_weight if old is None else self._rows(shard, point, old).trace
             size = shard.shape[1]
             total = self._total(shard, c)
 
             def apply(Q: Tensor) -> Tensor:
-                return design.adjoint(c[:, None] * design.forward(Q))
+                return design.adjoint(c[:, None] * design.forward(Q, shard.light), shard.light)
         else:
             B, m, C = shard.shape
             size = m * C
@@ -138,7 +141,7 @@ class Posterior:
     def weights(self, shard: Any, v: Tensor, U: Tensor, old: LowRank | None, typical: float) -> LowRank:
         """W_j at v. `old` weights smooth the curvature by the uncertainty they express; `typical` is the mean
         diagonal over all blocks, the floor of a block that has no rows of its own."""
-        point = shard.linearize(shard.expand(v))
+        point = rough(shard, shard.expand(v))
         model = self._rows(shard, point, old)
         if model is None:
             return self._joint(shard, point, U, typical)
@@ -175,9 +178,9 @@ class Posterior:
     def _parts(self, shard: Any, U: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Kronecker | None]:
         """M_j and d_j of A_j = Σ w_i x_ix_iᵀ, w (R,), and the basis of d_j."""
         design, F = shard.design, self.basis(U)
-        M = _gram(design, U, design.along(U), w)
+        M = _gram(design, U, design.along(U, shard.light), w)
         turned = U if F is None else F @ U
-        total = design.adjoint_squared_in(F, w)
+        total = design.adjoint_squared_in(F, w, shard.light)
         d = (total - ((turned @ M) * turned).sum(-1)).clamp(min=0)
         return 0.5 * (M + M.mT), d, F
 
@@ -222,7 +225,7 @@ def _gram(design: Any, U: Tensor, XU: Tensor, w: Tensor) -> Tensor:
 
 def sound(W: LowRank) -> LowRank:
     """Weights of 1 for a block whose curvature overflows: its local solve will say so, and name the block."""
-    parts = (W.U, W.M, W.d, W.S, W.phi)
+    parts = (W.M, W.d, W.S, W.phi)  # M is made of U
     good = torch.stack([x.isfinite().reshape(len(W.phi), -1).all(1) for x in parts]).all(0)
     if bool(good.all()):
         return W

@@ -62,7 +62,7 @@ class Iterate:
     @property
     def finite(self) -> Tensor:
         """(B,): the blocks whose gradient is made of numbers."""
-        return self.grad_norm.isfinite()
+        return self.grad_norm < torch.inf
 
     def take(self, some: Part) -> Iterate:
         """Of some blocks; the point must be one of a loss of rows."""
@@ -123,13 +123,14 @@ class LocalProblem:
         """The same where f_j is known already."""
         pull = self.W.apply(point.u - self.v)
         grad = point.grad + pull - self.lam
-        f, w, lam, F = (norm(x) for x in (point.grad, pull, self.lam, grad))
-        plain = scale = f + w + lam
         if self.curved:
             terms = torch.stack([point.grad, pull, self.lam.expand_as(grad), grad], -1)
+            plain = torch.linalg.vector_norm(terms, dim=(1, 2))[:, :3].sum(1)
             f, w, lam, F = (terms * self.W.solve(terms)).sum((1, 2)).clamp(min=0).sqrt().unbind(-1)
-            scale = f + w + lam
-        return Iterate(point.u, point, pull, grad, F, w, scale, plain)
+            return Iterate(point.u, point, pull, grad, F, w, f + w + lam, plain)
+        f, w, lam, F = (norm(x) for x in (point.grad, pull, self.lam, grad))
+        scale = f + w + lam
+        return Iterate(point.u, point, pull, grad, F, w, scale, scale)
 
 
 @dataclass(frozen=True)

@@ -202,11 +202,11 @@ def remaining(problem: LocalProblem, here: Iterate, active: Tensor) -> Part | No
     size = shard.design.rows * shard.design.features
     if size < (LARGE if shard.programs.active else SMALL) or not isinstance(here.point, RowPoint):
         return None
-    held = shard.design.sum_rows(torch.ones_like(shard.row_weight))
-    share = float(held[active].sum() / held.sum())
+    going = [j for j, goes in enumerate(active.tolist()) if goes]
+    share = sum(shard.design.heights[j] for j in going) / shard.design.rows
     if share > STAY:
         return None
-    some = part(shard, active.nonzero()[:, 0].tolist(), copies=share <= COPY)
+    some = part(shard, going, copies=share <= COPY)
     if some is not None:
         vars(some.shard)["programs"] = Programs(torch.device("cpu"))
     return some
@@ -220,7 +220,10 @@ def looked(goal: Goal, here: Iterate, alive: Tensor, checked: Tensor) -> Look:
     return Look(active, doubt, met, alive, checked, torch.stack([active.any(), doubt.any(), short.any()]))
 
 
-def searched(problem: LocalProblem, here: Iterate, look: Look, P: Tensor, hvps: Tensor, state: Any) -> Step:
-    """The step along P that a line search finds."""
-    there, moved = search(problem, here, select(look.active, P, P.new_zeros(())), look.active)
+def searched(
+    problem: LocalProblem, here: Iterate, look: Look, P: Tensor, hvps: Tensor, state: Any, XP: Tensor | None = None
+) -> Step:
+    """The step along P that a line search finds. An XP that is known comes with a P that is zero in blocks at rest."""
+    P = select(look.active, P, P.new_zeros(())) if XP is None else P
+    there, moved = search(problem, here, P, look.active, XP)
     return Step(there, moved, hvps, state)

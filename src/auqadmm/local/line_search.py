@@ -32,14 +32,16 @@ ARMIJO = 1e-4
 TRIALS = 40
 
 
-def search(problem: LocalProblem, here: Iterate, P: Tensor, active: Tensor) -> tuple[Iterate, Tensor]:
-    """Step along P in the active blocks (P is zero in the others).
+def search(
+    problem: LocalProblem, here: Iterate, P: Tensor, active: Tensor, XP: Tensor | None = None
+) -> tuple[Iterate, Tensor]:
+    """Step along P in the active blocks (P is zero in the others); XP (R, C), if it is known.
 
     Returns the new iterate and the blocks that moved (B,). A block for which no step is better, which for a convex
     F and a descent direction happens at the limit of rounding only, stays where it is.
     """
     run = problem.shard.programs
-    ray, bracket, left = run(_first, problem, here, P, active)
+    ray, bracket, left = run(_first, problem, here, P, active, XP)
     for trial in range(1, TRIALS):
         if not left:
             break
@@ -90,11 +92,14 @@ class Bracket:
     open: Tensor
 
 
-def _first(problem: LocalProblem, here: Iterate, P: Tensor, active: Tensor) -> tuple[Ray, Bracket, Tensor]:
+def _first(
+    problem: LocalProblem, here: Iterate, P: Tensor, active: Tensor, XP: Tensor | None = None
+) -> tuple[Ray, Bracket, Tensor]:
     """The ray, and the trial of the unit step; is any block left?"""
-    a = _descent(here, P)
+    a, point = _descent(here, P), here.point
     linear = dot(here.pull - problem.lam, P)
-    ray = Ray(here.point.line(P), P, a, _noise(here, P), linear, dot(problem.W.apply(P), P))
+    line = RowLine(point, P, XP) if isinstance(point, RowPoint) and XP is not None else point.line(P)
+    ray = Ray(line, P, a, _noise(here, P), linear, dot(problem.W.apply(P), P))
     open_ = active & (a > 0)
     none = torch.full_like(a, torch.inf)
     zero = torch.zeros_like(a)
@@ -104,7 +109,7 @@ def _first(problem: LocalProblem, here: Iterate, P: Tensor, active: Tensor) -> t
 def _further(here: Iterate, ray: Ray, at: Bracket, halve: bool) -> tuple[Bracket, Tensor]:
     """The bracket made narrower (or a longer step), and a trial within."""
     # A trial that overflowed went too far, like one that climbs.
-    finite = at.slope.isfinite() & at.point.value.isfinite()
+    finite = _finite(at.slope, at.point)
     far = ~finite | (at.slope > 0)
     hi, slope_hi = _update(at.open & far, at.t, torch.where(finite, at.slope, torch.inf), at.hi, at.slope_hi)
     lo, slope_lo = _update(at.open & ~far, at.t, at.slope, at.lo, at.slope_lo)
@@ -122,7 +127,7 @@ def _tried(
     # Values carry rounding: a change within it cannot contradict the slopes.
     slack = ULPS * torch.finfo(a.dtype).eps * here.point.value.abs()
     lower = change <= slack - ARMIJO * t * a
-    finite = slope.isfinite() & point.value.isfinite()
+    finite = _finite(slope, point)
     good = (slope >= -SHORT * a) & ((slope <= 0) | ((slope <= PAST * a) & lower))
     open_ = open_ & ~(finite & (good | (a <= ray.noise)))
     return Bracket(t, point, slope, lo, slope_lo, hi, slope_hi, open_), open_.any()
@@ -130,7 +135,7 @@ def _tried(
 
 def _shortest(ray: Ray, at: Bracket) -> Bracket:
     """The lower end, where no trial was good."""
-    finite = at.slope.isfinite() & at.point.value.isfinite()
+    finite = _finite(at.slope, at.point)
     lo, _ = _update(at.open & finite & (at.slope <= 0), at.t, at.slope, at.lo, at.slope_lo)
     t = torch.where(at.open, lo, at.t)
     return replace(at, t=t, point=ray.line.at(t))
@@ -160,6 +165,11 @@ def _next(lo: Tensor, slope_lo: Tensor, hi: Tensor, slope_hi: Tensor, a: Tensor,
 
 def _update(mask: Tensor, t: Tensor, slope: Tensor, old_t: Tensor, old_slope: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(mask, t, old_t), torch.where(mask, slope, old_slope)
+
+
+def _finite(slope: Tensor, point: Point) -> Tensor:
+    """Are slope and value numbers, (B,)?"""
+    return slope.abs() + point.value.abs() < torch.inf
 
 
 def _slope(line: Line, point: Point, P: Tensor) -> Tensor:

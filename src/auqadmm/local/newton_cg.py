@@ -35,10 +35,9 @@ from auqadmm.local.base import (
     check_count,
     count,
     dot,
-    norm,
-    over,
     select,
 )
+from auqadmm.local.conjugate import System, Way, advance, descending, no_rows, only_open
 from auqadmm.local.corners import Corners, bending, corners, with_others
 from auqadmm.local.corners import suits as suits_corners
 from auqadmm.local.descent import Look, Step, descend, looked, searched
@@ -49,7 +48,7 @@ from auqadmm.local.over_corners import direction
 from auqadmm.local.secant import averaged, moved
 from auqadmm.local.trail import Trail, trail
 from auqadmm.problem.parts import Part
-from auqadmm.problem.rows import Hessian, Point
+from auqadmm.problem.rows import Point
 
 # conjugate-gradient steps of a GPU before the host looks for the first time, where the last such system tells no better
 FIRST = 4
@@ -57,6 +56,8 @@ FIRST = 4
 LOOSE = 0.01
 # steps of a solve over corners of which more bend than fit; then conjugate gradients
 LEAPS = 12
+# the share of the goal to which systems are solved where W_j preconditions
+NEARLY = 0.9
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,11 @@ class NewtonCG(Accurate):
 
     def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
         if problem.curved:
-            return replace(descend(self, problem, u0, reference, self.max_iter, State()), memory=None)
+            anchor = memory.anchor if isinstance(memory, Nearby) else None
+            found = descend(self, problem, u0, reference, self.max_iter, State(), anchor)
+            # not where slopes jump: rows near a corner are better seen from nearby
+            anchor = None if problem.shard.loss.cornered else found.memory.anchor
+            return replace(found, memory=None if anchor is None else Nearby(anchor))
         known = memory if isinstance(memory, Memory) else None
         start = u0 if known is None else known.trail.ahead(u0, problem.shard.programs)
         state, anchor = (State(), None) if known is None else (known.state(), known.anchor)
@@ -92,28 +97,25 @@ class NewtonCG(Accurate):
         """One Newton step of the active blocks."""
         run = problem.shard.programs
         factor: Factored | Corners | None = state.factor
-        if suits_corners(problem):
-            width = state.width
-            assert width is not None
-            model = averaged(here.point, None, width)
-            near = bending(problem, model.hessian, _eta(here).clamp(min=LOOSE), look.active)
-            if not near.enough and not problem.curved and not state.keep:
-                state = replace(state, D=model.hessian_diagonal(), keep=True)
-            wider = with_others(problem, state.D, near)
-            if near.enough or (look.round < LEAPS and not problem.curved):
-                P = direction(wider, here, near, width, 0.5 * goal.at(here) / here.grad_norm)
-                hvps = count(here) + look.active  # a step reads X twice
-                return _measured(here, searched(problem, here, look, P, hvps, replace(state, last=here.point)))
-            factor = corners(wider, near) or factor
+        hinge = suits_corners(problem)
+        if hinge:
+            over, state, rows = _over_corners(problem, here, look, goal, state)
+            if over is not None:
+                return over
+            factor = rows or factor
         D = state.D if state.keep else None
         system, way, D = run(_begin, problem, here, state.last, D, factor, look.active, goal)
         state = replace(state, last=here.point if here.u.shape[2] == 1 else None, D=D)
         if run.active:
             return self._leap(problem, here, look, goal, system, way, state)
-        while way.open.any():
-            way = _advance(way, system, problem, self.max_cg)
-        step = searched(problem, here, look, _descending(here, system, way), way.hvps, state)
-        return _measured(here, step) if suits_corners(problem) else step
+        way = replace(way, XP=no_rows(here.point))
+        while any(left := way.open.tolist()):
+            way = advance(way, system, problem, self.max_cg, only_open(problem, left))
+        P, XP = way.P, way.XP
+        if XP is None or not (~look.active | (dot(here.grad, P) < 0)).all():
+            P, XP = descending(here, system, way), None
+        step = searched(problem, here, look, P, way.hvps, state, XP)
+        return _measured(here, step) if hinge else step
 
     def begin(self, problem: LocalProblem, here: Iterate, state: State) -> State:
         if suits_corners(problem):
@@ -147,7 +149,7 @@ class NewtonCG(Accurate):
         steps = min(run.notes.get(kind, FIRST), self.max_cg)
         short = True
         while short:
-            way = run.repeat(_advance, steps, way, system, problem, self.max_cg)
+            way = run.repeat(advance, steps, way, system, problem, self.max_cg)
             leap = run(_arrive, problem, here, system, way, look.active, look.alive, look.checked, goal)
             needed, short, further, undo, *flags = leap.told.tolist()
             steps = max(2, needed // 4)
@@ -176,6 +178,13 @@ class Memory:
 
 
 @dataclass(frozen=True)
+class Nearby:
+    """What a solve leaves to the next where W_j preconditions: u at the last anchor (B, m, C)."""
+
+    anchor: Tensor
+
+
+@dataclass(frozen=True)
 class State:
     """The last point, where `averaged` will look back to it; the diagonal D of ∇²f_j last preconditioned with, and
     whether to `keep` it; the factor in its place, whether to `build` a new one, and whether it was `built`. Of a hinge
@@ -189,6 +198,24 @@ class State:
     built: bool = False
     width: Tensor | None = None
     went: Tensor | None = None
+
+
+def _over_corners(
+    problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: State
+) -> tuple[Step | None, State, Corners | None]:
+    """A step of a hinge over its corners; where too many bend, what to precondition conjugate gradients with."""
+    width = state.width
+    assert width is not None
+    model = averaged(here.point, None, width)
+    near = bending(problem, model.hessian, _eta(here).clamp(min=LOOSE), look.active)
+    if not near.enough and not problem.curved and not state.keep:
+        state = replace(state, D=model.hessian_diagonal(), keep=True)
+    wider = with_others(problem, state.D, near)
+    if not near.enough and (problem.curved or look.round >= LEAPS):
+        return None, state, corners(wider, near)
+    P = direction(wider, here, near, width, 0.5 * goal.at(here) / here.grad_norm)
+    hvps = count(here) + look.active  # a step reads X twice
+    return _measured(here, searched(problem, here, look, P, hvps, replace(state, last=here.point))), state, None
 
 
 def _measured(here: Iterate, step: Step) -> Step:
@@ -205,31 +232,6 @@ def _remembered(problem: LocalProblem, before: Tensor, found: LocalSolution, kno
     hard = int(found.hvps[problem.shard.design.tall].max())
     spent = max(0, hard - EASY) + (0 if known is None or state.built else known.spent)
     return Memory(state.D, path, state.factor, spent, anchor, state.went)
-
-
-@dataclass(frozen=True)
-class System:
-    """(∇²f_j + W_j)P = −∇F_j, what to precondition it with, and the norm of a residual that will do (B,)."""
-
-    hessian: Hessian
-    precondition: Weights | Factored | Corners
-    enough: Tensor
-
-
-@dataclass(frozen=True)
-class Way:
-    """On the way to the solution, from P = 0: every P on it descends.
-
-    r is the residual, p the direction, rz = ⟨r, z⟩ with z the preconditioned residual; `open` (B,) the blocks that
-    go on.
-    """
-
-    P: Tensor
-    r: Tensor
-    p: Tensor
-    rz: Tensor
-    open: Tensor
-    hvps: Tensor
 
 
 def _begin(
@@ -250,12 +252,13 @@ def _begin(
         D = model.hessian_diagonal() if D is None else D
         base = Diagonal(D + problem.W.diagonal())
         precondition = replace(factor, base=base) if isinstance(factor, Factored) else base
-    enough = 0.5 * goal.at(here)
+    # W_j keeps the residual small in the norm that counts: what is computed next is hardly larger
+    enough = (NEARLY if problem.curved and not problem.shard.loss.cornered else 0.5) * goal.at(here)
     if goal.share is not None or not quadratic:
         enough = torch.maximum(enough, _eta(here) * here.grad_norm)
     zero = torch.zeros_like(here.grad)
     r = select(active, -here.grad, zero)
-    p = precondition.solve(r)
+    p = select(active, precondition.solve(r), zero)  # weights of a block at rest may be no numbers
     hvps = torch.zeros_like(active, dtype=torch.int64)
     return System(model.hessian, precondition, enough), Way(zero, r, p, dot(r, p), active.clone(), hvps), D
 
@@ -263,30 +266,6 @@ def _begin(
 def _eta(here: Iterate) -> Tensor:
     """The share of ‖∇F_j‖ that may be left of a system, (B,)."""
     return (here.grad_norm / here.scale).sqrt().clamp(max=0.1)
-
-
-def _advance(at: Way, system: System, problem: LocalProblem, limit: int) -> Way:
-    """One step of conjugate gradients in the open blocks; it changes nothing in the others."""
-    Hp = problem.hvp(system.hessian, at.p)
-    hvps = at.hvps + at.open
-    curvature = dot(at.p, Hp)
-    # Not positive, or NaN: p is at the level of rounding, or the data overflow. Keep what there is.
-    good = at.open & (curvature > 0) & curvature.isfinite()
-    alpha = over(torch.where(good, at.rz / curvature, 0.0), Hp)
-    r = torch.addcmul(at.r, alpha, Hp, value=-1)  # of a block that is not good, no matter what
-    z = system.precondition.solve(r)
-    rz = dot(r, z)
-    size = rz.clamp(min=0).sqrt() if problem.curved else norm(r)
-    left = good & (size > system.enough) & (hvps < limit)
-    beta = over(torch.where(left, rz / at.rz, 0.0), Hp)
-    p = select(left, torch.addcmul(z, beta, at.p), Hp.new_zeros(()))
-    return Way(torch.addcmul(at.P, alpha, at.p), r, p, rz, left, hvps)
-
-
-def _descending(here: Iterate, system: System, way: Way) -> Tensor:
-    """Rounding may spoil the direction of a system at the edge of singularity; the gradient always descends."""
-    descends = dot(here.grad, way.P) < 0
-    return select(descends, way.P, -system.precondition.solve(here.grad))
 
 
 @dataclass(frozen=True)
@@ -311,7 +290,7 @@ def _arrive(
     checked: Tensor,
     goal: Goal,
 ) -> Leap:
-    P = select(active, _descending(here, system, way), here.u.new_zeros(()))
+    P = select(active, descending(here, system, way), here.u.new_zeros(()))
     there, t, undo, further = unit_step(problem, here, P, active)
     moved = t > 0
     after = looked(goal, there, alive & (moved | ~active), checked)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from auqadmm.problem.design import Design
+    from auqadmm.problem.design import Design, Runs
 
 
 class Curvature(Protocol):
@@ -89,7 +89,12 @@ class RowHessian:
     light: bool = False
 
     def hvp(self, P: Tensor) -> Tensor:
-        return self.design.adjoint(self.curvature.apply(self.design.forward(P, self.light)), self.light)
+        return self.both(P)[1]
+
+    def both(self, P: Tensor, only: Runs = ()) -> tuple[Tensor, Tensor]:
+        """XP (R, C) and ∇²f_j[P]; `only`: P is zero in other blocks (`Design.forward`)."""
+        XP = self.design.forward(P, self.light, only)
+        return XP, self.design.adjoint(self.curvature.apply(XP), self.light, only)
 
     def diagonal(self) -> Tensor:
         return self.design.adjoint_squared(self.curvature.diagonal(), self.light)

@@ -17,15 +17,21 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from auqadmm.problem import products
+from auqadmm.problem.single import Single
 
 # Work on copies of the data, such as their squares, goes part by part.
 PARTS = 8
 # A block joins a piece when padding it to the piece's height adds at most this share of rows.
 PADDING = 0.25
+
+
+# neighbours among the blocks
+Runs = tuple[slice, ...]
 
 
 class Piece(Protocol):
@@ -39,7 +45,8 @@ class Piece(Protocol):
     def adjoint(self, z: Tensor, light: bool = False) -> Tensor: ...
     def adjoint_squared(self, z: Tensor, light: bool = False) -> Tensor: ...
     def forward_squared(self, u: Tensor) -> Tensor: ...
-    def adjoint_squared_in(self, F: Any, z: Tensor) -> Tensor: ...
+    def squares(self, like: Tensor) -> Tensor: ...
+    def adjoint_squared_in(self, F: Any, z: Tensor, light: bool = False) -> Tensor: ...
     def sum_rows(self, x: Tensor) -> Tensor: ...
     def inner(self, P: Tensor, Q: Tensor) -> Tensor: ...
     def block_of_row(self) -> Tensor: ...
@@ -57,26 +64,41 @@ class DensePiece:
         return self.X.shape[0] * self.X.shape[1]
 
     @cached_property
-    def light(self) -> Tensor:
+    def light(self) -> Single:
         """X in single precision."""
-        return self.X.float()
+        return Single.of(self.X, *self.range)
 
-    def forward(self, u: Tensor, light: bool = False) -> Tensor:  # (b, m, k) -> (b·n, k)
-        z = products.lightly(products.forward, self.light, u) if light else products.forward(self.X, u)
-        return z.reshape(self.rows, u.shape[-1])
+    @cached_property
+    def range(self) -> tuple[Tensor, Tensor]:
+        """The least and the largest number of every column of every block, (b, m) each; X must be on the host."""
+        X = self.X.numpy()  # torch takes three times as long
+        return torch.from_numpy(X.min(1, initial=np.inf)), torch.from_numpy(X.max(1, initial=-np.inf))
 
-    def adjoint(self, z: Tensor, light: bool = False) -> Tensor:  # (b·n, k) -> (b, m, k)
+    def forward(self, u: Tensor, light: bool = False, only: Runs = ()) -> Tensor:  # (b, m, k) -> (b·n, k)
+        if not only:
+            z = self.light.forward(u) if light else products.forward(self.X, u)
+            return z.reshape(self.rows, u.shape[-1])
+        z = u.new_zeros(*self.X.shape[:2], u.shape[-1])
+        for run in only:
+            z[run] = self.light[run].forward(u[run]) if light else products.forward(self.X[run], u[run])
+        return z.flatten(0, 1)
+
+    def adjoint(self, z: Tensor, light: bool = False, only: Runs = ()) -> Tensor:  # (b·n, k) -> (b, m, k)
         z = self._stack(z)
-        return products.lightly(products.adjoint, self.light, z) if light else products.adjoint(self.X, z)
+        if not only:
+            return self.light.adjoint(z) if light else products.adjoint(self.X, z)
+        u = z.new_zeros(len(z), self.X.shape[2], z.shape[2])
+        for run in only:
+            u[run] = self.light[run].adjoint(z[run]) if light else products.adjoint(self.X[run], z[run])
+        return u
 
     def adjoint_squared(self, z: Tensor, light: bool = False) -> Tensor:
-        z, X = self._stack(z), self.light if light else self.X
-        out = z.new_zeros(z.shape[0], X.shape[2], z.shape[2])
+        z = self._stack(z)
+        if light:
+            return self.light.adjoint_squared(z, self._parts())
+        out = z.new_zeros(z.shape[0], self.X.shape[2], z.shape[2])
         for part in self._parts():
-            squares = X[:, part].square()
-            some = z[:, part]
-            found = products.lightly(products.adjoint, squares, some) if light else products.adjoint(squares, some)
-            out = out + found
+            out = out + products.adjoint(self.X[:, part].square(), z[:, part])
         return out
 
     def forward_squared(self, u: Tensor) -> Tensor:
@@ -84,7 +106,12 @@ class DensePiece:
         rows = [u.mT @ self.X[:, part].square().mT for part in self._parts()]
         return torch.cat(rows, 2).mT.reshape(self.rows, u.shape[-1])
 
-    def adjoint_squared_in(self, F: Any, z: Tensor) -> Tensor:
+    def squares(self, like: Tensor) -> Tensor:  # (b·n,)
+        return torch.linalg.vector_norm(self.X, dim=2).square().flatten()
+
+    def adjoint_squared_in(self, F: Any, z: Tensor, light: bool = False) -> Tensor:
+        if F is None and light:
+            return self.adjoint_squared(z, light)
         w = self._stack(z).mT
         out = w.new_zeros(*w.shape[:2], self.X.shape[2])
         for part in self._parts():
@@ -134,9 +161,12 @@ class Design:
     def dense(self) -> bool:
         return all(isinstance(p, DensePiece) for p in self.pieces)
 
-    def forward(self, u: Tensor, light: bool = False) -> Tensor:
-        """(B, m, …) -> (R, …); `light`: to single precision only (`light.py`)."""
+    def forward(self, u: Tensor, light: bool = False, only: Runs = ()) -> Tensor:
+        """(B, m, …) -> (R, …); `light`: to single precision only (`light.py`). `only`: u is zero in all other blocks,
+        and their data are not read if one dense piece holds all."""
         flat = u.flatten(2) if u.ndim > 2 else u.unsqueeze(-1)
+        if only and (piece := self._whole) is not None:
+            return piece.forward(flat, light, only).reshape(piece.rows, *u.shape[2:])
         parts = [p.forward(self._take(flat, p), light) for p in self.pieces]
         z = parts[0] if len(parts) == 1 else torch.cat(parts)
         return z.reshape(z.shape[0], *u.shape[2:])
@@ -146,13 +176,13 @@ class Design:
         parts = [p.forward_squared(self._take(u.unsqueeze(-1), p)) for p in self.pieces]
         return torch.cat(parts)[:, 0]
 
-    def along(self, U: Tensor) -> Tensor:
+    def along(self, U: Tensor, light: bool = False) -> Tensor:
         """`forward` of directions that are asked for again and again, (B, m, r) -> (R, r): kept until others are, if
         they are few. The same numbers as computed anew."""
         held = self.held.get("along")
         if held is not None and held[0] is U:
             return held[1]
-        z = self.forward(U)
+        z = self.forward(U, light)
         self.held.pop("along", None)
         if U.shape[2] * PARTS <= self.features:
             self.held["along"] = (U, z)
@@ -161,22 +191,24 @@ class Design:
     def squares(self, like: Tensor) -> Tensor:
         """|x_i|² of every row, (R,), in the dtype and on the device of `like`, which are those of the data."""
         if "squares" not in self.held:
-            ones = torch.ones(self.blocks, self.features, dtype=like.dtype, device=like.device)
-            self.held["squares"] = self.forward_squared(ones)
+            self.held["squares"] = torch.cat([p.squares(like) for p in self.pieces])
         return self.held["squares"]
 
-    def adjoint(self, z: Tensor, light: bool = False) -> Tensor:
-        """(R, …) -> (B, m, …), the transpose of `forward`."""
+    def adjoint(self, z: Tensor, light: bool = False, only: Runs = ()) -> Tensor:
+        """(R, …) -> (B, m, …), the transpose of `forward`; `only`: z is zero in the rows of other blocks."""
+        if only and (piece := self._whole) is not None:
+            flat = z.flatten(1) if z.ndim > 1 else z.unsqueeze(-1)
+            return piece.adjoint(flat, light, only).reshape(self.blocks, self.features, *z.shape[1:])
         return self._collect(z, lambda p, part: p.adjoint(part, light), (self.features,))
 
     def adjoint_squared(self, z: Tensor, light: bool = False) -> Tensor:
         """Σ_i x_i² z_i per block, the square taken entry by entry: (R, …) -> (B, m, …)."""
         return self._collect(z, lambda p, part: p.adjoint_squared(part, light), (self.features,))
 
-    def adjoint_squared_in(self, F: Any, z: Tensor) -> Tensor:
+    def adjoint_squared_in(self, F: Any, z: Tensor, light: bool = False) -> Tensor:
         """Σ_i (F x_i)² z_i per block, F (m, m) a basis or None for the features as they are: (R,) -> (B, m). For
         renewing weights, not for every round."""
-        return self._collect(z, lambda p, part: p.adjoint_squared_in(F, part), (self.features,))
+        return self._collect(z, lambda p, part: p.adjoint_squared_in(F, part, light), (self.features,))
 
     def sum_rows(self, x: Tensor) -> Tensor:
         """Sum over the rows of each block: (R, …) -> (B, …)."""
@@ -196,6 +228,11 @@ class Design:
         return torch.cat(some).sort().values if some else self.pieces[0].blocks[:0]
 
     @cached_property
+    def heights(self) -> list[int]:
+        """Rows of every block, padding included."""
+        return self.block_of_row.bincount(minlength=self.blocks).tolist()
+
+    @cached_property
     def block_of_row(self) -> Tensor:
         """(R,): which of the B blocks each flat row belongs to."""
         return torch.cat([p.block_of_row() for p in self.pieces])
@@ -203,6 +240,12 @@ class Design:
     def split(self, x: Tensor) -> tuple[Tensor, ...]:
         """Cut a flat array (R, …) into one part per piece."""
         return torch.split(x, [p.rows for p in self.pieces])
+
+    @property
+    def _whole(self) -> DensePiece | None:
+        """The dense piece that holds all blocks, if one does."""
+        piece = self.pieces[0]
+        return piece if len(self.pieces) == 1 and isinstance(piece, DensePiece) else None
 
     def _take(self, u: Tensor, piece: Piece) -> Tensor:
         return u if len(self.pieces) == 1 else u[piece.blocks]

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.problem.design import DensePiece
-from auqadmm.problem.rows import RowLoss, RowPoint
+from auqadmm.problem.rows import Point, RowLoss, RowPoint
 
 if TYPE_CHECKING:
     from auqadmm.problem.shard import Shard
@@ -54,7 +54,7 @@ def suits(shard: Shard) -> bool:
     size = design.rows * design.features
     if size < SMALL or 4 * size > ROOM * memory():
         return False
-    return all(_keeps(p.X) for p in design.pieces if isinstance(p, DensePiece) and p.rows)
+    return all(_keeps(*p.range) for p in design.pieces if isinstance(p, DensePiece) and p.rows)
 
 
 def memory() -> int:
@@ -66,9 +66,8 @@ def memory() -> int:
     return min(whole, int(told)) if told.isdigit() else whole
 
 
-def _keeps(X: Tensor) -> bool:
-    """Does rounding leave the columns of every block what they are?"""
-    low, high = X.amin(1), X.amax(1)
+def _keeps(low: Tensor, high: Tensor) -> bool:
+    """Does rounding leave columns between these numbers what they are?"""
     size = torch.maximum(low.abs(), high.abs())
     constant, tiny = low == high, (size < LEAST) & (size > 0)
     fine = (constant | (high - low >= SPREAD * size)) & (size < MOST) & ~tiny
@@ -80,12 +79,18 @@ def anchored(shard: Shard, u: Tensor) -> RowPoint:
     held = shard.design.held.get("anchor")
     if held is not None and held[0] is u:
         return held[1]
-    exact = shard.linearize(u)
-    assert isinstance(exact, RowPoint)
+    assert isinstance(shard.loss, RowLoss)
+    # the first anchor is mostly at zero
+    exact = shard.loss.linearize(shard, u) if u.any() else RowPoint(shard.loss, shard, u, _no_logits(shard))
     here = RowPoint(exact.loss, shard, u, exact.z, exact)
     vars(here).update(grad=exact.grad, slope=exact.slope, _prepared=vars(exact)["_prepared"])  # the same numbers
     shard.design.held["anchor"] = (u, here)
     return here
+
+
+def _no_logits(shard: Shard) -> Tensor:
+    rows, columns = shard.design.rows, shard.shape[2]
+    return torch.zeros(rows, columns, dtype=shard.dtype)
 
 
 def nearby(shard: Shard, u: Tensor, anchor: Tensor) -> RowPoint:
@@ -96,8 +101,16 @@ def nearby(shard: Shard, u: Tensor, anchor: Tensor) -> RowPoint:
     return RowPoint(there.loss, shard, u, z, there)
 
 
+def rough(shard: Shard, u: Tensor) -> Point:
+    """f_j at u for whoever asks for its curvature to a few digits only: logits in single precision where that suits."""
+    if not shard.light:
+        return shard.linearize(u)
+    assert isinstance(shard.loss, RowLoss)
+    return RowPoint(shard.loss, shard, u, shard.design.forward(u, light=True))
+
+
 def change(point: object) -> Tensor | None:
     """‖∇f_j(u) − ∇f_j(u_a)‖, (B,); None for a point without an anchor."""
     if not isinstance(point, RowPoint) or point.anchor is None:
         return None
-    return torch.linalg.vector_norm((point.grad - point.anchor.grad).flatten(1), dim=1)
+    return point.moved

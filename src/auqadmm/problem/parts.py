@@ -55,10 +55,10 @@ def part(shard: Shard, keep: Sequence[int], copies: bool = True) -> Part | None:
                 rows.append(torch.arange(first, first + piece.rows, device=device))
         elif slots:
             assert isinstance(piece, DensePiece)
-            runs = _runs(slots)
-            if len(runs) > RUNS and not copies:
+            found = runs(slots)
+            if len(found) > RUNS and not copies:
                 return None
-            groups = [slice(a, b) for a, b in runs] if len(runs) <= RUNS else [torch.tensor(slots, device=device)]
+            groups = [slice(a, b) for a, b in found] if len(found) <= RUNS else [torch.tensor(slots, device=device)]
             numbers = torch.tensor(positions, device=device)
             height = piece.X.shape[1]
             flat = torch.arange(first, first + piece.rows, device=device).reshape(len(piece.blocks), height)
@@ -105,7 +105,7 @@ def groups(shard: Shard) -> tuple[Part, ...]:
     return tuple(p for p in parts if p is not None)
 
 
-def _runs(slots: list[int]) -> list[tuple[int, int]]:
+def runs(slots: list[int]) -> list[tuple[int, int]]:
     """Neighbours: [first, last + 1) of each run."""
     out: list[tuple[int, int]] = []
     for s in slots:

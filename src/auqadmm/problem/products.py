@@ -9,8 +9,6 @@ Shapes: b blocks of n rows, m features, k columns; X (b, n, m), u (b, m, k), z (
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -29,13 +27,6 @@ def adjoint(X: Tensor, z: Tensor) -> Tensor:
     if X.is_cuda:
         return X.mT @ z
     return (_filled(z).mT @ X)[:, : z.shape[2]].mT.contiguous()
-
-
-def lightly(product: Callable[[Tensor, Tensor], Tensor], X: Tensor, u: Tensor) -> Tensor:
-    """A product with an X in single precision, in the precision of u. The largest number of a block is one then:
-    nothing overflows, nothing that counts vanishes."""
-    size = u.abs().amax((1, 2), keepdim=True).clamp(min=torch.finfo(u.dtype).tiny)
-    return product(X, (u / size).to(X.dtype)).to(u.dtype) * size
 
 
 def _filled(x: Tensor) -> Tensor:

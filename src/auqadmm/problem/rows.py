@@ -208,6 +208,12 @@ class RowPoint(Point):
         return a.grad + self.shard.design.adjoint(self._weigh(self.slope - a.slope), light=True)
 
     @cached_property
+    def moved(self) -> Tensor:
+        """‖∇f_j(u) − ∇f_j(u_a)‖ from the anchor at u_a, (B,)."""
+        assert self.anchor is not None
+        return torch.linalg.vector_norm((self.grad - self.anchor.grad).flatten(1), dim=1)
+
+    @cached_property
     def slope(self) -> Tensor:
         """φ'(z), (R, C), unweighted."""
         return self.loss.row_slope(self._prepared, self.shard.target)
@@ -228,8 +234,9 @@ class RowPoint(Point):
 
     @cached_property
     def hessian(self) -> RowHessian:
-        weighted = self.curvature.weighted(self.shard.row_weight)
-        return RowHessian(self.shard.design, weighted, self.anchor is not None)
+        shard = self.shard
+        weighted = self.curvature if shard.plain else self.curvature.weighted(shard.row_weight)
+        return RowHessian(shard.design, weighted, self.anchor is not None)
 
     def hvp(self, P: Tensor) -> Tensor:
         return self.hessian.hvp(P)
@@ -258,7 +265,7 @@ class RowPoint(Point):
 
     def _weigh(self, x: Tensor) -> Tensor:
         """c_i x_i; a row of weight 0 adds exactly 0, even where its x_i is infinite."""
-        return times(self.shard.row_weight, x)
+        return x if self.shard.plain else times(self.shard.row_weight, x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,5 +286,5 @@ class RowLine(Line):
         """⟨∇f_j, P⟩ at a point of the line, (B,): Σ_i c_i φ'(z_i)·(XP)_i, which leaves X alone."""
         a, shard = point.anchor, point.shard
         change = point.slope if a is None else point.slope - a.slope
-        found = shard.design.sum_rows(times(shard.row_weight, (change * self.XP).sum(1)))
+        found = shard.design.sum_rows(point._weigh((change * self.XP).sum(1)))
         return found if a is None else found + (a.grad * self.P).flatten(1).sum(1)

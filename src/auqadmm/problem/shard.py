@@ -96,6 +96,11 @@ class Shard:
 
         return light.suits(self)
 
+    @cached_property
+    def plain(self) -> bool:
+        """Does every row count once? Only a host is asked: on a GPU a look takes longer than a product."""
+        return self.device.type == "cpu" and bool((self.row_weight == 1).all())
+
     def close(self) -> None:
         """No more will be computed: give back the memory of recorded programs."""
         self.programs.clear()

@@ -41,7 +41,11 @@ class SparsePiece:
     def forward_squared(self, u: Tensor) -> Tensor:
         return _squared(self.A) @ u.reshape(u.shape[0] * u.shape[1], u.shape[-1])
 
-    def adjoint_squared_in(self, F: Any, z: Tensor) -> Tensor:
+    def squares(self, like: Tensor) -> Tensor:
+        ones = torch.ones(len(self.blocks), self.features, 1, dtype=like.dtype, device=like.device)
+        return self.forward_squared(ones)[:, 0]
+
+    def adjoint_squared_in(self, F: Any, z: Tensor, light: bool = False) -> Tensor:
         if F is None:
             return self.adjoint_squared(z)
         out = []

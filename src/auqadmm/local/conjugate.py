@@ -1,0 +1,100 @@
+"""Conjugate gradients for the Newton systems of all blocks at once, one step at a time.
+
+    (∇²f_j + W_j) P = −∇F_j,   from P = 0
+
+Blocks whose system is solved stay as they are, and on a CPU their data are not read. Xp, which every step computes,
+adds up to XP: the line search needs no product of its own.
+
+Reference: J. Nocedal, S. J. Wright, Numerical Optimization, 2nd ed., sections 5.1 and 7.1.
+
+Shapes: B blocks, R flat rows, m features, C columns; vectors (B, m, C), one number per block (B,).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from auqadmm.core.weights import Weights
+from auqadmm.local.base import Iterate, LocalProblem, dot, norm, over, select
+from auqadmm.local.corners import Corners
+from auqadmm.local.descent import SMALL
+from auqadmm.local.factored import Factored
+from auqadmm.problem.curvature import RowHessian
+from auqadmm.problem.design import Runs
+from auqadmm.problem.parts import runs
+from auqadmm.problem.rows import Hessian, Point, RowPoint
+
+
+@dataclass(frozen=True)
+class System:
+    """(∇²f_j + W_j)P = −∇F_j, what to precondition it with, and the norm of a residual that will do (B,)."""
+
+    hessian: Hessian
+    precondition: Weights | Factored | Corners
+    enough: Tensor
+
+
+@dataclass(frozen=True)
+class Way:
+    """On the way to the solution, from P = 0: every P on it descends.
+
+    r is the residual, p the direction, rz = ⟨r, z⟩ with z the preconditioned residual; `open` (B,) the blocks that
+    go on. XP (R, C) adds up on the way, where the line search will want it.
+    """
+
+    P: Tensor
+    r: Tensor
+    p: Tensor
+    rz: Tensor
+    open: Tensor
+    hvps: Tensor
+    XP: Tensor | None = None
+
+
+def no_rows(point: Point) -> Tensor | None:
+    """XP of P = 0; None where there are no rows."""
+    return torch.zeros_like(point.z) if isinstance(point, RowPoint) else None
+
+
+def only_open(problem: LocalProblem, left: list[bool]) -> Runs:
+    """The blocks that are left, as runs of neighbours; none where all are, or where their data are small."""
+    design = problem.shard.design
+    if all(left) or design.rows * design.features < SMALL:
+        return ()
+    return tuple(slice(a, b) for a, b in runs([j for j, is_left in enumerate(left) if is_left]))
+
+
+def advance(at: Way, system: System, problem: LocalProblem, limit: int, only: Runs = ()) -> Way:
+    """One step of conjugate gradients in the open blocks; it changes nothing in the others. `only`: the open blocks,
+    where the data of the others had better not be read."""
+    hessian, XP = system.hessian, at.XP
+    if XP is not None and isinstance(hessian, RowHessian):
+        Xp, Hp = hessian.both(at.p, only)
+        Hp = Hp + problem.W.apply(at.p)
+    else:
+        Hp = problem.hvp(hessian, at.p)
+    hvps = at.hvps + at.open
+    curvature = dot(at.p, Hp)
+    # Not positive, or NaN: p is at the level of rounding, or the data overflow. Keep what there is.
+    good = at.open & (curvature > 0) & (curvature < torch.inf)
+    step = torch.where(good, at.rz / curvature, 0.0)
+    alpha = over(step, Hp)
+    if XP is not None:
+        XP = torch.addcmul(XP, step[problem.shard.design.block_of_row, None], Xp)
+    r = torch.addcmul(at.r, alpha, Hp, value=-1)  # of a block that is not good, no matter what
+    z = system.precondition.solve(r)
+    rz = dot(r, z)
+    size = rz.clamp(min=0).sqrt() if problem.curved else norm(r)
+    left = good & (size > system.enough) & (hvps < limit)
+    beta = over(torch.where(left, rz / at.rz, 0.0), Hp)
+    p = select(left, torch.addcmul(z, beta, at.p), Hp.new_zeros(()))
+    return Way(torch.addcmul(at.P, alpha, at.p), r, p, rz, left, hvps, XP)
+
+
+def descending(here: Iterate, system: System, way: Way) -> Tensor:
+    """Rounding may spoil the direction of a system at the edge of singularity; the gradient always descends."""
+    descends = dot(here.grad, way.P) < 0
+    return select(descends, way.P, -system.precondition.solve(here.grad))
