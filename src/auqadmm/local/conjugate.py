@@ -55,8 +55,8 @@ class Way:
 
 
 def no_rows(point: Point) -> Tensor | None:
-    """XP of P = 0; None where there are no rows."""
-    return torch.zeros_like(point.z) if isinstance(point, RowPoint) else None
+    """XP of P = 0; None where there are no rows, and on a GPU: recorded and called steps are the same to the bit."""
+    return torch.zeros_like(point.z) if isinstance(point, RowPoint) and not point.z.is_cuda else None
 
 
 def only_open(problem: LocalProblem, left: list[bool]) -> Runs:
