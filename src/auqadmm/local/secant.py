@@ -38,7 +38,8 @@ def average(loss: RowLoss, z: Tensor, y: Tensor, width: Tensor) -> Tensor:
     # Below this width the difference of slopes, and of z ± w itself, is rounding; φ'' is then average enough.
     tiny = torch.finfo(z.dtype).eps ** 0.5 * (1 + z.abs())
     w = torch.maximum(width, tiny)
-    high, low = (loss.row_slope(loss.prepare(at), y) for at in (z + w, z - w))
+    ends = torch.cat([z + w, z - w])
+    high, low = loss.row_slope(loss.prepare(ends), torch.cat([y, y])).chunk(2)
     found = (high - low) / (2 * w)
     if not z.is_cuda and bool((width > tiny).all()):  # a look costs nothing there
         return found
