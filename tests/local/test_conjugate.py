@@ -38,7 +38,7 @@ def dense(design):
 @pytest.mark.parametrize("heights", [EVEN, (11, 0, 5)])
 def test_products_of_some_blocks(heights, lightly, left, every):
     local = local_problem(shard_of("Logistic", heights), "scalar")
-    design, runs = local.shard.design, only_open(local, left)
+    design, runs = local.shard.design, only_open(local, torch.tensor(left))
     assert [j for run in runs for j in range(run.start, run.stop)] == [j for j in range(3) if left[j]]
     coins, X = torch.Generator().manual_seed(0), dense(design)
     inside = torch.tensor(left)
@@ -51,9 +51,15 @@ def test_products_of_some_blocks(heights, lightly, left, every):
 
 def test_all_blocks_and_small_ones_need_no_runs(every, monkeypatch):
     local = local_problem(shard_of("Logistic", EVEN), "scalar")
-    assert only_open(local, [True] * 3) == ()
+    assert only_open(local, torch.tensor([True] * 3)) == ()
+    assert only_open(local, torch.tensor([False] * 3)) is None
+    monkeypatch.setattr(conjugate, "SCATTERED", 1)
+    assert only_open(local, torch.tensor([True, False, True])) == ()
+    monkeypatch.setattr(conjugate, "MANY", 2)
+    assert only_open(local, torch.tensor([False, True, True])) == ()
+    assert only_open(local, torch.tensor([False] * 3)) is None
     monkeypatch.setattr(conjugate, "SMALL", 10**9)
-    assert only_open(local, [True, False, True]) == ()
+    assert only_open(local, torch.tensor([True, False, True])) == ()
 
 
 @pytest.mark.parametrize("weights", ["scalar", "curved"])
@@ -68,7 +74,7 @@ def test_rows_add_up_and_blocks_at_rest_stay(loss, weights, every):
     way = Way(torch.zeros_like(r), r, p, dot(r, p), open_, count, XP)
     system = System(here.point.hessian, local.W, 1e-9 * here.grad_norm)
     for _ in range(4):
-        way = advance(way, system, local, 100, only_open(local, way.open.tolist()))
+        way = advance(way, system, local, 100, only_open(local, way.open) or ())
     expected = dense(local.shard.design) @ way.P.reshape(-1, way.P.shape[2])
     torch.testing.assert_close(way.XP, expected, rtol=1e-10, atol=1e-10)
     assert not way.P[1].any()

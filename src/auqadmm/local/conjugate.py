@@ -27,6 +27,9 @@ from auqadmm.problem.design import Runs
 from auqadmm.problem.parts import runs
 from auqadmm.problem.rows import Hessian, Point, RowPoint
 
+# blocks of which nobody asks who is open, and runs of neighbours that are not worth a product each
+MANY, SCATTERED = 64, 8
+
 
 @dataclass(frozen=True)
 class System:
@@ -59,12 +62,17 @@ def no_rows(point: Point) -> Tensor | None:
     return torch.zeros_like(point.z) if isinstance(point, RowPoint) and not point.z.is_cuda else None
 
 
-def only_open(problem: LocalProblem, left: list[bool]) -> Runs:
-    """The blocks that are left, as runs of neighbours; none where all are, or where their data are small."""
+def only_open(problem: LocalProblem, open_: Tensor) -> Runs | None:
+    """The open blocks as runs of neighbours, to be read one after the other; () where all are read at once: where all
+    are open, their data are small, or they are scattered. None where none is open."""
     design = problem.shard.design
-    if all(left) or design.rows * design.features < SMALL:
-        return ()
-    return tuple(slice(a, b) for a, b in runs([j for j, is_left in enumerate(left) if is_left]))
+    if len(open_) > MANY or design.rows * design.features < SMALL:
+        return () if bool(open_.any()) else None
+    left = open_.tolist()
+    found = tuple(slice(a, b) for a, b in runs([j for j, is_left in enumerate(left) if is_left]))
+    if not found:
+        return None
+    return () if all(left) or len(found) > SCATTERED else found
 
 
 def advance(at: Way, system: System, problem: LocalProblem, limit: int, only: Runs = ()) -> Way:

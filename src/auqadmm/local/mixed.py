@@ -30,8 +30,8 @@ from auqadmm.local.newton_cg import Memory, NewtonCG
 MOST, LEAST, ROOM = 10, 4, 8
 # multiplications of a product with X below which it is not what takes the time
 SMALL = 2**21
-# steps of L-BFGS after which Newton's method takes over
-PATIENCE = 60
+# steps of L-BFGS after which Newton's method takes over; and after the first solve, where a factor would help that
+PATIENCE, SOON = 60, 20
 
 
 class Mixed(Accurate):
@@ -62,7 +62,8 @@ class Mixed(Accurate):
         few = corners.suits(problem)
         if problem.curved or problem.shard.programs.active or small or hard or few:
             return newton.solve(problem, u0, reference, memory)
-        first = LBFGS(self.factor, self.tol, min(MOST, pairs), PATIENCE).solve(problem, u0, reference, memory)
+        patience = SOON if memory is not None and suits(problem.shard) else PATIENCE
+        first = LBFGS(self.factor, self.tol, min(MOST, pairs), patience).solve(problem, u0, reference, memory)
         if first.converged.all():
             return first
         rest = newton.solve(problem, first.u, reference, None)

@@ -109,8 +109,8 @@ class NewtonCG(Accurate):
         if run.active:
             return self._leap(problem, here, look, goal, system, way, state)
         way = replace(way, XP=no_rows(here.point))
-        while any(left := way.open.tolist()):
-            way = advance(way, system, problem, self.max_cg, only_open(problem, left))
+        while (left := only_open(problem, way.open)) is not None:
+            way = advance(way, system, problem, self.max_cg, left)
         P, XP = way.P, way.XP
         if XP is None or not (~look.active | (dot(here.grad, P) < 0)).all():
             P, XP = descending(here, system, way), None
