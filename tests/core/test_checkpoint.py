@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import auqadmm as aq
 from auqadmm.core.basis import Kronecker
 from auqadmm.core.checkpoint_codec import leaves
+from auqadmm.problem import light
 from auqadmm.states import REGISTRY
 from tests.core.checkpoints import PROBLEMS, TIGHT, assert_same, names, no_waiting, rows
 from tests.problems import least_squares, multinomial, regression_blocks
@@ -118,7 +119,7 @@ def test_every_setting(tmp_path, method, options):
     assert_same(aq.solve(multinomial(), method, max_iter=12, checkpoint=tmp_path, **options), plain)
 
 
-def test_the_matrix_meets_every_kind_of_state():
+def test_the_matrix_meets_every_kind_of_state(monkeypatch):
     """Low-rank weights with cosines and joint ones; a class of the registry that no run saves would be a dead entry."""
     seen: set[str] = set()
 
@@ -140,6 +141,8 @@ def test_the_matrix_meets_every_kind_of_state():
         for method in METHODS.values():
             aq.solve(problem(model), method, max_iter=4, callbacks=[look])
     aq.solve(problem("multinomial"), "c-admm", local="lbfgs", max_iter=4, callbacks=[look])
+    monkeypatch.setattr(light, "SMALL", 0)
+    aq.solve(problem("multinomial"), "auq-lr", max_iter=4, callbacks=[look])
     assert seen == set(REGISTRY.classes)
     assert isinstance(whole("image", "auq-lr").weights.F, Kronecker)
     assert whole("custom", "auq-lr").weights.joint
