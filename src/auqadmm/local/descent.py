@@ -202,6 +202,8 @@ def remaining(problem: LocalProblem, here: Iterate, active: Tensor) -> Part | No
     size = shard.design.rows * shard.design.features
     if size < (LARGE if shard.programs.active else SMALL) or not isinstance(here.point, RowPoint):
         return None
+    if bool(active.all()):
+        return None
     going = [j for j, goes in enumerate(active.tolist()) if goes]
     share = sum(shard.design.heights[j] for j in going) / shard.design.rows
     if share > STAY:

@@ -53,7 +53,7 @@ from auqadmm.problem.rows import Point
 # conjugate-gradient steps of a GPU before the host looks for the first time, where the last such system tells no better
 FIRST = 4
 # what may be left of a system that is solved at once: a step more costs less than rows that hardly bend
-LOOSE = 0.01
+LOOSE = 0.05
 # steps of a solve over corners of which more bend than fit; then conjugate gradients
 LEAPS = 12
 # the share of the goal to which systems are solved where W_j preconditions

@@ -11,7 +11,8 @@ k equations, solved by Newton's method on ½⟨s, Gs⟩ + Σψ(δ₀ − Gs), wh
 
     (I + DG)ds = −e,   D = diag ψ''(δ), averaged over the last change of δ (`secant.py`)
 
-with a search for the root of the slope along ds. Nothing but k×k matrices, where a step of the whole problem reads all
+with a search for the root of the slope along ds, from the s of parabolas; that s itself where rows are left out that
+count, since the next step will be another matter. Nothing but k×k matrices, where a step of the whole problem reads all
 rows twice. The model is convex and touches F_j at P = 0, so that its minimiser descends.
 
 Shapes: B blocks, m features, k rows; s, e, δ (B, k), G (B, k, k), X of the rows (B, k, m).
@@ -33,8 +34,6 @@ from auqadmm.problem.rows import RowLoss, RowPoint
 STEPS, TRIALS = 40, 12
 # the share of a slope that may be left on either side of its root
 SHORT = 0.25
-# the share of the gradient that may be left where the model leaves out rows that count
-ROUGH = 0.1
 
 
 @dataclass(frozen=True)
@@ -69,16 +68,17 @@ def direction(problem: LocalProblem, here: Iterate, near: Bending, width: Tensor
     bends = Bends(point.loss, near.of(point.z[:, 0]), near.of(point.shard.target), c, near.of(point.slope[:, 0]))
     WX = W.solve(near.X.mT[:, :, None])[:, :, 0]
     down = -W.solve(here.grad)
-    enough = share.clamp(min=0.0 if near.enough else ROUGH) * dot(-here.grad, down).sqrt()
-    s = _solved(bends, near.X @ WX, -(here.grad.mT @ WX)[:, 0], width[:, None], enough)
+    G, delta = near.X @ WX, -(here.grad.mT @ WX)[:, 0]
+    D = bends.curvature(torch.zeros_like(delta), width[:, None])
+    s = _newton(G, D, -D * delta)  # as if σ were linear
+    if near.enough:
+        s = _solved(bends, G, delta, s, width[:, None], share * dot(-here.grad, down).sqrt())
     P = down - WX @ s[..., None]
     return select(dot(here.grad, P) < 0, P, down)
 
 
-def _solved(bends: Bends, G: Tensor, delta: Tensor, width: Tensor, enough: Tensor) -> Tensor:
-    """s with ‖e‖_G ≤ `enough` (B,), or as near as the steps lead, from δ = δ₀."""
-    D = bends.curvature(torch.zeros_like(delta), width)
-    s = _newton(G, D, -D * delta)  # as if σ were linear
+def _solved(bends: Bends, G: Tensor, delta: Tensor, s: Tensor, width: Tensor, enough: Tensor) -> Tensor:
+    """From s and δ₀ to s with ‖e‖_G ≤ `enough` (B,), or as near as the steps lead."""
     delta = delta - _times(G, s)
     change = bends.change(delta)
     for _ in range(STEPS):
