@@ -13,7 +13,7 @@ import auqadmm as aq
 from auqadmm.core.lowrank import LowRank
 from auqadmm.core.weights import Diagonal, Scalar
 from auqadmm.local import LBFGS, LocalProblem, model
-from auqadmm.local.model import fits, modelled, moved, stale
+from auqadmm.local.model import fits, modelled, reweighted, stale
 from tests.local.cases import CPU, gradient, local_problem, oracle, problem_of, shard_of, sparse, start_of
 
 TALL = (60, 60, 60)
@@ -122,7 +122,7 @@ def test_it_follows_the_weights(kind):
     shard = shard_of("Logistic", (160,) * 3)
     before, point = local_problem(shard, kind, seed=1), point_of(shard)
     after = replace(before, W=local_problem(shard, kind, seed=2).W)
-    found = moved(modelled(before, point, None), before.W, after.W)
+    found = reweighted(modelled(before, point, None), before.W, after.W)
     torch.testing.assert_close(found.dense(), modelled(after, point, None).dense(), rtol=1e-9, atol=1e-12)
 
 

@@ -27,7 +27,7 @@ from auqadmm.local.base import Accurate, Iterate, LocalProblem, LocalSolution, c
 from auqadmm.local.curve import Curve
 from auqadmm.local.descent import Look, Step, descend, searched
 from auqadmm.local.goal import Goal
-from auqadmm.local.model import fits, modelled, moved, stale
+from auqadmm.local.model import fits, modelled, reweighted, stale
 from auqadmm.local.trail import Trail, trail
 from auqadmm.problem.parts import Part
 
@@ -112,7 +112,7 @@ def _curve(problem: LocalProblem, here: Iterate, known: Memory | None, history: 
     elif same:
         return curve
     else:
-        model = moved(model, known.W, W)
+        model = reweighted(model, known.W, W)
     if same:
         return curve.upon(model)
     S, Y = curve.S, curve.Y

@@ -61,7 +61,7 @@ def modelled(problem: LocalProblem, point: Point, old: Weights | None) -> Weight
     return LowRank(U, M, d, select(fine, S, eye.expand_as(S)), problem.W.rho)
 
 
-def moved(model: Weights, before: Weights, W: Weights) -> Weights:
+def reweighted(model: Weights, before: Weights, W: Weights) -> Weights:
     """The model for other weights than those it was made with."""
     if isinstance(model, LowRank):
         assert isinstance(W, Scalar)
