@@ -39,7 +39,7 @@ def solve(
     rel_tol: float = 1e-5,
     certificate_tol: float = 1e-5,
     time_limit: float | None = None,
-    stop: str = "both",
+    stop: str = "certificate",
     local: Any = "auto",
     dtype: Any = "float64",
     device: Any = "cpu",
@@ -47,7 +47,7 @@ def solve(
     start: str = "zeros",
     warm_start: Result | WarmStart | Tensor | np.ndarray | None = None,
     callbacks: Sequence[Callback] = (),
-    evaluate_every: int = 1,
+    evaluate_every: int = 0,
     checkpoint: Checkpoint | str | PathLike[str] | None = None,
     on_loss: str = "stop",
 ) -> Result:
@@ -68,11 +68,14 @@ def solve(
     max_iter, time_limit
         Budgets: iterations, and seconds of wall-clock time.
     abs_tol, rel_tol
-        Tolerances of the residual test.
+        Tolerances of the residual test, for `stop="residuals"`.
     certificate_tol
-        The certificate passes when the relative KKT residual or the relative duality gap is at most this.
+        The relative gap asked for: (F(v) − F*)/scale, proved or estimated, with scale the smaller of what is left of
+        the objective and what was explained (`Certificate`). 0: no verdict is asked for.
     stop
-        "both" (residuals and certificate), "residuals" (the paper's rule) or "certificate".
+        "certificate": `converged` means a gap within `certificate_tol`, and nothing else does; where the arithmetic
+        cannot tell objectives apart any further, the status is `rounding`. "residuals": the paper's test, and then the
+        status is `residuals`. ("both", an older default, means "certificate".)
     local
         Solver of the local problems: "auto", "direct", "newton-cg", "lbfgs", "released", or an object.
     dtype, device
@@ -87,8 +90,9 @@ def solve(
     callbacks
         Functions called with an `Iteration` after each iteration; one that returns True stops the run.
     evaluate_every
-        Score objective and KKT residual every so many iterations, off the clock and not counted as
-        communication; 0: only when a stopping decision needs it.
+        With `stop="residuals"` or without a tolerance: score objective and KKT residual every so many iterations, off
+        the clock and not among the rounds (`reductions` shows it). A run that stops by its certificate knows them
+        anyhow: what they need travels with its iterations.
     checkpoint
         A folder, or a `Checkpoint`: the whole state is saved there every ten iterations, at the end, on Ctrl-C and on
         SIGTERM, and the same call goes on from what is there, to the same iterates. A checkpoint of other data,
@@ -135,6 +139,8 @@ def solve(
                 precision=float(torch.finfo(kind).eps),
                 warm=warm,
                 image=problem.image,
+                loss=problem.loss,
+                names=problem.names,
             )
             keeper = None
             if checkpoint is not None:

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from auqadmm.baselines import fista, objective, preconditioned, quasi_newton
 from auqadmm.core import acceleration, basis, lowrank, state, vstep, weights
-from auqadmm.core.certificate import score
+from auqadmm.core.certificate import Certificate, score
 from auqadmm.core.checkpoint_codec import Registry
 from auqadmm.core.checkpoint_identity import Identity, describe
 from auqadmm.core.reduce import Reduce
+from auqadmm.core.verdict.gate import Gate
 from auqadmm.curvature.posterior import Posterior
 from auqadmm.local import curve, direct_factors, factored, lbfgs, newton_cg, trail
 from auqadmm.local.pairs import Pairs
@@ -31,6 +32,8 @@ REGISTRY = Registry(
     {
         "Blocks": state.Blocks,
         "Consensus": state.Consensus,
+        "Certificate": Certificate,
+        "Gate": Gate,
         "Cost": state.Cost,
         "Residuals": state.Residuals,
         "Scalar": weights.Scalar,

@@ -1,12 +1,9 @@
 """How far v is from optimal for the ORIGINAL problem, whatever method produced it (S10).
 
-    KKT   dist(0, Σ_j ∇f_j(v) + ∂g(v)) / (‖Σ_j ∇f_j(0)‖ + Σ_j ‖∇f_j(v)‖)
-    gap   primal − dual at the dual point θ_i = c·φ'(x_iᵀv):
-          g(v) + ⟨G, v⟩ + g*(−G) with G = Σ_j ∇f_j(v) when c = 1 (then f_j needs no conjugate), and
-          F(v) + g(v) + Σ_i φ_i*(c φ_i') + g*(−c G) when −G must be scaled into the domain of g* (L1, GroupLasso)
-
-The gap is None where no finite dual value is at hand: no regularizer, half-open constraints, an unpenalised
-intercept, or a loss without a conjugate that needs scaling.
+    gap       F(v) − F* ≤ gap_bound, and how that is known (`core/verdict/`, docs/theory.md)
+    relative  gap_bound over scale = min(F, max(F_null − F, 10⁻⁴F)), F less the infimum of its rows: the smaller of
+              what is left and what was explained
+    KKT       dist(0, Σ_j ∇f_j(v) + ∂g(v)) / (‖Σ_j ∇f_j(0)‖ + Σ_j ‖∇f_j(v)‖): for the eye; it decides nothing
 
 Shapes: B blocks, m features, C columns; v, G (m, C).
 """
@@ -14,43 +11,78 @@ Shapes: B blocks, m features, C columns; v, G (m, C).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from auqadmm.core.reduce import Reduce
 from auqadmm.core.weights import sum_blocks
+
+EVIDENCE = ("proved", "estimated", "rounding", "none")
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """Optimality of v: objective, relative KKT residual, duality gap (None where there is no finite dual)."""
+    """What is known of v.
+
+    Attributes
+    ----------
+    objective
+        F(v).
+    kkt
+        Relative KKT residual, one Euclidean norm over all columns; NaN where it was not computed.
+    duality_gap
+        Absolute; None where no finite dual value is at hand.
+    gap_bound, relative
+        F(v) − F* is at most this, absolutely and over `scale`; infinite where nothing is known.
+    evidence
+        How that is known: "proved"; "estimated", by a second look at where the model leads; "rounding", v is as good as
+        the arithmetic allows; "none".
+    scale
+        What `relative` is relative to; NaN where it was not computed.
+    delta
+        Predicted decrease of one proximal Newton step (an upper bound of it); NaN where it was not computed.
+    reason
+        Where the evidence is not enough: why, and what to do.
+    """
 
     objective: float
-    kkt: float
-    gap: float | None = None
+    kkt: float = math.nan
+    duality_gap: float | None = None
+    gap_bound: float = math.inf
+    relative: float = math.inf
+    evidence: str = "none"
+    scale: float = math.nan
+    delta: float = math.nan
+    reason: str = ""
+
+    @property
+    def gap(self) -> float | None:
+        """The duality gap, under its old name."""
+        return self.duality_gap
 
     @property
     def relative_gap(self) -> float | None:
-        """The gap over |objective|, None where either is unknown or the objective is 0."""
-        if self.gap is None or self.objective == 0 or not math.isfinite(self.objective):
-            return None
-        return self.gap / abs(self.objective)
-
-    def evidence(self, tol: float) -> str:
-        """The number that passes `tol`, in words; the KKT residual where neither does."""
-        gap = self.relative_gap
-        if self.kkt > tol and gap is not None and gap <= tol:
-            return f"relative duality gap {gap:.1e}"
-        return f"KKT residual {self.kkt:.1e}"
+        """`relative` where something is known, else None."""
+        return self.relative if math.isfinite(self.relative) else None
 
     def passes(self, tol: float) -> bool:
-        """KKT residual or relative duality gap within `tol`."""
-        gap = self.relative_gap
-        return self.kkt <= tol or (gap is not None and gap <= tol)
+        """A gap within `tol`, proved or estimated: the only way to be called converged."""
+        return self.evidence in ("proved", "estimated") and self.relative <= tol
+
+    def words(self) -> str:
+        """In one phrase, e.g. "within 3.1e-07 of the optimum (proved)"."""
+        if self.evidence in ("proved", "estimated"):
+            return f"within {short(self.relative)} of the optimum ({self.evidence})"
+        if self.evidence == "rounding":
+            return "at the floor of rounding"
+        return "not known how far from the optimum"
+
+
+def short(x: float) -> str:
+    """Two digits and an exponent without zeros: 3.1e-7."""
+    digits, _, power = f"{x:.1e}".partition("e")
+    return f"{digits}e{int(power)}" if power else digits
 
 
 def score(shard: Any, blocks: Any, v: Tensor) -> tuple[Any, dict[str, Tensor]]:
@@ -66,53 +98,3 @@ def scores(point: Any) -> dict[str, Tensor]:
         "G": sum_blocks(grad),
         "norms": sum_blocks(grad.flatten(1).double().norm(dim=1)),
     }
-
-
-def conjugates(scale: float, shard: Any, blocks: Any, v: Tensor) -> tuple[Any, dict[str, Tensor]]:
-    """Σ_j Σ_i φ_i*(scale·φ_i'(x_iᵀv)); NaN where the loss knows no conjugate."""
-    point = shard.linearize(shard.expand(v))
-    value = point.conjugate(scale)
-    return blocks, {"conjugate": sum_blocks(point.value * math.nan if value is None else value)}
-
-
-class Certifier:
-    """Computes certificates; remembers ‖Σ ∇f_j(0)‖, the scale of the problem."""
-
-    def __init__(self, reduce: Reduce, regularizer: Any, zero: Tensor, blocks: Any, precision: float = 2.3e-16) -> None:
-        self.reduce = reduce
-        self.g = regularizer
-        self.precision = precision
-        self.grad_at_zero = float(reduce.free(score, blocks, zero)["G"].norm())
-
-    def certify(
-        self,
-        blocks: Any,
-        v: Tensor,
-        *,
-        gap: bool,
-        counted: bool = False,
-        known: Mapping[str, Tensor] | None = None,
-    ) -> Certificate:
-        """Certificate at v. `counted`: a decision hangs on it, so its round and bytes count. `known`: its sums."""
-        reduce = (lambda fn, b, x: self.reduce(fn, b, x)[1]) if counted else self.reduce.free
-        sums = reduce(score, blocks, v) if known is None else known
-        f, G = float(sums["f"]), sums["G"]
-        objective = f + float(self.g.value(v))
-        scale = self.grad_at_zero + float(sums["norms"])
-        distance = float(self.g.subgradient_distance(v, G))
-        # all gradients vanish (e.g. a zero data matrix): only the distance itself can speak
-        kkt = distance / scale if scale > 0 else distance
-        return Certificate(objective, kkt, self._gap(reduce, blocks, v, f, G) if gap else None)
-
-    def _gap(self, reduce: Any, blocks: Any, v: Tensor, f: float, G: Tensor) -> float | None:
-        scale = self.g.dual_scale(-G)
-        if scale is None:
-            return None
-        if scale == 1.0:
-            terms = [float(self.g.value(v)), float((G * v).sum()), float(self.g.conjugate(-G))]
-        else:
-            conjugate = float(reduce(partial(conjugates, scale), blocks, v)["conjugate"])
-            terms = [f, float(self.g.value(v)), conjugate, float(self.g.conjugate(-scale * G))]
-        gap, rounding = sum(terms), self.precision * sum(map(abs, terms))
-        # terms that cancel leave their rounding: a gap below it is not known to be smaller
-        return max(gap, rounding) if math.isfinite(gap) else None

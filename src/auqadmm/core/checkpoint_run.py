@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, get_type_hints
 
 import torch
 
+from auqadmm.core.certificate import Certificate
 from auqadmm.core.checkpoint_blocks import Part, from_bytes, to_bytes
 from auqadmm.core.checkpoint_codec import CheckpointError, Reader, Registry, Writer, fits
 from auqadmm.core.checkpoint_files import parse
 from auqadmm.core.history import Row
 from auqadmm.core.reduce import Traffic
 from auqadmm.core.state import Consensus, Setup, State
+from auqadmm.core.verdict.gate import Gate
 
 
 @dataclass(frozen=True)
@@ -37,14 +39,18 @@ class Saved:
     seconds: float
     ended: tuple[str, str] | None
     stop: Mapping[str, float]
+    gate: Gate = field(default_factory=Gate)
+    certificate: Certificate | None = None
 
 
 _SHARED: dict[str, Any] = {
     "shared": Consensus,
-    "traffic": tuple[int, int, int],
+    "traffic": tuple[int, int, int, int, int],
     "seconds": float,
     "ended": tuple[str, str] | None,
     "stop": Mapping[str, float],
+    "gate": Gate,
+    "certificate": Certificate | None,
 }
 
 
@@ -54,10 +60,12 @@ def to_files(saved: Saved, parts: Sequence[Part], setup: Setup, registry: Regist
     traffic = saved.traffic
     held = {
         "shared": saved.state.shared,
-        "traffic": (traffic.rounds, traffic.up, traffic.down),
+        "traffic": (traffic.rounds, traffic.up, traffic.down, traffic.verdict, traffic.reductions),
         "seconds": saved.seconds,
         "ended": saved.ended,
         "stop": saved.stop,
+        "gate": saved.gate,
+        "certificate": saved.certificate,
     }
     contents = {
         "history.json": _json(_table(saved.rows[: saved.done])),
@@ -87,7 +95,7 @@ def from_files(contents: Mapping[str, bytes], setup: Setup, registry: Registry) 
     if names != sorted(f"blocks-{i:05d}.{kind}" for i in range(count) for kind in ("json", "safetensors")):
         raise CheckpointError("the files of blocks are not complete")
     parts = tuple((contents[names[2 * i]], contents[names[2 * i + 1]]) for i in range(count))
-    rest = {name: held[name] for name in ("seconds", "ended", "stop")}
+    rest = {name: held[name] for name in ("seconds", "ended", "stop", "gate", "certificate")}
     return Saved(State(None, shared), rows, len(rows), Traffic(*held["traffic"]), **rest), parts
 
 

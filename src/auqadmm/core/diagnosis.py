@@ -37,6 +37,8 @@ EDGE = 0.02  # as a share of the interval's length
 UNEVEN = 1e3  # largest over smallest scale of a feature
 FAILING = 0.1  # share of the later iterations in which a local solve missed its tolerance
 RISE = 10.0  # residual at the end, over its least value
+DISTANT = 100.0  # mean of a feature over its spread
+SCALED = "features less their means and divided by their standard deviations, as the estimators do"
 MOST = 20.0  # forecasts beyond so many times what was done are no advice
 
 
@@ -74,12 +76,15 @@ class Diagnosis:
 
 def diagnose(result: Result, problem: Any = None) -> Diagnosis:
     """What stands out in a run; with its problem also what stands out in the data."""
-    if result.status is Status.converged:
-        return Diagnosis((), f"Converged after {result.n_iter} iterations: nothing to diagnose.")
+    if result.status in (Status.converged, Status.rounding):
+        return Diagnosis(
+            (), f"{str(result.status).capitalize()} after {result.n_iter} iterations: nothing to diagnose."
+        )
     if result.evidence is None:
         return Diagnosis((), f"Nothing is known of this run but its message: {result.message}")
-    found = [None if problem is None else _uneven(_scales(problem))]
-    found += [rule(result, result.evidence) for rule in CAUSES]
+    found = [rule(result, result.evidence) for rule in CAUSES]
+    if problem is not None and not any(f is not None and f.code == "uneven-features" for f in found):
+        found.insert(0, _uneven(_scales(problem)))
     if not any(finding is not None and finding.code == "diverged" for finding in found):  # then nothing else means much
         found += [rule(result, result.evidence) for rule in CHOICES]
     if not any(found):  # a budget is too small only where nothing else is wrong
@@ -112,16 +117,67 @@ def _diverged(result: Result, evidence: Evidence) -> Finding | None:
     )
 
 
-def _unbounded(result: Result, evidence: Evidence) -> Finding | None:
+def unbounded(evidence: Evidence) -> Finding | None:
     ray = evidence.ray
     if not ray.falling:
         return None
     return Finding(
         "unbounded",
         f"the objective still falls along v: {ray.here:.3g} here (‖v‖ = {evidence.norm:.3g}), {ray.near:.3g} three "
-        "times further out, and the loss never rises again: the classes are separable, or the problem has no minimum.",
+        "times further out, and the loss never rises again: the classes are separable, or the problem has no minimum. "
+        f"Coefficients grow without end, those of {_direction(evidence)} most.",
         "a stronger regularizer, ten times the present one, or L2(1e-3) where there is none",
     )
+
+
+def _direction(evidence: Evidence) -> str:
+    """The features that the separating direction is made of."""
+    seen, v = evidence.columns, evidence.v
+    if seen is None or v is None:
+        return "v itself"
+    size = v.abs().amax(1) * seen.spread.to(v).sqrt()
+    if seen.intercept:
+        size[-1] = 0
+    where = (size > 0.3 * size.max()).nonzero()[:, 0].tolist()[:4]
+    names = [_feature(evidence, k) for k in where]
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _feature(evidence: Evidence, k: int) -> str:
+    return f"column {k}" if evidence.features is None else f"column {evidence.features[k]!r}"
+
+
+def columns(evidence: Evidence) -> Finding | None:
+    """Columns of very different size, or far from zero: what no single tolerance or penalty fits."""
+    seen = evidence.columns
+    if seen is None or not seen.weight > 0:
+        return None
+    held = ~seen.empty
+    if seen.intercept:
+        held[-1] = False
+    spread = (seen.spread / seen.weight).sqrt()
+    if int(held.sum()) >= 2:
+        a = int(torch.where(held, spread, math.inf).argmin())
+        b = int(torch.where(held, spread, -math.inf).argmax())
+        if float(spread[b]) > UNEVEN * float(spread[a]):
+            names = [_feature(evidence, k) for k in (b, a)]
+            return Finding(
+                "uneven-features",
+                f"{names[0]} is {float(spread[b] / spread[a]):.1e} times as large as {names[1]} (spreads "
+                f"{float(spread[b]):.2g} and {float(spread[a]):.2g}).",
+                SCALED,
+            )
+    if seen.centre is not None:
+        far = torch.where(held, seen.centre.abs() / spread, 0.0)
+        k = int(far.argmax())
+        if float(far[k]) > DISTANT:
+            return Finding(
+                "far-from-zero",
+                f"{_feature(evidence, k)} lies far from zero (mean {float(seen.centre[k]):.3g}, spread "
+                f"{float(spread[k]):.2g}): its coefficient and the intercept can hardly be told apart.",
+                SCALED,
+            )
+    return None
 
 
 def _uneven(scales: Tensor) -> Finding | None:
@@ -135,7 +191,7 @@ def _uneven(scales: Tensor) -> Finding | None:
     return Finding(
         "uneven-features",
         f"feature {b} is {high / low:.1e} times as large as feature {a} (root mean squares {high:.2g} and {low:.2g}).",
-        "features divided by their standard deviations, as the estimators do",
+        SCALED,
     )
 
 
@@ -276,5 +332,5 @@ def _round_up(x: float) -> int:
 
 
 Rule = Callable[["Result", "Evidence"], Finding | None]
-CAUSES: tuple[Rule, ...] = (_unbounded, _diverged)
+CAUSES: tuple[Rule, ...] = (lambda _, evidence: unbounded(evidence), _diverged, lambda _, evidence: columns(evidence))
 CHOICES: tuple[Rule, ...] = (_inner, _far_block, _penalty, _weights)

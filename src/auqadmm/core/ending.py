@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from auqadmm.core.certificate import Certificate
+from auqadmm.core.certificate import Certificate, short
 from auqadmm.core.checkpoint_run import Saved
+from auqadmm.core.diagnosis import columns, unbounded
+from auqadmm.core.evidence import Evidence
 from auqadmm.core.history import History, Row
 from auqadmm.core.reduce import WorkerLost
 from auqadmm.core.result import Result
@@ -17,30 +19,56 @@ from auqadmm.core.stopping import Stopping
 
 @dataclass(frozen=True)
 class Ended:
+    """How, and a sentence; the last certificate, and what the run left behind for a diagnosis."""
+
     status: Status
     message: str
+    certificate: Certificate | None = None
+    evidence: Evidence | None = None
 
 
-def reached(done: int, stopping: Stopping, certificate: Certificate | None) -> Ended:
-    """The tolerances are met."""
-    rule = {"both": "residuals and certificate", "residuals": "residuals", "certificate": "certificate"}
-    how = "" if certificate is None else f" ({certificate.evidence(stopping.certificate_tol)})"
-    return Ended(Status.converged, f"Converged after {count(done)}: {rule[stopping.rule]} within tolerance{how}.")
+def reached(done: int, certificate: Certificate) -> Ended:
+    """A gap within tolerance, or the floor of rounding before it."""
+    if certificate.evidence == "rounding":
+        message = f"At the floor of rounding after {count(done)}: v is as good as the arithmetic allows."
+        return Ended(Status.rounding, f"{message} {certificate.reason}".rstrip(), certificate)
+    return Ended(Status.converged, f"Converged: {certificate.words()}; {count(done)}.", certificate)
 
 
-def out_of_budget(rows: Sequence[Row], stopping: Stopping, status: Status, what: str) -> Ended:
-    """A limit was met before the tolerances: what is missing."""
+def by_residuals(done: int) -> Ended:
+    """The paper's test, by its own name."""
+    return Ended(Status.residuals, f"Primal and dual residuals within tolerance after {count(done)}.")
+
+
+def out_of_budget(rows: Sequence[Row], status: Status, what: str) -> Ended:
+    """A limit was met before the tolerances."""
     if not rows:
-        return Ended(status, f"Stopped at the {what} before the first iteration was complete.")
-    row = rows[-1]
-    parts = []
-    if row.primal_residual is not None:
-        parts.append(f"primal residual {row.primal_residual:.1e} (tolerance {row.eps_primal:.1e})")
-        parts.append(f"dual residual {row.dual_residual:.1e} (tolerance {row.eps_dual:.1e})")
-    if row.kkt is not None:
-        parts.append(f"KKT residual {row.kkt:.1e} (tolerance {stopping.certificate_tol:.1e})")
-    advice = "raise the limit, warm-start from this result or try another method (result.diagnose() says more)"
-    return Ended(status, f"Stopped at the {what}: {', '.join(parts)}; {advice}.{_failures(rows)}")
+        return Ended(status, f"Not converged: stopped at the {what} before the first iteration was complete.")
+    return Ended(status, f"Not converged: stopped at the {what}.{_failures(rows)}")
+
+
+def worded(result: Result, stopping: Stopping) -> str:
+    """The message of a finished run: how far v is from the optimum, and where it is not near enough, why and what to
+    do."""
+    found, message = result.certificate, result.message
+    if result.status is Status.residuals:
+        known = f"; {found.words()}" if found.evidence != "none" else ""
+        return f"{message.removesuffix('.')}{known}."
+    if result.status not in (Status.max_iter, Status.time_limit) or not result.n_iter:
+        return message
+    asked = f" (asked: {short(stopping.certificate_tol)})" if stopping.certificate_tol > 0 else ""
+    where = "It is not known how far v is from the optimum" if found.evidence == "none" else f"V is {found.words()}"
+    otherwise = "Raise the limit, warm-start from this result or try another method; result.diagnose() says more."
+    return f"{message} {where}{asked}. {found.reason or otherwise}"
+
+
+def explained(found: Certificate, evidence: Evidence) -> Certificate:
+    """With the reason that lies deepest: no minimum, then what the verdict met, then columns of odd sizes."""
+    falls = unbounded(evidence)
+    finding = falls or (None if found.reason else columns(evidence))
+    if finding is None or found.evidence == "rounding":
+        return found
+    return replace(found, reason=f"{sentence(Exception(finding.sentence))} Try {finding.setting}.")
 
 
 def left(saved: Saved, method: str, lost: WorkerLost, more: str) -> Result:
@@ -59,9 +87,13 @@ def left(saved: Saved, method: str, lost: WorkerLost, more: str) -> Result:
         message=message,
         n_iter=saved.done,
         history=History(rows),
-        certificate=Certificate(*(math.nan if x is None else x for x in known)),
+        certificate=Certificate(objective=_or_nan(known[0]), kkt=_or_nan(known[1])),
         method=method,
     )
+
+
+def _or_nan(x: float | None) -> float:
+    return math.nan if x is None else x
 
 
 def sentence(error: BaseException) -> str:

@@ -12,12 +12,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from auqadmm.core.certificate import score
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Blocks, Residuals, Setup, State
 from auqadmm.core.stopping import Stopping
+from auqadmm.core.verdict.columns import Columns
+from auqadmm.core.weights import sum_blocks
 
 NEAR, FAR = 3.0, 1e6
 
@@ -50,12 +52,17 @@ class Evidence:
     ray: Ray
     residuals: Residuals | None = None
     distance: Tensor | None = None
+    columns: Columns | None = None
+    features: tuple[str, ...] | None = None
+    v: Tensor | None = None
 
 
-def collect(reduce: Reduce, setup: Setup, stopping: Stopping, method: Any, state: State) -> Evidence:
-    """Three sums and, where blocks have models of their own, one number per block."""
+def collect(
+    reduce: Reduce, setup: Setup, stopping: Stopping, method: Any, state: State, columns: Columns | None
+) -> Evidence:
+    """One round of three numbers and, where blocks have models of their own, one number per block."""
     v, g = state.shared.v, setup.regularizer
-    f = [float(reduce.free(score, state.blocks, t * v)["f"]) for t in (1.0, NEAR, FAR)]
+    f = reduce.judging(_values_along, v, (v,))["f"].tolist()
     ray = Ray(f[0] + float(g.value(v)), f[1] + float(g.value(NEAR * v)), f[0], f[2])
     residuals = state.shared.residuals
     own = residuals is not None and math.isfinite(residuals.primal)
@@ -69,7 +76,16 @@ def collect(reduce: Reduce, setup: Setup, stopping: Stopping, method: Any, state
         ray=ray,
         residuals=residuals if own else None,
         distance=reduce.gather(_Distance(v), state.blocks) if own else None,
+        columns=columns,
+        features=setup.names,
+        v=v,
     )
+
+
+def _values_along(shard: Any, blocks: Any, v: Tensor) -> tuple[Any, dict[str, Tensor]]:
+    """Σf_j at v, 3v and 10⁶v."""
+    values = [sum_blocks(shard.linearize(shard.expand(t * v)).value) for t in (1.0, NEAR, FAR)]
+    return blocks, {"f": torch.stack(values)}
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,13 @@ from typing import Any
 class Row:
     """What was known after one iteration. Counters are cumulative; None: not evaluated or not defined.
 
-    `rounds`, `bytes` and `hvps` are what it took until this iterate was known. `bytes` = `bytes_up` + `bytes_down` is
-    the logical payload of one worker; `hvps` counts Hessian-vector products over all blocks, or what reads the data as
+    `rounds`, `bytes` and `hvps` are what it took until this iterate was known; in the last row of a finished run they
+    are all that the workers did, from round 0 to the last certificate. `bytes` = `bytes_up` + `bytes_down` is the
+    logical payload of one worker; `hvps` counts Hessian-vector products over all blocks, or what reads the data as
     often; `failed_blocks` names the blocks whose local solve missed its tolerance in this iteration.
+    `rounds_verdict` are the rounds among them that a verdict asked for; `reductions` is how often workers were called
+    upon at all when the row was written, scoring that was asked for and gathers included. `relative` is the bound of
+    the relative gap, in iterations that were judged.
     """
 
     iteration: int
@@ -31,6 +35,9 @@ class Row:
     bytes_down: int
     hvps: int
     failed_blocks: tuple[str, ...] = ()
+    rounds_verdict: int = 0
+    reductions: int = 0
+    relative: float | None = None
 
 
 class History:

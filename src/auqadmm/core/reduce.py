@@ -85,11 +85,14 @@ class Engine(Protocol):
 
 @dataclass
 class Traffic:
-    """Rounds and bytes so far."""
+    """Rounds and bytes so far; how many of the rounds a verdict asked for; and how often blocks were called upon at
+    all: rounds, scoring that nothing hangs on, gathers."""
 
     rounds: int = 0
     up: int = 0
     down: int = 0
+    verdict: int = 0
+    reductions: int = 0
 
 
 class Reduce:
@@ -106,6 +109,11 @@ class Reduce:
         self._count(sums, down)
         return blocks, sums
 
+    def judging(self, fn: MapFn, shared: Any, down: tuple[Tensor, ...] = ()) -> dict[str, Tensor]:
+        """A round of a verdict, which needs no state of blocks: counted like any other, and apart."""
+        self.traffic.verdict += 1
+        return self(fn, None, shared, down)[1]
+
     def minmax(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
         blocks, extremes = self.engine.map_minmax(fn, blocks, shared)
         self._count(extremes, tuple(extremes.values()))
@@ -117,18 +125,24 @@ class Reduce:
         Blocks may send different amounts; what counts is the mean.
         """
         parts = self.engine.map_concat(fn, blocks)
+        self.traffic.reductions += 1
         self.traffic.up += math.ceil(8 * sum(x.numel() for x in parts.values()) / len(self.engine.names))
         return parts
 
     def free(self, fn: MapFn, blocks: Any, shared: Any) -> dict[str, Tensor]:
+        self.traffic.reductions += 1
         return self.engine.map_sum(fn, blocks, shared)[1]
 
     def place(self, fn: MapFn, blocks: Any, shared: Any) -> Any:
-        """Map without a sum: set up or change the blocks' state where they live."""
+        """Map without a sum: set up or change the blocks' state where they live. Nothing travels."""
         return self.engine.map_sum(fn, blocks, shared)[0]
 
     def gather(self, fn: Callable[[Any, Any], Tensor], blocks: Any) -> Tensor:
-        return self.engine.gather(fn, blocks)
+        """Arrays of all blocks, (N, …): bytes, no round."""
+        found = self.engine.gather(fn, blocks)
+        self.traffic.reductions += 1
+        self.traffic.up += math.ceil(8 * found.numel() / max(len(self.engine.names), 1))
+        return found
 
     def scatter(self, x: Tensor) -> Any:
         return self.engine.scatter(x)
@@ -158,6 +172,7 @@ class Reduce:
 
     def _count(self, up: Mapping[str, Tensor], down: tuple[Tensor, ...]) -> None:
         self.traffic.rounds += 1
+        self.traffic.reductions += 1
         self.traffic.up += 8 * sum(x.numel() for x in up.values())
         self.traffic.down += 8 * sum(x.numel() for x in down)
 

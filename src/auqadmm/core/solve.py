@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from auqadmm.core.certificate import Certificate, Certifier
+from auqadmm.core.certificate import Certificate, score
 from auqadmm.core.checkpoint import Keeper, Saved
-from auqadmm.core.ending import Ended, count, left, out_of_budget, reached
+from auqadmm.core.ending import Ended, by_residuals, count, explained, left, out_of_budget, reached, worded
 from auqadmm.core.evidence import collect
 from auqadmm.core.health import not_finite
 from auqadmm.core.history import Clock, History, Row
-from auqadmm.core.reduce import Reduce, WorkerLost
+from auqadmm.core.reduce import Reduce, Traffic, WorkerLost
 from auqadmm.core.result import Result
 from auqadmm.core.signals import Asked
-from auqadmm.core.state import Blocks, Setup, State, Status
+from auqadmm.core.state import Blocks, Consensus, Setup, State, Status
 from auqadmm.core.stopping import Stopping
+from auqadmm.core.verdict import Judge
+from auqadmm.core.verdict.gate import Gate
 
 
 class Method(Protocol):
@@ -54,6 +56,8 @@ class Iteration:
 
 Callback = Callable[[Iteration], Any]
 
+OVER = (Status.converged, Status.residuals, Status.rounding)  # ends that only other tolerances change
+
 
 def run(
     method: Method,
@@ -61,7 +65,7 @@ def run(
     reduce: Reduce,
     stopping: Stopping,
     callbacks: Sequence[Callback] = (),
-    evaluate_every: int = 1,
+    evaluate_every: int = 0,
     keeper: Keeper | None = None,
     clock: Clock | None = None,
 ) -> Result:
@@ -71,6 +75,10 @@ def run(
         loop.asked = Asked(signal.SIGTERM)
     try:
         ended = loop.ended()
+        if ended.status is Status.interrupted:  # before anything else is asked of the workers
+            loop.save_end(ended)
+            loop.asked.restore()
+        ended = loop.certified(ended)
         loop.save_end(ended)
         loop.asked.restore()
         return loop.result(ended, loop.saved_where(ended))
@@ -97,8 +105,8 @@ class _Loop:
         keeper: Keeper | None = None,
         clock: Clock | None = None,
     ) -> None:
-        # a certificate in every iteration: let its sums travel with the method's own
-        setup = replace(setup, scoring=stopping.rule == "certificate")
+        # a verdict may be asked for after every iteration: let what tells when travel with the method's own sums
+        setup = replace(setup, scoring=stopping.rule == "certificate" and stopping.certificate_tol > 0)
         self.method, self.setup, self.reduce = method, setup, reduce
         self.stopping, self.callbacks, self.evaluate_every = stopping, tuple(callbacks), evaluate_every
         self.keeper, self.asked, self.clock = keeper, Asked(), clock or Clock()
@@ -106,7 +114,8 @@ class _Loop:
         self.rows: list[Row] = []
         zero = torch.zeros(setup.features, setup.columns, dtype=torch.float64, device=setup.device)
         self.start = zero if setup.warm is None else setup.warm.v.to(zero)
-        self.certifier = Certifier(reduce, setup.regularizer, zero, None, setup.precision)
+        self.judge, self.gate = Judge(reduce, setup), Gate()
+        self.judged: tuple[int, Certificate] | None = None
 
     @property
     def done(self) -> int:
@@ -134,10 +143,10 @@ class _Loop:
                 return Ended(Status.interrupted, message)
             if self.done >= self.stopping.max_iter:
                 what = f"limit of {self.stopping.max_iter} iterations"
-                return out_of_budget(self.rows, self.stopping, Status.max_iter, what)
+                return out_of_budget(self.rows, Status.max_iter, what)
             limit = self.stopping.time_limit
             if limit is not None and self.reduce.agreed(self.clock.wall >= limit):
-                return out_of_budget(self.rows, self.stopping, Status.time_limit, f"time limit of {limit:g} s")
+                return out_of_budget(self.rows, Status.time_limit, f"time limit of {limit:g} s")
             with self.clock:
                 state = self.method.step(state, self.reduce)
             slowest = self.reduce.slowest()
@@ -147,7 +156,7 @@ class _Loop:
                     f"The v-step of iteration {self.done + 1} gave NaN or infinity; v is the iterate before it. "
                     "Rescale the features or choose a larger regularisation.",
                 )
-            certificate, converged = self._judge(state)
+            certificate, arrived = self._judge(state)
             # consensus methods notice by their local solves; a gradient method has no other sign
             if state.shared.residuals is None and certificate is not None and not math.isfinite(certificate.kkt):
                 return Ended(
@@ -160,8 +169,8 @@ class _Loop:
             self._mark(state)
             names = self.reduce.engine.names
             wishes = self._heard(Iteration(row, state, self.stopping, self.method.name, names, slowest))
-            if converged:
-                return reached(self.done, self.stopping, certificate)
+            if arrived:
+                return arrived
             if any(wishes):
                 return Ended(Status.interrupted, f"A callback stopped the run after {self.done} iterations.")
             if self.keeper is not None and self.keeper.due(self.done):
@@ -181,28 +190,46 @@ class _Loop:
     def _begin(self) -> Ended | None:
         """The first state, or the last one of a run that goes on; how it ended, where nothing is left to do."""
         saved = None if self.keeper is None else self.keeper.begin(self.setup)
+        self.reduce.traffic = Traffic()  # placing is over
+        with self.clock:
+            self._look_around()
         if saved is None:
             with self.clock:
                 state = self.method.init(self.setup, self.reduce)
             self._mark(state)
             self._save()
             return None
-        self.at, self.rows = saved, list(saved.rows)
+        self.at, self.rows, self.gate = saved, list(saved.rows), saved.gate
+        self.judge.null = self.gate.null
         self.reduce.traffic, self.clock.seconds = replace(saved.traffic), saved.seconds
         # other tolerances: what had converged by the old ones goes on
-        if saved.ended is None or (saved.ended[0] == Status.converged and saved.stop != self.stopping.tolerances):
+        if saved.ended is None or (saved.ended[0] in OVER and saved.stop != self.stopping.tolerances):
             return None
-        final = saved.ended[0] in (Status.converged, Status.diverged)
-        return Ended(Status(saved.ended[0]), saved.ended[1]) if final else None
+        final = saved.ended[0] in (*OVER, Status.diverged)
+        return Ended(Status(saved.ended[0]), saved.ended[1], saved.certificate) if final else None
+
+    def _look_around(self) -> None:
+        """Round 0, where a verdict will be asked for; where certificates only fill a plot, it is not counted either."""
+        if self.setup.scoring:
+            self.judge.begin()
+        elif self.evaluate_every > 0:
+            before = replace(self.reduce.traffic)
+            self.judge.begin()
+            self.reduce.traffic = replace(before, reductions=self.reduce.traffic.reductions)
 
     def _mark(self, state: State) -> None:
         counters = (replace(self.reduce.traffic), self.clock.seconds)
-        self.at = Saved(state, self.rows, self.done, *counters, ended=None, stop=self.stopping.tolerances)
+        stop = self.stopping.tolerances
+        self.at = Saved(state, self.rows, self.done, *counters, ended=None, stop=stop, gate=self.gate)
 
     def _save(self, ended: Ended | None = None) -> None:
         if self.keeper is not None and self.at is not None:
-            how = None if ended is None else (str(ended.status), ended.message)
-            self.keeper.save(replace(self.at, ended=how), self.setup)
+            saved = self.at
+            if ended is not None:
+                saved = replace(saved, ended=(str(ended.status), ended.message))
+            if ended is not None and ended.status in OVER:  # nothing will be asked again
+                saved = replace(saved, certificate=ended.certificate, traffic=replace(self.reduce.traffic))
+            self.keeper.save(saved, self.setup)
 
     def save_end(self, ended: Ended) -> None:
         """Save the end of the run, unless it is what the run was resumed from."""
@@ -217,7 +244,8 @@ class _Loop:
         """What the message says of checkpoints."""
         if self.keeper is None:
             return ""
-        if ended.status in (Status.converged, Status.diverged) or self.keeper.last is None:
+        unfinished = (Status.max_iter, Status.time_limit, Status.interrupted)
+        if ended.status not in unfinished or self.keeper.last is None:
             return self.keeper.warning
         return f" The run is saved in {self.keeper.folder}, from where a later call goes on.{self.keeper.warning}"
 
@@ -228,25 +256,40 @@ class _Loop:
         lost.left = None if self.at is None else left(self.at, self.method.name, lost, more)
 
     # ------------------------------------------------------------------ after each iteration
-    def _judge(self, state: State) -> tuple[Certificate | None, bool]:
-        """Score the iterate off the clock; when a decision hangs on the certificate, its round counts."""
-        # a method without residuals (a gradient method) has nothing but the certificate to stop by
-        shared = state.shared
-        rule = self.stopping.rule if shared.residuals is not None else "certificate"
-        settled = self.stopping.residuals_pass(shared.residuals)
-        decides = rule == "certificate" or (rule == "both" and settled)
-        due = self.evaluate_every > 0 and shared.iteration % self.evaluate_every == 0
-        certificate = None
-        if decides or due:
-            certificate = self.certifier.certify(
-                state.blocks, shared.v, gap=decides, counted=decides, known=shared.scored
-            )
-        if shared.failed_blocks:  # an iterate built on a failed local solve is never called converged
-            return certificate, False
-        if rule == "residuals":
-            return certificate, settled
-        passed = decides and certificate is not None and certificate.passes(self.stopping.certificate_tol)
-        return certificate, passed
+    def _judge(self, state: State) -> tuple[Certificate | None, Ended | None]:
+        """What is known of the iterate, and whether the run ends here."""
+        shared, tol = state.shared, self.stopping.certificate_tol
+        by_verdict = self.stopping.rule == "certificate" or shared.residuals is None
+        sums = shared.scored
+        if sums is None and self.evaluate_every > 0 and shared.iteration % self.evaluate_every == 0:
+            sums = self.reduce.free(score, state.blocks, shared.v)  # asked for, off the clock and uncounted
+        found = None if sums is None else self.judge.cheap(shared.v, sums)
+        if not by_verdict:
+            assert shared.residuals is not None
+            return found, by_residuals(self.done + 1) if self.stopping.residuals_pass(shared.residuals) else None
+        if found is None or sums is None or not tol > 0:
+            return found, None
+        with self.clock:
+            found = self._verdict(shared, sums, found)
+        if found.passes(tol) or found.evidence == "rounding":
+            return found, reached(self.done + 1, found)
+        return found, None
+
+    def _verdict(self, shared: Consensus, sums: Mapping[str, Tensor], found: Certificate) -> Certificate:
+        """The cheap certificate, or the whole verdict where the cheap one says that it may pass."""
+        judge, tol = self.judge, self.stopping.certificate_tol
+        gap = found.duality_gap
+        if gap is not None and judge.null is None and gap <= tol * abs(found.objective):
+            judge.ask_null()  # what the gap is relative to
+            found = judge.cheap(shared.v, sums)
+        if not found.passes(tol) and self.gate.opens(judge, shared, sums, found.objective, tol):
+            verdict = judge.full(shared.v, tol, found)
+            found = verdict.certificate
+            self.gate = self.gate.after(judge, shared, sums, verdict, tol)
+            self.judged = (shared.iteration, found)
+        else:
+            self.gate = replace(self.gate, null=judge.null)
+        return found
 
     def _row(self, state: State, certificate: Certificate | None) -> Row:
         shared, cost, r = state.shared, state.shared.cost, state.shared.residuals
@@ -267,27 +310,63 @@ class _Loop:
             bytes_down=cost.down,
             hvps=cost.hvps,
             failed_blocks=tuple(names[j] for j in shared.failed_blocks),
+            rounds_verdict=self.reduce.traffic.verdict,
+            reductions=self.reduce.traffic.reductions,
+            relative=None if certificate is None else certificate.relative_gap,
         )
 
     # ------------------------------------------------------------------ the end
+    def certified(self, ended: Ended) -> Ended:
+        """With the last certificate, and in words how far v is from the optimum and why it is not nearer."""
+        state = None if self.at is None else self.at.state
+        v: Tensor = self.start if state is None else state.shared.v
+        tol = self.stopping.certificate_tol
+        if ended.certificate is not None:
+            found = ended.certificate
+        elif self.judged is not None and state is not None and self.judged[0] == state.shared.iteration:
+            found = self.judged[1]
+        else:
+            known = None if state is None else state.shared.scored
+            found = self.judge.cheap(v, self.judge.score(v) if known is None else known)
+            whole = ended.status not in (Status.interrupted, Status.diverged)
+            if whole and tol > 0 and not found.passes(tol):
+                found = self.judge.full(v, tol, found).certificate
+        evidence = None
+        arrived = ended.status in (Status.converged, Status.rounding)
+        if state is not None and not arrived:
+            evidence = collect(self.reduce, self.setup, self.stopping, self.method, state, self.judge.columns)
+            found = explained(found, evidence)
+        return replace(ended, certificate=found, evidence=evidence)
+
     def result(self, ended: Ended, more: str = "") -> Result:
         state = None if self.at is None else self.at.state
         v: Tensor = self.start if state is None else state.shared.v
         blocks = None if state is None else state.blocks
         complete = state is not None and state.shared.not_finite == 0
-        asked = state is not None and ended.status is not Status.converged
-        return Result(
+        assert ended.certificate is not None
+        lam = None if blocks is None else self.reduce.gather(_lam, blocks)
+        result = Result(
             v=v,
             status=ended.status,
-            message=ended.message + more,
+            message=ended.message,
             n_iter=self.done,
-            history=History(tuple(self.rows)),
-            certificate=self.certifier.certify(blocks, v, gap=True),
+            history=History(self._totals()),
+            certificate=ended.certificate,
             method=self.method.name,
-            lam=None if blocks is None else self.reduce.gather(_lam, blocks),
+            lam=lam,
             weights=self.reduce.place(_weights, blocks, None) if complete and blocks is not None else None,
-            evidence=collect(self.reduce, self.setup, self.stopping, self.method, state) if asked and state else None,
+            evidence=ended.evidence,
         )
+        return replace(result, message=worded(result, self.stopping) + more)
+
+    def _totals(self) -> tuple[Row, ...]:
+        """The rows, the last one with all that the workers did."""
+        if not self.rows:
+            return ()
+        t, row = self.reduce.traffic, self.rows[-1]
+        counts: dict[str, Any] = {"rounds": t.rounds, "bytes": t.up + t.down, "bytes_up": t.up, "bytes_down": t.down}
+        counts |= {"rounds_verdict": t.verdict, "reductions": t.reductions}
+        return (*self.rows[:-1], replace(row, **counts))
 
 
 def _lam(shard: Any, blocks: Blocks) -> Tensor:

@@ -23,6 +23,8 @@ class Status(str, Enum):
     time_limit = "time_limit"
     interrupted = "interrupted"
     diverged = "diverged"
+    residuals = "residuals"
+    rounding = "rounding"
 
     def __str__(self) -> str:
         return self.value
@@ -40,8 +42,8 @@ class WarmStart:
 
 @dataclass(frozen=True)
 class Setup:
-    """What stays fixed during a run, replicated: sizes, g, the u-step `solve`, how to start, and the shape of the image
-    that the features are the pixels of, if they are."""
+    """What stays fixed during a run, replicated: sizes, g, the u-step `solve`, how to start, the shape of the image
+    that the features are the pixels of, if they are, the loss, and the names of the features, if they have any."""
 
     blocks: int
     features: int
@@ -56,6 +58,8 @@ class Setup:
     precision: float = 2.3e-16
     warm: WarmStart | None = None
     image: tuple[int, ...] | None = None
+    loss: Any = None
+    names: tuple[str, ...] | None = None
 
     @property
     def unknowns(self) -> int:
@@ -102,7 +106,8 @@ class Residuals:
 class Consensus:
     """Replicated. v, v_prev, s (m, C) in float64; the pending v-step is argmin g + ½⟨v,Kv⟩ − ⟨s,v⟩ (S2).
 
-    `scored` are the sums of a certificate at v, where they travelled with the iteration (`setup.scoring`).
+    `scored` are the sums of a certificate at v, where they travelled with the iteration (`setup.scoring`); `predicted`
+    is how much F would fall by the method's own model, where that is free: it decides when a verdict is asked for.
     `scalars` and `memory` belong to the method; `memory` is whatever frozen object it likes.
     """
 
@@ -122,6 +127,7 @@ class Consensus:
     cost: Cost = Cost()
     memory: Any = None
     scored: Mapping[str, Tensor] | None = None
+    predicted: float | None = None
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,15 @@ from typing import Any
 
 from auqadmm.core.state import Residuals
 
-RULES = ("both", "residuals", "certificate")
+RULES = ("certificate", "residuals", "both")
 
 
 @dataclass(frozen=True)
 class Stopping:
     """Tolerances and budgets of a run.
 
-    `rule`: "both" (residuals AND certificate, the default), "residuals" (the paper's) or "certificate".
+    `rule`: "certificate" (a gap that is proved or estimated, the default; "both" is its old name) or "residuals" (the
+    paper's). `certificate_tol` = 0: no verdict is asked for.
     """
 
     max_iter: int = 250
@@ -24,11 +25,13 @@ class Stopping:
     rel_tol: float = 1e-5
     certificate_tol: float = 1e-5
     time_limit: float | None = None
-    rule: str = "both"
+    rule: str = "certificate"
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
             raise ValueError(f"stop must be one of {', '.join(map(repr, RULES))}; got {self.rule!r}.")
+        if self.rule == "both":  # residuals were asked for as well; a gap needs no company
+            object.__setattr__(self, "rule", "certificate")
         object.__setattr__(self, "max_iter", whole_number("max_iter", self.max_iter))
         for name in ("abs_tol", "rel_tol", "certificate_tol"):
             value = getattr(self, name)
@@ -47,10 +50,8 @@ class Stopping:
         eps_dual = r.scale * self.abs_tol + self.rel_tol * r.lam_norm
         return eps_primal, eps_dual
 
-    def residuals_pass(self, r: Residuals | None) -> bool:
-        """The test of S3; a method without residuals (a gradient method) passes, the certificate then decides."""
-        if r is None:
-            return True
+    def residuals_pass(self, r: Residuals) -> bool:
+        """The test of S3."""
         eps_primal, eps_dual = self.thresholds(r)
         return r.primal <= eps_primal and r.dual <= eps_dual
 

@@ -40,6 +40,13 @@ class SharedLeastSquares(RowLoss):
     def columns_for(self, classes: int) -> int:
         return self.columns
 
+    @property
+    def concordance(self) -> float:
+        return 0.0
+
+    def null_logits(self, mean: Tensor, columns: int) -> Tensor:
+        return mean.expand(columns)
+
     def row_value(self, z: Tensor, y: Tensor) -> Tensor:
         return 0.5 * (z - y[:, None]).square().sum(1)
 

@@ -132,7 +132,7 @@ def optimum(problem: Problem, gap: float) -> Best:
         raise Interrupted
     if result.status is not Status.converged:
         raise InputError(f"The optimum of this problem was not found, so that no gap is known: {result.message}")
-    return Best(result.objective, f"AUQ-LR, {result.certificate.evidence(tol)}")
+    return Best(result.objective, f"AUQ-LR, {result.certificate.words()}")
 
 
 def _method(name: str, problem: Problem) -> Any:

@@ -25,8 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.core.certificate import Certifier
 from auqadmm.core.reduce import Reduce
+from auqadmm.core.verdict.certifier import Certifier
 from auqadmm.engines import LocalEngine
 from auqadmm.problem import L2, ElasticNet, InputError, LeastSquares, Problem, SmoothedHinge
 
@@ -55,8 +55,8 @@ def compute(problem: Problem, device: str = "cpu") -> Optimum:
             v, how = _newton(shard, g)
         case loss, g:
             raise InputError(f"No optimum is known how to find for {type(loss).__name__} with {type(g).__name__}.")
-    certifier = Certifier(Reduce(LocalEngine(shard)), problem.g, torch.zeros_like(v), None)
-    found = certifier.certify(None, v, gap=True)
+    certifier = Certifier(Reduce(LocalEngine(shard)), problem.g, torch.zeros_like(v))
+    found = certifier.certify(v)
     return Optimum(found.objective, found.kkt, found.gap, how)
 
 

@@ -22,8 +22,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet as PooledElasticNet
 from torch import Tensor
 
-from auqadmm.core.certificate import Certifier
 from auqadmm.core.reduce import Reduce
+from auqadmm.core.verdict.certifier import Certifier
 from auqadmm.engines import LocalEngine
 from auqadmm.problem import L1, L2, ElasticNet, InputError, LeastSquares, Problem, Zero
 from auqadmm.problem.ingest import read_reals
@@ -65,7 +65,7 @@ def reference(problem: Problem) -> Reference:
             f"No reference solver for {type(problem.loss).__name__} with {type(problem.regularizer).__name__}: "
             "with an l1 term the loss must be LeastSquares."
         )
-    found = Certifier(Reduce(LocalEngine(shard)), problem.g, torch.zeros_like(v), None).certify(None, v, gap=False)
+    found = Certifier(Reduce(LocalEngine(shard)), problem.g, torch.zeros_like(v)).certify(v)
     if not found.kkt <= KKT_TOL:  # also refuses NaN
         raise RuntimeError(
             f"The reference solver stopped at a KKT residual of {found.kkt:.1e}, above {KKT_TOL:.0e}: "

@@ -189,6 +189,8 @@ class AUQLR:
             inner_failures=int(inner_failures),
             not_finite=int(not_finite),
             scored={name: sums[name] for name in ("f", "G", "norms")} if setup.scoring else None,
+            # by the blocks' own models: Σ_j ½‖u_j − v‖² in the metric W_j
+            predicted=0.5 * rr / server.directive.relaxation**2,
         )
 
 

@@ -12,11 +12,13 @@ k right-hand sides; u (B, m, C).
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -50,6 +52,11 @@ class CustomLoss(Loss):
         Columns C of the unknown.
     reduction
         `"sum"`, `"mean"` or `"pooled"`.
+    self_concordance
+        M with |φ‴| ≤ Mφ″ where fn is a function φ of the logits x_iᵀu (1 for a logistic loss, 0 for squares): with it
+        a verdict can be proved, without it only estimated.
+    infimum
+        What no row's loss falls below; gaps are relative to what lies above it.
 
     Examples
     --------
@@ -59,9 +66,16 @@ class CustomLoss(Loss):
 
     fn: Callable[[Tensor, Tensor, Tensor], Tensor]
     columns: int = 1
+    self_concordance: float | None = None
+    infimum: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        M = self.self_concordance
+        if M is not None and not (isinstance(M, Real) and not isinstance(M, bool) and 0 <= M < math.inf):
+            raise InputError(f"CustomLoss: self_concordance must be a finite number ≥ 0 or None; got {M!r}.")
+        if not isinstance(self.infimum, Real) or not math.isfinite(self.infimum):
+            raise InputError(f"CustomLoss: infimum must be a finite number; got {self.infimum!r}.")
         if not callable(self.fn):
             raise InputError(f"CustomLoss: fn must be a function fn(u, X, y); got {type(self.fn).__name__}.")
         if not isinstance(self.columns, int) or isinstance(self.columns, bool) or self.columns < 1:
@@ -69,6 +83,13 @@ class CustomLoss(Loss):
 
     def columns_for(self, classes: int) -> int:
         return self.columns
+
+    @property
+    def concordance(self) -> float:
+        return math.inf if self.self_concordance is None else float(self.self_concordance)
+
+    def row_infimum(self, y: Tensor) -> Tensor:
+        return torch.full((len(y),), float(self.infimum), dtype=torch.float64, device=y.device)
 
     def linearize(self, shard: Shard, u: Tensor) -> CustomPoint:
         return CustomPoint(self, _stacks(shard), u)

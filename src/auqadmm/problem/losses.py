@@ -28,12 +28,21 @@ from auqadmm.problem.curvature import Curvature, DiagonalCurvature, SoftmaxCurva
 from auqadmm.problem.ingest import InputError
 from auqadmm.problem.rows import RowLoss
 
+RARE = 1e-12  # a share or a mean that is not there at all
+
 
 @dataclass(frozen=True)
 class LeastSquares(RowLoss):
     """½(z − y)²: linear regression."""
 
     quadratic: ClassVar[bool] = True
+
+    @property
+    def concordance(self) -> float:
+        return 0.0
+
+    def null_logits(self, mean: Tensor, columns: int) -> Tensor:
+        return mean.expand(columns)
 
     def row_value(self, z: Tensor, y: Tensor) -> Tensor:
         return 0.5 * (z[:, 0] - y).square()
@@ -62,6 +71,18 @@ class Multinomial(RowLoss):
             return torch.softmax(z, dim=1)
         e = torch.exp(z - z.amax(1, keepdim=True))  # a third of the time of the function above
         return e / e.sum(1, keepdim=True)
+
+    @property
+    def concordance(self) -> float:
+        # φ‴ is the third central moment of ζ under p: |ζ_k − mean| ≤ max ζ − min ζ ≤ √2‖ζ‖
+        return math.sqrt(2)
+
+    @property
+    def gauge(self) -> bool:
+        return True
+
+    def null_logits(self, mean: Tensor, columns: int) -> Tensor:
+        return mean.clamp(min=RARE).log()
 
     def row_value(self, z: Tensor, y: Tensor) -> Tensor:
         # log1p of all terms but the largest: a row fitted well keeps its digits
@@ -93,6 +114,14 @@ class Logistic(RowLoss):
     """log(1 + exp(−yz)), y = ±1: two-class logistic regression."""
 
     target_kind: ClassVar[str] = "binary"
+
+    @property
+    def concordance(self) -> float:
+        return 1.0  # φ‴ = φ″·(1 − 2σ(z))
+
+    def null_logits(self, mean: Tensor, columns: int) -> Tensor:
+        odds = (1 + mean).clamp(min=RARE) / (1 - mean).clamp(min=RARE)
+        return odds.log().expand(columns)
 
     def row_value(self, z: Tensor, y: Tensor) -> Tensor:
         return -torch.nn.functional.logsigmoid(y * z[:, 0])
@@ -130,6 +159,13 @@ class SmoothedHinge(RowLoss):
     @property
     def cornered(self) -> bool:
         return self.eps < 0.1
+
+    @property
+    def concordance(self) -> float:
+        return 1.5 / self.eps  # φ‴/φ″ = 3t/(t² + ε²), largest at t = ε
+
+    def null_logits(self, mean: Tensor, columns: int) -> Tensor:
+        return torch.where(mean < 0, -1.0, 1.0).to(mean).expand(columns)  # the hinge's own: the larger class
 
     def row_value(self, z: Tensor, y: Tensor) -> Tensor:
         return self._hinge(1 - y * z[:, 0])[0]
@@ -176,6 +212,9 @@ class Huber(RowLoss):
         super().__post_init__()
         _check_positive("Huber", "delta", self.delta)
 
+    def null_logits(self, mean: Tensor, columns: int) -> Tensor:
+        return mean.expand(columns)
+
     def row_value(self, z: Tensor, y: Tensor) -> Tensor:
         r = z[:, 0] - y
         near = r.clamp(-self.delta, self.delta)
@@ -213,6 +252,16 @@ class Poisson(RowLoss):
             raise InputError(
                 f"{name}: y[{bad[0]}] is {y[bad[0]]}; Poisson needs counts or rates, which are not negative."
             )
+
+    @property
+    def concordance(self) -> float:
+        return 1.0  # φ‴ = φ″
+
+    def row_infimum(self, y: Tensor) -> Tensor:
+        return y - torch.xlogy(y, y)  # at z = log y
+
+    def null_logits(self, mean: Tensor, columns: int) -> Tensor:
+        return mean.clamp(min=RARE).log().expand(columns)
 
     def prepare(self, z: Tensor) -> Tensor:
         info = torch.finfo(z.dtype)

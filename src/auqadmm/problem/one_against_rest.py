@@ -29,6 +29,13 @@ class OneAgainstRest(RowLoss):
     def columns_for(self, classes: int) -> int:
         return classes
 
+    @property
+    def concordance(self) -> float:
+        return self.loss.concordance
+
+    def null_logits(self, mean: Tensor, columns: int) -> Tensor:
+        return torch.cat([self.loss.null_logits(2 * share - 1, 1) for share in mean.split(1)])
+
     def row_value(self, z: Tensor, y: Tensor) -> Tensor:
         return self.loss.row_value(*_flat(z, y)).reshape(z.shape).sum(1)
 

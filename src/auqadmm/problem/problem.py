@@ -143,6 +143,12 @@ class Problem:
         return FreeIntercept(self.regularizer) if self.intercept else self.regularizer
 
     @property
+    def names(self) -> tuple[str, ...] | None:
+        """The names of the features, where the blocks of this process are data frames."""
+        blocks = () if callable(self.blocks) else self.blocks
+        return next((b.columns for b in blocks if isinstance(b, RawBlock) and b.columns is not None), None)
+
+    @property
     def classes(self) -> np.ndarray | None:
         """The labels in the order of the model's columns (two-class losses: negative, positive)."""
         return self.census.classes

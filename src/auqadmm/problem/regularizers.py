@@ -63,6 +63,10 @@ class Regularizer(ABC):
         """A modulus of strong convexity valid on every coordinate; 0.0 if there is none."""
         return 0.0
 
+    def convexity(self, v: Tensor) -> Tensor:
+        """How much of a parabola is in g, entry by entry, like v: g less Σ_i c_i v_i²/2 is still convex."""
+        return torch.full_like(v, self.strong_convexity)
+
     @property
     def separable(self) -> bool:
         """Does the proximal map in a diagonal metric act on each entry by itself?"""

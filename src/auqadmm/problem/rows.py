@@ -12,6 +12,7 @@ u (B, m, C), z (R, C), y (R,), c (R,).
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
@@ -128,6 +129,26 @@ class Loss(ABC):
     def check_target(self, name: str, y: np.ndarray) -> None:
         """Refuse targets the loss is not defined for, naming the block and the row."""
         return
+
+    # ------------------------------------------------------------------ what a verdict asks
+    @property
+    def concordance(self) -> float:
+        """M with |φ‴[ζ, ζ, ζ]| ≤ M‖ζ‖ φ″[ζ, ζ]: how fast curvature may change; infinite where no bound is known."""
+        return math.inf
+
+    @property
+    def gauge(self) -> bool:
+        """Does φ stay the same when one number is added to all logits of a row?"""
+        return False
+
+    def row_infimum(self, y: Tensor) -> Tensor:
+        """inf_z φ(z, y) of every row, (R,)."""
+        return torch.zeros(len(y), dtype=torch.float64, device=y.device)
+
+    def null_logits(self, mean: Tensor, columns: int) -> Tensor:
+        """Logits (C,) of the model that is a constant: at or near its best for the weighted mean of the target, (1,),
+        or the shares of all classes."""
+        return torch.zeros(columns, dtype=torch.float64, device=mean.device)
 
     @abstractmethod
     def linearize(self, shard: Shard, u: Tensor) -> Point:

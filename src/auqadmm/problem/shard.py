@@ -27,6 +27,7 @@ from auqadmm.problem.parts import Part
 from auqadmm.problem.sparse import sparse_piece
 
 if TYPE_CHECKING:
+    from auqadmm.problem.exact import Exact
     from auqadmm.problem.rows import Loss, Point
 
 
@@ -113,6 +114,12 @@ class Shard:
     def expand(self, v: Tensor) -> Tensor:
         """One (m, C) model as the model of every block, without a copy."""
         return v.to(self.dtype).expand(self.shape)
+
+    def exact(self, centre: Tensor | None = None) -> Exact:
+        """Sums over all rows at one v, in double precision and in columns centred at `centre` (m,)."""
+        from auqadmm.problem.exact import Exact  # which knows shards
+
+        return Exact(self, None if centre is None else centre.to(self.device))
 
     def linearize(self, u: Tensor) -> Point:
         """Value, gradient and Hessian of every f_j at u (B, m, C), sharing the logits."""

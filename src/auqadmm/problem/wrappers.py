@@ -111,5 +111,8 @@ class FreeIntercept(Regularizer):
     def subgradient_distance(self, v: Tensor, grad: Tensor) -> Tensor:
         return torch.hypot(self.inner.subgradient_distance(v[:-1], grad[:-1]), grad[-1].norm())
 
+    def convexity(self, v: Tensor) -> Tensor:
+        return torch.cat([self.inner.convexity(v[:-1]), torch.zeros_like(v[-1:])])
+
     def conjugate(self, w: Tensor) -> Tensor:
         return self.inner.conjugate(w[:-1]) + indicator(w[-1] == 0, w)

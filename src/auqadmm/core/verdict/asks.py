@@ -1,0 +1,97 @@
+"""What a verdict asks of the blocks: maps whose summands are sums over rows (`problem/exact.py`).
+
+Shapes: m features, C columns, k directions; v in centred columns (m, C), centre and spread (m,).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+Sums = dict[str, Tensor]
+
+
+def moments(shard: Any, blocks: Any, shared: Any) -> tuple[Any, Sums]:
+    """Round 0: weighted moments of features and targets, and the gradient at zero."""
+    return blocks, shard.exact().moments()
+
+
+@dataclass(frozen=True)
+class Null:
+    """The loss of a model that is a constant."""
+
+    logits: Tensor
+
+    def __call__(self, shard: Any, blocks: Any, v: Any) -> tuple[Any, Sums]:
+        return blocks, {"null": shard.exact().null(self.logits.to(shard.device))}
+
+
+@dataclass(frozen=True)
+class Triangle:
+    """Value, gradient, Hessian and rounding at v; the reach of rows in `spread`; the null model where not yet known."""
+
+    centre: Tensor | None
+    spread: Tensor | None
+    null: Tensor | None
+
+    def __call__(self, shard: Any, blocks: Any, v: Tensor) -> tuple[Any, Sums]:
+        spread = None if self.spread is None else self.spread.to(shard.device)
+        sums = shard.exact(self.centre).triangle(v.to(shard.device), spread)
+        if self.null is not None:
+            sums |= Null(self.null)(shard, None, v)[1]
+        return blocks, sums
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Σ_i ‖T x_i‖^16 for the roots T of an inverse Hessian, (g, q, m)."""
+
+    centre: Tensor | None
+
+    def __call__(self, shard: Any, blocks: Any, roots: Tensor) -> tuple[Any, Sums]:
+        return blocks, {"reach": shard.exact(self.centre).reach(roots.to(shard.device))}
+
+
+@dataclass(frozen=True)
+class DiagonalReach:
+    """The same for an inverse bounded by a diagonal: Σ_i (Σ_k α_k x_k² − 2β_k x_k + γ)^8."""
+
+    centre: Tensor | None
+    gamma: float
+
+    def __call__(self, shard: Any, blocks: Any, diagonal: tuple[Tensor, Tensor]) -> tuple[Any, Sums]:
+        alpha, beta = (x.to(shard.device) for x in diagonal)
+        return blocks, {"reach": shard.exact(self.centre).reach_diagonal(alpha, beta, self.gamma)}
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """Products of the Hessian at v with directions (m, C, k); with them, where asked for, its diagonal, and value,
+    gradient and rounding; the null model where not yet known."""
+
+    centre: Tensor | None
+    diagonal: bool = False
+    score: bool = False
+    null: Tensor | None = None
+
+    def __call__(self, shard: Any, blocks: Any, asked: tuple[Tensor, Tensor | None]) -> tuple[Any, Sums]:
+        v, directions = (None if x is None else x.to(shard.device) for x in asked)
+        sums = shard.exact(self.centre).sketch(v, directions, self.diagonal, self.score)
+        if self.null is not None:
+            sums |= Null(self.null)(shard, None, v)[1]
+        return blocks, sums
+
+
+@dataclass(frozen=True)
+class Conjugate:
+    """Σ_i φ_i*(scale·θ_i) at the slopes θ of v, shifted so that a free intercept is content."""
+
+    centre: Tensor | None
+    scale: float
+    shift: Tensor | None
+
+    def __call__(self, shard: Any, blocks: Any, v: Tensor) -> tuple[Any, Sums]:
+        shift = None if self.shift is None else self.shift.to(shard.device)
+        return blocks, {"conjugate": shard.exact(self.centre).conjugates(v.to(shard.device), self.scale, shift)}

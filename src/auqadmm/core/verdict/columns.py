@@ -1,0 +1,100 @@
+"""Round 0: what the columns look like, and v as seen from their centre.
+
+    x̃ = x − μ, μ the weighted means, where a free intercept takes up the difference: b̃ = b + μᵀw, ∇̃_w = ∇_w − μ∇_b
+
+Without an intercept columns stay where they are. Nothing here changes the problem or its optimum; but a column of mean
+10⁶ and spread 1 has lost six digits before anything is computed, and centred it has not.
+
+Shapes: m features (the intercept's ones last), C columns; v, gradients (m, C), centre, spread (m,).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What round 0 found: `centre` (None: zero), `spread` Σcx̃² > 0, which columns are `empty`, the numbers of data held
+    by all, the infimum of Σ_j f_j, logits of the null model, and ‖Σ∇f_j(0)‖."""
+
+    centre: Tensor | None
+    spread: Tensor
+    empty: Tensor
+    held: float
+    weight: float
+    infimum: float
+    null: Tensor
+    steepness: float
+    intercept: bool
+
+    @classmethod
+    def of(cls, sums: Mapping[str, Tensor], intercept: bool, loss: Any, columns: int) -> Columns:
+        weight, xx = float(sums["weight"]), sums["xx"]
+        mean = sums["x"] / weight if weight > 0 else torch.zeros_like(xx)
+        mean[-1:] = torch.where(torch.tensor(intercept), 0.0, mean[-1:])
+        centred = intercept and bool((mean != 0).any()) and bool(mean.isfinite().all())
+        spread = xx - weight * mean.square() if centred else xx
+        spread = torch.maximum(spread, 1e-14 * xx)
+        empty = xx == 0
+        target = sums["y"] / weight if weight > 0 else sums["y"]
+        null = torch.zeros(columns, dtype=torch.float64, device=xx.device)
+        if intercept and weight > 0:
+            null = loss.null_logits(target, columns)
+        return cls(
+            centre=mean if centred else None,
+            spread=torch.where(empty, 1.0, spread),
+            empty=empty,
+            held=float(sums["held"]),
+            weight=weight,
+            infimum=float(sums["infimum"]),
+            null=null,
+            steepness=float(sums["G0"].norm()),
+            intercept=intercept,
+        )
+
+    def inside(self, v: Tensor) -> Tensor:
+        """v in centred columns; its intercept is summed without rounding on the way."""
+        if self.centre is None:
+            return v
+        centre, (*W, b) = self.centre[:-1].tolist(), v.tolist()
+        moved = [_sum(_exact(centre, [w[c] for w in W], b[c])) for c in range(v.shape[1])]
+        return torch.cat([v[:-1], torch.tensor([moved], dtype=v.dtype, device=v.device)])
+
+    def slopes(self, G: Tensor) -> Tensor:
+        """The gradient by centred columns."""
+        if self.centre is None:
+            return G
+        return torch.cat([G[:-1] - self.centre[:-1, None] * G[-1:], G[-1:]])
+
+
+def _exact(a: list[float], b: list[float], more: float) -> list[float]:
+    """Terms whose sum is Σab + more to twice the precision: products and what they lose."""
+    terms = [more]
+    for x, y in zip(a, b, strict=True):
+        p = x * y
+        terms += [p, _lost(x, y, p)]
+    return terms
+
+
+def _sum(terms: list[float]) -> float:
+    return math.fsum(terms) if all(map(math.isfinite, terms)) else math.nan
+
+
+SPLIT = 134217729.0  # 2²⁷ + 1: cuts a double into halves whose products are exact
+
+
+def _lost(x: float, y: float, p: float) -> float:
+    """x·y − p, exactly, where nothing overflows."""
+    if not math.isfinite(p) or max(abs(x), abs(y)) > 1e290:
+        return 0.0
+    a, b = SPLIT * x, SPLIT * y
+    x1, y1 = a - (a - x), b - (b - y)
+    x2, y2 = x - x1, y - y1
+    return ((x1 * y1 - p) + x1 * y2 + x2 * y1) + x2 * y2

@@ -1,0 +1,107 @@
+"""Is it worth asking? δ is estimated where nothing travels, at the server, from the gradient that came with v.
+
+    at first     what the method's own model of F promises (`Consensus.predicted`), or a step in the metric K of a
+                 diagonal consensus step, or in the squares of the columns
+    later        the Hessian of the last verdict, which near the optimum is the Hessian; where it is too large, or g
+                 has kinks, the first estimate, corrected by what the last verdict found
+
+An estimate decides only when to ask, never what is said. In case it is far off, iterations 16, 32, 64, … ask anyhow.
+
+Shapes: m features, C columns; v, G (m, C).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from auqadmm.core.state import Consensus
+from auqadmm.core.verdict.judge import Judge, Verdict
+from auqadmm.core.weights import DiagonalMetric
+
+LENIENT = 10.0  # a first estimate may be this far above the tolerance
+FIRST = 16  # the first iteration that asks in any case
+KEPT = 1024  # unknowns up to which the Hessian of a verdict is kept
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What earlier verdicts taught: `asked`, the iteration of the last one; `ratio` of δ to the estimate then; what a
+    bound is above δ; the floor of rounding; the null model; and the factors L, s of the Hessian, group by group."""
+
+    asked: int = 0
+    wrong: int = 0
+    ratio: float | None = None
+    inflation: float = 1.0
+    floor: float = 0.0
+    null: float | None = None
+    factors: tuple[tuple[Tensor, Tensor], ...] = ()
+
+    def estimate(self, judge: Judge, shared: Consensus, sums: Mapping[str, Tensor]) -> float:
+        """About δ at v."""
+        columns = judge.columns
+        assert columns is not None
+        G = columns.slopes(sums["G"])
+        if self.factors:
+            return self._kept(judge, G, shared.v)
+        rough = shared.predicted
+        if rough is None:
+            metric = shared.metric
+            K = metric.k if isinstance(metric, DiagonalMetric) else columns.spread[:, None]
+            rough = _promised(judge.g, shared.v, sums["G"] if isinstance(metric, DiagonalMetric) else G, K)
+        return rough if self.ratio is None else self.ratio * rough
+
+    def _kept(self, judge: Judge, G: Tensor, v: Tensor) -> float:
+        L, s = self.factors[0]
+        slopes = (G + judge.g.convexity(v) * v).to(s)
+        parts = [slopes.reshape(-1)] if L.shape[0] == v.numel() else list(slopes.mT)
+        total = 0.0
+        for (L, s), r in zip(self.factors, parts, strict=True):
+            total += 0.5 * float(torch.linalg.solve_triangular(L, (r / s)[:, None], upper=False).square().sum())
+        return total
+
+    def opens(self, judge: Judge, shared: Consensus, sums: Mapping[str, Tensor], objective: float, tol: float) -> bool:
+        """May the verdict at v be yes, or that rounding ends the run?"""
+        k = shared.iteration
+        if not math.isfinite(objective):
+            return False
+        if k >= FIRST and k & (k - 1) == 0:
+            return True
+        if k < self.asked + 2**self.wrong and self.wrong:
+            return False
+        estimate = self.estimate(judge, shared, sums)
+        if self.ratio is None:
+            assert judge.columns is not None
+            return estimate <= LENIENT * tol * abs(objective - judge.columns.infimum)
+        return self.inflation * estimate <= max(tol * judge.scale(objective), self.floor)
+
+    def after(self, judge: Judge, shared: Consensus, sums: Mapping[str, Tensor], verdict: Verdict, tol: float) -> Gate:
+        """With what this verdict teaches."""
+        found = verdict.certificate
+        new = replace(self, asked=shared.iteration, null=judge.null, floor=verdict.floor)
+        delta = found.delta if math.isfinite(found.delta) else found.gap_bound
+        if not math.isfinite(delta):
+            return replace(new, wrong=min(self.wrong + 1, 6), ratio=self.ratio or 1.0)
+        rough = replace(self, factors=(), ratio=None).estimate(judge, shared, sums)
+        ratio = delta / rough if rough > 0 else 1.0
+        missed = self.ratio is not None and delta <= tol * found.scale  # small enough, and yet no yes
+        factors = self.factors
+        model = verdict.model
+        if model is not None and judge.g.quadratic and judge.setup.unknowns <= KEPT:
+            factors = tuple((g.L, g.s) for g in model.groups if g.L is not None)
+        wrong = min(self.wrong + 1, 6) if missed else 0
+        return replace(new, ratio=ratio, inflation=verdict.inflation, factors=factors, wrong=wrong)
+
+
+def _promised(g: Any, v: Tensor, G: Tensor, K: Tensor) -> float:
+    """What a proximal step in the diagonal metric K promises; v may be where g is infinite."""
+    K = torch.as_tensor(K, dtype=v.dtype, device=v.device)
+    x = g.prox(K * v - G, K)
+    d = x - v
+    fall = float(g.value(v) - g.value(x) - (G * d).sum() - 0.5 * (K * d * d).sum())
+    return fall if math.isfinite(fall) else math.inf

@@ -1,0 +1,180 @@
+"""An upper bound of δ from a few Hessian products, where the triangle of H is too large; g a parabola.
+
+A free intercept is eliminated: with B = HE_b, H̄ = H − BH_bb⁺Bᵀ and Ḡ = G − BH_bb⁺G_b,
+
+    δ = ½⟨G_b, H_bb⁺G_b⟩ + ½⟨r, (H̄ + l2)⁻¹r⟩,   r = Ḡ + l2·w
+
+A sketch of H̄ (two rounds) gives UUᵀ ≼ H̄, its Nyström part, and D, what it leaves of the diagonal. With P = UUᵀ + D + l2
+    H̄ + l2 ≽ UUᵀ + l2 ≽ μP,    μ = min l2/(l2 + D),
+and conjugate gradients preconditioned by P are a Gauss quadrature of ⟨r, (H̄ + l2)⁻¹r⟩ from below; with one more node,
+prescribed at μ, it is one from above (Gauss–Radau). Both come with every product.
+
+Reference: G. H. Golub, G. Meurant, Matrices, Moments and Quadrature with Applications, 2010; G. Meurant, P. Tichý,
+Numer. Algorithms 62, 2013, for the coefficients.
+
+Shapes: m features, C columns, k directions; v, G, D (m, C), directions and U (m, C, k); H_bb (C, C).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+DIRECTIONS = 20
+PRODUCTS = 20
+DROP = 1e-12  # eigenvalues of the sketch below this share are rounding
+
+
+@dataclass(frozen=True)
+class Eliminated:
+    """The intercept taken out: B (m, C, b) and H_bb⁺ (b, b); without an intercept both are empty."""
+
+    B: Tensor
+    inverse: Tensor
+    intercept: bool
+
+    @classmethod
+    def of(cls, B: Tensor | None, v: Tensor) -> Eliminated:
+        if B is None:
+            return cls(v.new_zeros(*v.shape, 0), v.new_zeros(0, 0), False)
+        block = 0.5 * (B[-1] + B[-1].mT)
+        return cls(B, torch.linalg.pinv(block, hermitian=True), True)
+
+    def rows(self, x: Tensor) -> Tensor:
+        """x with the intercept's row left out, as zeros."""
+        if not self.intercept:
+            return x
+        out = x.clone()
+        out[-1] = 0
+        return out
+
+    def products(self, HP: Tensor) -> Tensor:
+        """H̄P from HP, P without an intercept; (m, C, k)."""
+        if not self.intercept:
+            return HP
+        return self.rows(HP - torch.einsum("mcb,bd,dk->mck", self.B, self.inverse, HP[-1]))
+
+    def slopes(self, G: Tensor) -> tuple[Tensor, float, Tensor]:
+        """Ḡ, what the intercept's own step promises, and that step."""
+        if not self.intercept:
+            return G, 0.0, G.new_zeros(G.shape[1])
+        step = self.inverse @ G[-1]
+        return self.rows(G - self.B @ step), 0.5 * float(G[-1] @ step), -step
+
+    def diagonal(self, D: Tensor) -> Tensor:
+        if not self.intercept:
+            return D
+        return self.rows(D - torch.einsum("mcb,bd,mcd->mc", self.B, self.inverse, self.B)).clamp(min=0)
+
+    def back(self, d: Tensor) -> Tensor:
+        """The intercept's part of a step in the others, H_bb⁺Bᵀd."""
+        return self.inverse @ torch.einsum("mcb,mc->b", self.B, d)
+
+
+@dataclass(frozen=True)
+class Preconditioner:
+    """P = UUᵀ + Δ on the penalised unknowns (`kept`), Δ = D + l2, and μ with H̄ + l2 ≽ μP."""
+
+    U: Tensor
+    delta: Tensor
+    kept: Tensor
+    mu: float
+    core: Tensor
+
+    @classmethod
+    def of(cls, HQ: Tensor, Q: Tensor, diagonal: Tensor, l2: Tensor, kept: Tensor) -> Preconditioner:
+        k = HQ.shape[2]
+        flat, basis = HQ.reshape(-1, k), Q.reshape(-1, k)
+        M = basis.mT @ flat
+        e, V = torch.linalg.eigh(0.5 * (M + M.mT))
+        good = e > DROP * e.max().clamp(min=1e-300)
+        U = flat @ (V[:, good] / e[good].sqrt())
+        D = (diagonal.reshape(-1) - U.square().sum(1)).clamp(min=0)
+        D = torch.maximum(D, 1e-10 * diagonal.reshape(-1))
+        prior = l2.reshape(-1)
+        delta = torch.where(kept.reshape(-1), D + prior, 1.0)
+        mu = float(torch.where(kept.reshape(-1), prior / delta, 1.0).min().clamp(max=1.0))
+        core = torch.eye(U.shape[1], dtype=U.dtype, device=U.device) + U.mT @ (U / delta[:, None])
+        return cls(U, delta, kept, mu, torch.linalg.cholesky(core))
+
+    def solve(self, r: Tensor) -> Tensor:
+        x = r.reshape(-1) / self.delta
+        low = torch.cholesky_solve((self.U.mT @ x)[:, None], self.core)[:, 0]
+        return (x - (self.U @ low) / self.delta).reshape(r.shape)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Of δ after some products, and the step they lead to (m, C)."""
+
+    lower: float
+    upper: float
+    d: Tensor
+    products: int
+
+
+def bounds(
+    multiply: Callable[[Tensor], Tensor],
+    P: Preconditioner,
+    r: Tensor,
+    base: float,
+    enough: float,
+    most: int = PRODUCTS,
+) -> Bounds:
+    """Conjugate gradients on (H̄ + l2)d = −r until the upper bound is `enough`, the lower one exceeds it, or `most`
+    products are spent. `base`: the intercept's part of δ."""
+    z = P.solve(r)
+    p, rz, d = z, float((r * z).sum()), torch.zeros_like(r)
+    lower = 0.0
+    node = 1 / P.mu if P.mu > 0 else math.inf
+    found = Bounds(base, base + 0.5 * node * rz if rz > 0 else base, d, 0)
+    tiny = 1e-26 * rz
+    for k in range(1, most + 1):
+        if not rz > tiny or found.upper <= enough or found.lower > enough:
+            break
+        Hp = multiply(p)
+        pHp = float((p * Hp).sum())
+        if not pHp > 0:
+            break
+        a = rz / pHp
+        lower += 0.5 * a * rz
+        d, r = d - a * p, r - a * Hp
+        z = P.solve(r)
+        new = float((r * z).sum())
+        b = new / rz
+        if math.isfinite(node):
+            node = max((node - a) / (P.mu * (node - a) + b), 0.0) if new > tiny else 0.0
+        p, rz = z + b * p, max(new, 0.0)
+        found = Bounds(base + lower, base + lower + (0.5 * node * rz if rz > 0 else 0.0), d, k)
+    return found
+
+
+def gaussian(v: Tensor, k: int, eliminated: Eliminated | bool, seed: int = 0) -> Tensor:
+    """Directions (m, C, k), zero on the intercept's row; the same in every process."""
+    coins = torch.Generator().manual_seed(seed)
+    O = torch.randn(*v.shape, k, generator=coins, dtype=torch.float64).to(v.device)
+    if eliminated is True or (isinstance(eliminated, Eliminated) and eliminated.intercept):
+        O[-1] = 0
+    return O
+
+
+def orthogonal(HO: Tensor) -> Tensor:
+    m, C, k = HO.shape
+    return torch.linalg.qr(HO.reshape(m * C, k))[0].reshape(m, C, -1)
+
+
+def diagonal_reach(P: Preconditioner, out: Eliminated, shape: tuple[int, int]) -> tuple[Tensor, Tensor, float]:
+    """α, β (m,) and γ: tr of ‖x ⊗ ·‖² in (H + l2)⁻¹ is at most Σ_k α_k x_k² − 2β_k x_k + γ (docs/theory.md)."""
+    m, C = shape
+    weight = torch.where(P.kept, 1 / (P.mu * P.delta.reshape(m, C)), 0.0)
+    alpha = weight.sum(1)
+    if not out.intercept:
+        return alpha, torch.zeros_like(alpha), 0.0
+    Y = torch.einsum("mcb,bd->mcd", out.B, out.inverse)
+    beta = (weight * Y.diagonal(dim1=1, dim2=2)).sum(1)
+    gamma = float((weight[:, :, None] * Y.square()).sum() + out.inverse.diagonal().sum())
+    return alpha, beta, gamma

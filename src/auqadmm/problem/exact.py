@@ -1,0 +1,386 @@
+"""Σ_j f_j and its derivatives at one v, in double precision and in centred columns: what a verdict is made of.
+
+    x̃ = x − μ (but for the intercept's ones),    z_i = x̃_iᵀw + b̃,   b̃ = b + μᵀw      the same logits, to more digits
+    ∇̃f = Σ_i c_i x̃_i φ'(z_i)ᵀ,    H̃ = Σ_i c_i x̃_i x̃_iᵀ ⊗ φ''(z_i)
+
+All blocks share v, so rows count and blocks do not. Whatever the precision blocks compute in, sums here are made of
+float64 numbers, some rows at a time. Rounding is measured too: with the size t_i = |x̃_i|ᵀ|v| + |y_i| of what a logit
+is made of, `noise` = ε Σ c_i(|φ'_i|t_i + φ_i) is what F may be off by, `floor` = ½ε² Σ c_i φ''_i t_i² what δ may.
+
+A loss of the user's own is not a function of logits: it is differentiated where it is, and centred afterwards.
+
+Shapes: R flat rows, r rows of a chunk, m features (the intercept's ones last), C columns, k right-hand sides;
+v (m, C), z (r, C); H (g, p, p): one group of p = mC unknowns, or, where columns do not interact, C groups of p = m.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from auqadmm.core.triangles import packed
+from auqadmm.problem.curvature import DiagonalCurvature, times
+from auqadmm.problem.design import DensePiece
+
+if TYPE_CHECKING:
+    from auqadmm.problem.shard import Shard
+
+# Numbers of a chunk of rows, on a host and on a GPU.
+CHUNK = {"cpu": 2**21, "cuda": 2**26}
+# The largest of many numbers, as a sum: (Σ x^p)^(1/p) exceeds it by less than a factor R^(1/p), and hides who it is.
+POWER = 16
+
+EPS = torch.finfo(torch.float64).eps
+
+Sums = dict[str, Tensor]
+
+
+# ---------------------------------------------------------------------- rows
+@dataclass(frozen=True, eq=False)
+class DenseRows:
+    """Some rows as a matrix: A (r, m), centred; y (r,), c (r,)."""
+
+    A: Tensor
+    y: Tensor
+    c: Tensor
+
+    def forward(self, V: Tensor) -> Tensor:  # (m, k) -> (r, k)
+        return self.A @ V
+
+    def adjoint(self, Z: Tensor) -> Tensor:  # (r, k) -> (m, k)
+        return self.A.mT @ Z
+
+    def squares(self, h: Tensor) -> Tensor:
+        """Σ_i x̃_i² h_i: (r, k) -> (m, k)."""
+        return self.A.square().mT @ h
+
+    def sizes(self, V: Tensor) -> Tensor:
+        """|X̃||V|: (m, k) -> (r, k)."""
+        return self.A.abs() @ V.abs()
+
+    def gram(self, h: Tensor) -> Tensor:
+        """Σ_i h_i x̃_i x̃_iᵀ: (r,) -> (m, m)."""
+        return self.A.mT @ (h[:, None] * self.A)
+
+
+@dataclass(frozen=True, eq=False)
+class SparseRows:
+    """All rows of sparse blocks: A (rows, b·m) and its transpose as they are, centred in the products."""
+
+    A: Tensor
+    At: Tensor
+    blocks: int
+    centre: Tensor | None
+    y: Tensor
+    c: Tensor
+
+    def forward(self, V: Tensor) -> Tensor:
+        z = self.A @ V.repeat(self.blocks, 1)
+        return z if self.centre is None else z - self.centre @ V
+
+    def adjoint(self, Z: Tensor) -> Tensor:
+        G = self._summed(self.At, Z)
+        return G if self.centre is None else G - self.centre[:, None] * Z.sum(0)
+
+    def squares(self, h: Tensor) -> Tensor:
+        D = self._summed(_with(self.At, self.At.values().square()), h)
+        if self.centre is None:
+            return D
+        mu = self.centre[:, None]
+        return (D - mu * (2 * self._summed(self.At, h) - mu * h.sum(0))).clamp(min=0)
+
+    def sizes(self, V: Tensor) -> Tensor:
+        t = _with(self.A, self.A.values().abs()) @ V.abs().repeat(self.blocks, 1)
+        return t if self.centre is None else t + self.centre.abs() @ V.abs()
+
+    def dense(self, step: int) -> Iterator[DenseRows]:
+        """The rows as matrices, `step` at a time: where there are few columns."""
+        m = self.At.shape[0] // self.blocks
+        crow, col, values = self.A.crow_indices().long(), self.A.col_indices().long(), self.A.values()
+        for first in range(0, max(self.A.shape[0], 1), step):
+            last = min(first + step, self.A.shape[0])
+            held = slice(int(crow[first]), int(crow[last]))
+            row = torch.arange(last - first, device=col.device).repeat_interleave(crow[first : last + 1].diff())
+            A = values.new_zeros(last - first, m)
+            A[row, col[held] % m] = values[held]
+            yield DenseRows(_centred(A, self.centre), self.y[first:last], self.c[first:last])
+
+    def _summed(self, At: Tensor, Z: Tensor) -> Tensor:
+        return (At @ Z).reshape(self.blocks, -1, Z.shape[1]).sum(0)
+
+
+def _with(A: Tensor, values: Tensor) -> Tensor:
+    return torch.sparse_csr_tensor(A.crow_indices(), A.col_indices(), values, A.shape, check_invariants=False)
+
+
+def _centred(A: Tensor, centre: Tensor | None) -> Tensor:
+    return A if centre is None else A - centre
+
+
+# ---------------------------------------------------------------------- sums over all rows of a process
+@dataclass(frozen=True, eq=False)
+class Exact:
+    """The rows of a shard, centred at μ (m,), or where they are (None)."""
+
+    shard: Shard
+    centre: Tensor | None = None
+
+    # ------------------------------------------------------------------ before the first iteration
+    def moments(self) -> Sums:
+        """Σc, Σcx, Σcx², Σcy (shares of classes: Σc of each), the infimum of Σcφ, Σ∇f_j(0), and numbers held."""
+        shard: Any = self.shard
+        loss = shard.loss
+        sums: Sums = {}
+        for rows in self._products(1):
+            c = rows.c[:, None]
+            _add(sums, "weight", c.sum())
+            _add(sums, "x", rows.adjoint(c)[:, 0])
+            _add(sums, "xx", rows.squares(c)[:, 0])
+            _add(sums, "y", self._targets(rows.y, rows.c))
+            _add(sums, "infimum", times(rows.c, loss.row_infimum(rows.y)).sum())
+        numbers = [p.X.numel() if isinstance(p, DensePiece) else p.A.values().numel() for p in shard.design.pieces]
+        sums["held"] = torch.tensor(float(sum(numbers)), dtype=torch.float64, device=shard.device)
+        zero = torch.zeros(shard.shape[1:], dtype=torch.float64, device=shard.device)
+        sums["G0"] = shard.linearize(shard.expand(zero)).grad.double().sum(0)
+        return sums
+
+    def _targets(self, y: Tensor, c: Tensor) -> Tensor:
+        classes = self.shard.census.classes
+        if self.shard.loss.target_kind == "classes" and classes is not None:
+            return torch.zeros(len(classes), dtype=torch.float64, device=c.device).index_add(0, y, c)
+        return times(c, y).sum()[None]
+
+    def null(self, logits: Tensor) -> Tensor:
+        """Σ c_iφ(logits, y_i): the model that knows nothing but a constant, logits (C,)."""
+        shard = self.shard
+        if not hasattr(shard.loss, "row_value"):  # the user's own: its model of zeros
+            return shard.linearize(shard.zeros()).value.double().sum()
+        total = torch.zeros((), dtype=torch.float64, device=shard.device)
+        for rows in self._products(1):
+            z = logits.to(shard.device).expand(len(rows.y), -1)
+            total = total + times(rows.c, shard.loss.row_value(z, rows.y)).sum()
+        return total
+
+    # ------------------------------------------------------------------ at a point
+    def triangle(self, v: Tensor, spread: Tensor | None = None) -> Sums:
+        """f, ∇̃f, the upper triangles of H̃, what rounding leaves, and with `spread` (m,) the reach of rows in it."""
+        if not hasattr(self.shard.loss, "row_value"):
+            sums = self._own(v)
+        else:
+            sums = {}
+            for rows in self._matrices():
+                point = _Point.at(self.shard.loss, rows, v)
+                point.score(sums)
+                _add(sums, "H", packed(point.hessian(self.shard.loss.quadratic)))
+        if spread is not None:
+            for rows in self._matrices():
+                far = (rows.A.square() @ (1 / spread)).pow(POWER / 2)
+                _add(sums, "reach", times(rows.c.sign(), far).sum())
+        return sums
+
+    def reach(self, roots: Tensor) -> Tensor:
+        """Σ_i ‖T x̃_i‖^16 of rows that count, T (g, q, m): the largest ‖T_g x̃_i‖ over groups."""
+        total = torch.zeros((), dtype=torch.float64, device=self.shard.device)
+        for rows in self._matrices():
+            far = torch.stack([(rows.A @ T.mT).square().sum(1) for T in roots.to(rows.A)])
+            total = total + times(rows.c.sign(), far.pow(POWER / 2).sum(0)).sum()
+        return total
+
+    def reach_diagonal(self, alpha: Tensor, beta: Tensor, gamma: float) -> Tensor:
+        """Σ_i (Σ_k α_k x̃_ik² − 2β_k x̃_ik + γ)^8 of rows that count, α, β (m,)."""
+        total = torch.zeros((), dtype=torch.float64, device=self.shard.device)
+        for rows in self._products(1):
+            if isinstance(rows, SparseRows):  # the square of a centred number is not sparse
+                far = _sparse_form(rows, alpha, beta) + gamma
+            else:
+                far = rows.A.square() @ alpha - 2 * (rows.A @ beta) + gamma
+            total = total + times(rows.c.sign(), far.clamp(min=0).pow(POWER / 2)).sum()
+        return total
+
+    def sketch(self, v: Tensor, directions: Tensor | None, diagonal: bool, score: bool) -> Sums:
+        """H̃ Ω for directions (m, C, k), with the diagonal of H̃ and what `triangle` says of f where asked for."""
+        sums: Sums = {}
+        m, C = v.shape
+        width = 1 if directions is None else directions.shape[2]
+        own = not hasattr(self.shard.loss, "row_value")
+        if own:
+            point = self.shard.linearize(self.shard.expand(self._raw(v)))
+            if score:
+                sums = self._own_score(v, point)
+            if diagonal:  # of the columns as they are, which is enough to precondition with
+                sums["diagonal"] = point.hessian_diagonal().double().sum(0)
+            if directions is not None:
+                sums["HP"] = self._own_products(point, directions)
+            return sums
+        for rows in self._products(C * width):
+            at = _Point.at(self.shard.loss, rows, v)
+            if score:
+                at.score(sums)
+            if diagonal:
+                _add(sums, "diagonal", rows.squares(at.weighted.diagonal()))
+            if directions is not None:
+                XP = rows.forward(directions.reshape(m, C * width)).reshape(-1, C, width)
+                _add(sums, "HP", rows.adjoint(at.weighted.apply(XP).flatten(1)).reshape(m, C, width))
+        return sums
+
+    def conjugates(self, v: Tensor, scale: float, shift: Tensor | None) -> Tensor:
+        """Σ_i c_i φ_i*(scale·(φ'_i − φ''_i a)), a (C,) the shift that makes slopes add up to zero; NaN if unknown."""
+        shard: Any = self.shard
+        if not hasattr(shard.loss, "row_value"):
+            return torch.full((), math.nan, dtype=torch.float64, device=shard.device)
+        total = torch.zeros((), dtype=torch.float64, device=shard.device)
+        for rows in self._products(v.shape[1]):
+            at = _Point.at(shard.loss, rows, v)
+            theta = at.slope
+            if shift is not None:
+                theta = theta - at.curvature.apply(shift.to(theta).expand_as(theta))
+            total = total + times(rows.c, shard.loss.row_conjugate(scale * theta, rows.y)).sum()
+        return total
+
+    def bad_rows(self, v: Tensor) -> Tensor:
+        """Of every block, the first row whose loss is not finite at v; −1: none. (B,)"""
+        shard = self.shard
+        found = torch.full((shard.blocks,), -1, dtype=torch.int64, device=shard.device)
+        if not hasattr(shard.loss, "row_value"):  # known block by block only
+            values = shard.linearize(shard.expand(self._raw(v))).value
+            return torch.where(values.isfinite(), found, 0)
+        block, counts = shard.design.block_of_row, shard.row_weight > 0
+        first, bad = 0, []
+        for rows in self._products(1):
+            value = shard.loss.row_value(rows.forward(v), rows.y)
+            where = (~value.isfinite()).nonzero()[:, 0] + first
+            bad += where[counts[where]].tolist()
+            first += len(value)
+        for i in reversed(bad):
+            j = int(block[i])
+            found[j] = i - int((block == j).nonzero()[0, 0])
+        return found
+
+    # ------------------------------------------------------------------ rows, some at a time
+    def _products(self, columns: int) -> Iterator[Any]:
+        yield from self._chunks(columns, dense=False)
+
+    def _matrices(self) -> Iterator[DenseRows]:
+        yield from self._chunks(1, dense=True)
+
+    def _chunks(self, columns: int, dense: bool) -> Iterator[Any]:
+        shard: Any = self.shard
+        design = shard.design
+        m = design.features
+        step = max(1, CHUNK.get(shard.device.type, CHUNK["cpu"]) // max(m, columns))
+        parts = zip(design.pieces, design.split(shard.target), design.split(shard.row_weight), strict=True)
+        for piece, y, c in parts:
+            y, c = (y if y.dtype == torch.int64 else y.double()), c.double()
+            if isinstance(piece, DensePiece):
+                X = piece.X.reshape(-1, m)
+                for i in range(0, max(len(X), 1), step):  # no rows add zeros
+                    some = slice(i, i + step)
+                    yield DenseRows(_centred(X[some].double(), self.centre), y[some], c[some])
+                continue
+            A, At = (_with(x, x.values().double()) for x in (piece.A, piece.At))
+            rows = SparseRows(A, At, len(piece.blocks), self.centre, y, c)
+            if dense:
+                yield from rows.dense(step)
+            else:
+                yield rows
+
+    # ------------------------------------------------------------------ a loss of the user's own
+    def _raw(self, v: Tensor) -> Tensor:
+        """v in the columns as they are."""
+        if self.centre is None:
+            return v
+        return torch.cat([v[:-1], v[-1:] - (self.centre[:-1, None] * v[:-1]).sum(0, keepdim=True)])
+
+    def _moved(self, G: Tensor) -> Tensor:
+        """The derivatives by centred columns, from those by the columns as they are; (m, …)."""
+        if self.centre is None:
+            return G
+        mu = self.centre[:-1].reshape(-1, *[1] * (G.ndim - 1))
+        return torch.cat([G[:-1] - mu * G[-1:], G[-1:]])
+
+    def _own_score(self, v: Tensor, point: Any) -> Sums:
+        f = point.value.double().sum()
+        return {"f": f, "G": self._moved(point.grad.double().sum(0)), "noise": EPS * f.abs(), "floor": 0 * f}
+
+    def _own_products(self, point: Any, P: Tensor) -> Tensor:
+        m, C, k = P.shape
+        raw = P.flatten(1) if self.centre is None else self._raw(P.flatten(1))
+        raw = raw.reshape(m, C, k).to(self.shard.dtype).expand(self.shard.blocks, m, C, k)
+        return self._moved(point.hvp(raw).double().sum(0))
+
+    def _own(self, v: Tensor) -> Sums:
+        m, C = v.shape
+        point = self.shard.linearize(self.shard.expand(self._raw(v)))
+        unit = torch.eye(m * C, dtype=torch.float64, device=v.device).reshape(m, C, m * C)
+        H = self._own_products(point, unit).reshape(m * C, m * C)
+        sums = self._own_score(v, point)
+        size = v.abs().reshape(-1)
+        sums["floor"] = 0.5 * EPS**2 * (size @ H.abs() @ size)
+        return sums | {"H": packed((0.5 * (H + H.mT))[None])}
+
+
+@dataclass(frozen=True, eq=False)
+class _Point:
+    """Rows at v: values (r,), slopes (r, C), curvature as it is and times the weights of rows."""
+
+    rows: Any
+    value: Tensor
+    slope: Tensor
+    curvature: Any
+    weighted: Any
+    v: Tensor
+    real: bool
+
+    @classmethod
+    def at(cls, loss: Any, rows: Any, v: Tensor) -> _Point:
+        z = rows.forward(v)
+        s = loss.prepare(z)
+        curvature = loss.row_curvature(s, rows.y)
+        value, slope = loss.row_value(z, rows.y), loss.row_slope(s, rows.y)
+        return cls(rows, value, slope, curvature, curvature.weighted(rows.c), v, loss.target_kind == "real")
+
+    def score(self, sums: Sums) -> None:
+        rows = self.rows
+        slope = times(rows.c, self.slope)
+        size = rows.sizes(self.v) + (rows.y.abs()[:, None] if self.real else 1.0)
+        f = times(rows.c, self.value).sum()
+        _add(sums, "f", f)
+        _add(sums, "G", rows.adjoint(slope))
+        _add(sums, "noise", EPS * ((slope.abs() * size).sum() + f.abs()))
+        _add(sums, "floor", 0.5 * EPS**2 * (self.weighted.diagonal() * size.square()).sum())
+
+    def hessian(self, quadratic: bool) -> Tensor:
+        """(g, p, p); one group where columns do not interact and have the same curvature."""
+        rows, m, C = self.rows, self.v.shape[0], self.v.shape[1]
+        if isinstance(self.weighted, DiagonalCurvature):
+            h = self.weighted.h[:, :1] if quadratic else self.weighted.h
+            return torch.stack([rows.gram(h[:, a]) for a in range(h.shape[1])])
+        H = self.v.new_zeros(m, C, m, C)
+        for b in range(C):
+            unit = torch.zeros_like(self.slope)
+            unit[:, b] = 1.0
+            column = self.weighted.apply(unit)
+            for a in range(b + 1):
+                H[:, a, :, b] = rows.gram(column[:, a])
+                H[:, b, :, a] = H[:, a, :, b]
+        return H.reshape(1, m * C, m * C)
+
+
+def _sparse_form(rows: SparseRows, alpha: Tensor, beta: Tensor) -> Tensor:
+    """Σ_k α_k x̃_k² − 2β_k x̃_k of every row."""
+    A, b = rows.A, rows.blocks
+    squares = _with(A, A.values().square()) @ alpha.repeat(b)[:, None]
+    linear = beta if rows.centre is None else beta + alpha * rows.centre
+    far = squares[:, 0] - 2 * (A @ linear.repeat(b)[:, None])[:, 0]
+    if rows.centre is not None:
+        far = far + (alpha * rows.centre.square() + 2 * beta * rows.centre).sum()
+    return far
+
+
+def _add(sums: Sums, name: str, x: Tensor) -> None:
+    sums[name] = sums[name] + x if name in sums else x
