@@ -15,7 +15,7 @@ MISSING = "–"
 def line(title: str, event: Iteration, glance: Glance) -> str:
     row, stopping = event.row, event.stopping
     parts = [f"{title}: iteration {row.iteration}/{stopping.max_iter}", f"objective {number(row.objective, '.6g')}"]
-    for name, value, tolerance in measured(event, "KKT residual"):
+    for name, value, tolerance in measured(event):
         against = f" (tolerance {number(tolerance)})" if tolerance else ""
         parts.append(f"{name} {number(value)}{against}")
     parts.append(speed(glance.rate))
@@ -40,7 +40,7 @@ def drawing(title: str, event: Iteration, glance: Glance) -> Any:
         Text(rest(glance), style="cyan"),
     )
     second = Text(f"  objective {number(row.objective, '.6g')}")
-    for name, value, tolerance in measured(event, "KKT"):
+    for name, value, tolerance in measured(event):
         within = value is not None and value <= tolerance
         second.append(f"  {name} ")
         second.append(number(value), style="green" if within else "")
@@ -50,10 +50,14 @@ def drawing(title: str, event: Iteration, glance: Glance) -> Any:
     return Group(first, second, *third)
 
 
-def measured(event: Iteration, kkt: str) -> list[tuple[str, float | None, float]]:
+def measured(event: Iteration) -> list[tuple[str, float | None, float]]:
     """Name, value and tolerance (0: none) of what the run is judged by; no residuals where a method has none."""
-    row = event.row
-    found: list[tuple[str, float | None, float]] = [(kkt, row.kkt, event.stopping.certificate_tol)]
+    row, tol = event.row, event.stopping.certificate_tol
+    found: list[tuple[str, float | None, float]] = []
+    if row.relative is not None or row.expected is not None:  # a guess is shown as one
+        found.append(("gap", row.relative, tol) if row.relative is not None else ("gap about", row.expected, tol))
+    else:
+        found.append(("KKT", row.kkt, 0.0))
     for name, value, tolerance in (
         ("primal", row.primal_residual, row.eps_primal),
         ("dual", row.dual_residual, row.eps_dual),

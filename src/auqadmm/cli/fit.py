@@ -84,7 +84,7 @@ def fit(
     method: options.Method = "auto",
     engine: options.Engine = "local",
     max_iter: options.MaxIter = 1000,
-    tol: options.Tol = 1e-9,
+    tol: options.Tol = 1e-12,
     time_limit: options.TimeLimit = None,
     device: options.Device = "cpu",
     seed: options.Seed = 0,
@@ -140,7 +140,7 @@ def fit(
         written = outputs.write_all(folder, summary, result.history, parts)
         if not quiet and not lines:
             tell(result, summary, written, can_resume=saving is not None)
-    if result.status is not Status.converged:
+    if result.status not in (Status.converged, Status.rounding):
         raise typer.Exit(STOPPED)
 
 
@@ -168,12 +168,14 @@ def tell(result: Result, summary: dict[str, Any], written: list[Path], can_resum
     screen = Console(highlight=False)
     screen.print(visible(result.message), markup=False, soft_wrap=True)
     screen.print(
-        f"objective {summary['objective']:.8g}, KKT residual {summary['certificate']['kkt']:.1e}, "
-        f"{summary['rounds']} rounds, {summary['bytes']} bytes per worker, {summary['seconds']:.2f} s of computing",
+        f"objective {summary['objective']:.8g}, {summary['rounds']} rounds ({summary['rounds_verdict']} of them for "
+        f"the verdict), {summary['bytes']} bytes per worker, {summary['seconds']:.2f} s of computing",
         markup=False,
         soft_wrap=True,
     )
     for finding in summary["diagnosis"]:
+        if finding["sentence"][1:] in result.message:  # said already
+            continue
         text = f"{finding['sentence']} Try {finding['setting']}."
         screen.print(visible(text), markup=False, soft_wrap=True)
     screen.print("\nWritten:")
@@ -202,16 +204,18 @@ def summarized(
         "version": outputs.VERSION,
         "status": str(result.status),
         "message": result.message,
-        "diagnosis": [] if result.status is Status.converged else [asdict(f) for f in result.diagnose()],
+        "diagnosis": [asdict(f) for f in result.diagnose()],
         "model": chosen["kind"],
         "method": result.method,
         "iterations": result.n_iter,
         "rounds": last.rounds if last else 0,
+        "rounds_verdict": last.rounds_verdict if last else 0,
+        "reductions": last.reductions if last else 0,
         "bytes": last.bytes if last else 0,
         "seconds": last.seconds if last else 0.0,
         "wall_seconds": wall,
         "objective": certificate.objective,
-        "certificate": {"kkt": certificate.kkt, "gap": certificate.gap, "relative_gap": certificate.relative_gap},
+        "certificate": {**asdict(certificate), "verdict": certificate.words()},
         "rows": agreed.rows,
         "features": len(agreed.encoding.features),
         "classes": agreed.classes,

@@ -98,9 +98,7 @@ Engine = Annotated[
     ),
 ]
 MaxIter = Annotated[int, _option("Run", "Limit of iterations.", min=0)]
-Tol = Annotated[
-    float, _option("Run", "Converged when the relative KKT residual or duality gap is at most this.", min=0)
-]
+Tol = Annotated[float, _option("Run", "Converged when the objective is within this of its optimum, relatively.", min=0)]
 TimeLimit = Annotated[float | None, _option("Run", "Limit of seconds; the model so far is kept.")]
 Device = Annotated[str, _option("Run", "cpu or cuda.", autocompletion=_known(("cpu", "cuda")))]
 Seed = Annotated[int, _option("Run", "Of the random vectors that curvature is probed with.", min=0, max=2**31 - 1)]

@@ -18,7 +18,8 @@ class Row:
     often; `failed_blocks` names the blocks whose local solve missed its tolerance in this iteration.
     `rounds_verdict` are the rounds among them that a verdict asked for; `reductions` is how often workers were called
     upon at all when the row was written, scoring that was asked for and gathers included. `relative` is the bound of
-    the relative gap, in iterations that were judged.
+    the relative gap, in iterations that were judged; `expected` is the server's guess of it in the others, which
+    decides when to ask and nothing else.
     """
 
     iteration: int
@@ -38,6 +39,7 @@ class Row:
     rounds_verdict: int = 0
     reductions: int = 0
     relative: float | None = None
+    expected: float | None = None
 
 
 class History:

@@ -28,6 +28,7 @@ from auqadmm.core.state import Blocks, Consensus, Setup, State, Status
 from auqadmm.core.stopping import Stopping
 from auqadmm.core.verdict import Judge
 from auqadmm.core.verdict.gate import Gate
+from auqadmm.core.verdict.judge import over
 
 
 class Method(Protocol):
@@ -116,6 +117,7 @@ class _Loop:
         self.start = zero if setup.warm is None else setup.warm.v.to(zero)
         self.judge, self.gate = Judge(reduce, setup), Gate()
         self.judged: tuple[int, Certificate] | None = None
+        self.expected: float | None = None
 
     @property
     def done(self) -> int:
@@ -282,7 +284,9 @@ class _Loop:
         if gap is not None and judge.null is None and gap <= tol * abs(found.objective):
             judge.ask_null()  # what the gap is relative to
             found = judge.cheap(shared.v, sums)
-        if not found.passes(tol) and self.gate.opens(judge, shared, sums, found.objective, tol):
+        estimate = self.gate.estimate(judge, shared, sums)
+        self.expected = over(estimate, judge.scale(found.objective)) if math.isfinite(estimate) else None
+        if not found.passes(tol) and self.gate.opens(judge, shared.iteration, estimate, found.objective, tol):
             verdict = judge.full(shared.v, tol, found)
             found = verdict.certificate
             self.gate = self.gate.after(judge, shared, sums, verdict, tol)
@@ -313,6 +317,7 @@ class _Loop:
             rounds_verdict=self.reduce.traffic.verdict,
             reductions=self.reduce.traffic.reductions,
             relative=None if certificate is None else certificate.relative_gap,
+            expected=self.expected,
         )
 
     # ------------------------------------------------------------------ the end

@@ -1,9 +1,8 @@
 """Where a run is heading: how far it is above its tolerances, and how many iterations it would take to meet them.
 
-    excess   the largest of residual / tolerance over what the stopping rule looks at; 1 is where it stops
-    trend    a straight line through log(excess) against iterations: linear convergence, if the points lie on it
-
-The certificate may also pass by its duality gap, which rows do not hold: what is forecast is an upper bound there.
+excess   the relative gap (a guess, where it was not judged) over its tolerance, or the larger residual over its own;
+         1 is where a run stops
+trend    a straight line through log(excess) against iterations: linear convergence, if the points lie on it
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def excess(row: Row, stopping: Stopping) -> float | None:
     if stopping.rule != "certificate" and has_residuals:
         pairs += [(row.primal_residual, row.eps_primal), (row.dual_residual, row.eps_dual)]
     if stopping.rule != "residuals" or not has_residuals:
-        pairs.append((row.kkt, stopping.certificate_tol))
+        pairs.append((row.expected if row.relative is None else row.relative, stopping.certificate_tol))
     found = [value / limit for value, limit in pairs if value is not None and limit]  # no limit: never met
     if len(found) < len(pairs) or not all(map(math.isfinite, found)):
         return None

@@ -36,7 +36,8 @@ class ConsensusEstimator(BaseEstimator):
     def _keep(self, results: list[Result]) -> None:
         """How the run ended, or the runs, one per class."""
         alone = len(results) == 1
-        worst = next((r for r in results if r.status != Status.converged), results[0])
+        good = (Status.converged, Status.rounding)
+        worst = next((r for r in results if r.status not in good), results[0])
         self.n_iter_ = results[0].n_iter if alone else np.array([r.n_iter for r in results])
         self.status_ = worst.status
         self.message_ = worst.message

@@ -165,5 +165,5 @@ def near(problem: Problem, v: Tensor) -> WarmStart:
 def report(estimator: Any, results: list[Result]) -> None:
     """Warn about runs that did not converge."""
     for result in results:
-        if result.status != Status.converged:
+        if result.status not in (Status.converged, Status.rounding):
             warnings.warn(f"{type(estimator).__name__}: {result.message}", ConvergenceWarning, stacklevel=3)

@@ -39,8 +39,9 @@ class ConsensusLogisticRegression(ConsensusClassifier):
         Without `sites`, the rows are dealt out to so many workers, neighbouring rows together.
     max_iter : int, default=500
         Limit of iterations; a `ConvergenceWarning` says when it was reached.
-    tol : float, default=1e-10
-        The fit ends when the relative KKT residual, features scaled to comparable size, is at most this.
+    tol : float, default=1e-14
+        The fit ends when the objective is proved (or estimated) to be within this of its optimum, relatively;
+        coefficients are then right to about its root.
     method, engine
         As in `auqadmm.solve`. "lbfgs" and "owl-qn" run on features as they are.
     warm_start : bool, default=False
@@ -55,7 +56,7 @@ class ConsensusLogisticRegression(ConsensusClassifier):
     intercept_ : ndarray of shape (1,) or (n_classes,)
     n_iter_ : int
     status_, message_ : how the fit ended, and a sentence to act on.
-    certificate_ : objective and KKT residual (in scaled features) of the answer.
+    certificate_ : objective of the answer, how far it is from the optimum, and how that is known.
     history_ : one row per iteration: objective, residuals, rounds, bytes, seconds.
     n_features_in_, feature_names_in_ : as in scikit-learn.
     """
@@ -71,7 +72,7 @@ class ConsensusLogisticRegression(ConsensusClassifier):
         fit_intercept: bool = True,
         n_blocks: int = 1,
         max_iter: int = 500,
-        tol: float = 1e-10,
+        tol: float = 1e-14,
         method: Any = "auto",
         engine: Any = "local",
         warm_start: bool = False,

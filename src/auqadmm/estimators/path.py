@@ -12,7 +12,6 @@ Shapes: K strengths, m features; logits (R, K), v (m + 1, K).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -90,7 +89,7 @@ def enet_path(
     fit_intercept: bool = True,
     n_blocks: int = 1,
     max_iter: int = 500,
-    tol: float = 1e-10,
+    tol: float = 1e-14,
     method: Any = "auto",
     engine: Any = "local",
     together: int = 100,
@@ -170,8 +169,8 @@ def path(rows: Rows, alphas: np.ndarray, l1_ratio: float, intercept: bool, setti
             scaled = Scaled.of(rows, whole, settings)
         scaled = replace(scaled, task=task)
         start = None if last is None else _extrapolated(last, before).expand(-1, K)
-        # columns of equal scale: the residual of one is at most √K times the tolerance of all
-        result = scaled.solve(replace(settings, tol=settings.tol / math.sqrt(K)), start)
+        # columns of equal scale: the gap of one is at most K times the tolerance of all
+        result = scaled.solve(replace(settings, tol=settings.tol / K), start)
         before, last = (result.v[:, -2:-1] if K > 1 else last), result.v[:, -1:]
         coef, offset = scaled.scaling.outside(result.v)
         coefs.append(coef)

@@ -50,7 +50,7 @@ def headers(gaps: Sequence[float] = GAPS) -> list[str]:
         f"rounds\n{power(gaps[-1])}",
         "\nseconds",
         "\nKKT",
-        "duality\ngap",
+        "gap at\nmost",
         "\nstatus",
     ]
 
@@ -86,7 +86,8 @@ def run_summary(run: Run, gaps: Sequence[float] = GAPS) -> dict[str, Any]:
         "objective": result.objective,
         "optimum": run.optimum,
         "kkt": result.certificate.kkt,
-        "gap": result.certificate.gap,
+        "gap": result.certificate.relative_gap,
+        "evidence": result.certificate.evidence,
         "reached": {power(gap): _when(run, gap) for gap in gaps},
     }
 

@@ -65,16 +65,14 @@ class Gate:
             total += 0.5 * float(torch.linalg.solve_triangular(L, (r / s)[:, None], upper=False).square().sum())
         return total
 
-    def opens(self, judge: Judge, shared: Consensus, sums: Mapping[str, Tensor], objective: float, tol: float) -> bool:
-        """May the verdict at v be yes, or that rounding ends the run?"""
-        k = shared.iteration
+    def opens(self, judge: Judge, k: int, estimate: float, objective: float, tol: float) -> bool:
+        """May the verdict after iteration k be yes, or that rounding ends the run?"""
         if not math.isfinite(objective):
             return False
         if k >= FIRST and k & (k - 1) == 0:
             return True
         if k < self.asked + 2**self.wrong and self.wrong:
             return False
-        estimate = self.estimate(judge, shared, sums)
         if self.ratio is None:
             assert judge.columns is not None
             return estimate <= LENIENT * tol * abs(objective - judge.columns.infimum)
