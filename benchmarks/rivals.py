@@ -159,9 +159,9 @@ def _solved(H: Tensor, b: Tensor, active: Tensor) -> Tensor:
 # ---------------------------------------------------------------------- methods
 @dataclass(frozen=True)
 class Known:
-    """Replicated: F, ∇f and ∇²f at v."""
+    """Replicated: the value of F, ∇f and ∇²f at v."""
 
-    F: float
+    value: float
     G: Tensor
     H: Tensor
     penalty: Elastic
@@ -189,15 +189,15 @@ class Newton:
         g, v = old.setup.regularizer, old.v
         d = torch.zeros_like(v) if now.stalled else _direction(v, now)
         predicted = dot(now.G, d) + float(g.value(v + d)) - float(g.value(v))
-        noise = NOISE * abs(now.F)
+        noise = NOISE * abs(now.value)
         if not predicted < 0:  # the model's minimum is here, to rounding
             return stay(state, reduce.cost(hvps=0), replace(now, stalled=True))
         cost = reduce.cost(hvps=0)
         _, sums = reduce(second_order_and_fan, None, (v, d), down=(v + d,))
         there = self._known(old.setup, v + d, sums, now.penalty)
-        if there.F <= now.F + DECREASE * predicted + noise:
+        if there.value <= now.value + DECREASE * predicted + noise:
             return advance(state, v + d, cost, there, None)
-        t = _shorter(g, v, d, now.F, predicted, sums["fan"], reduce)
+        t = _shorter(g, v, d, now.value, predicted, sums["fan"], reduce)
         if t is None:
             return stay(state, reduce.cost(hvps=0), replace(now, stalled=True))
         cost = reduce.cost(hvps=0)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.optimize
 import torch
-from rounds import LeftToCallback, Watch, resolve
+from rounds import NO_TEST, LeftToCallback, Watch, resolve
 from speed_cases import NAMES, OPTIMA, Rows
 from workloads import dataset, select
 
@@ -41,7 +41,7 @@ def arrival(
             found.append(event.row)
         return bool(found)
 
-    settings = {"abs_tol": 0.0, "rel_tol": 0.0, "stop": "residuals", "time_limit": SLOW, "max_iter": 10**6}
+    settings = NO_TEST | {"time_limit": SLOW, "max_iter": 10**6}
     aq.solve(problem, LeftToCallback(resolve(method)), local=local, device=device, callbacks=[callback], **settings)
     return found[0] if found else None
 
