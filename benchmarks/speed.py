@@ -101,7 +101,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _about(device: str, threads: int, commit: str) -> dict[str, Any]:
     name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
     versions = {"auqadmm": aq.__version__, "torch": torch.__version__, "python": platform.python_version()}
-    return {"device": name, "threads": threads, "date": time.strftime("%Y-%m-%d"), "commit": commit, **versions}
+    return {
+        "device": name,
+        "threads": threads,
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit,
+        "prior": "",
+        **versions,
+    }
 
 
 if __name__ == "__main__":
