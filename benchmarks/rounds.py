@@ -270,7 +270,11 @@ def run_workload(
         if budget.left <= 0:
             print(f"{workload.name}: the deadline is over; not run from {name} on", flush=True)
             return
+        cut = budget.left < budget.seconds
         outcome = run_named(problems[prior], name, best.objective, budget)
+        if cut and outcome.status == "time_limit":
+            print(f"{workload.name}: the deadline ended {name}; not kept", flush=True)
+            return
         tell(lines(workload.name, name, outcome, prior, origin))
         print(f"  {workload.name} {name:13}{prior:6}{describe(outcome)}", flush=True)
 
