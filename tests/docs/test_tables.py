@@ -96,18 +96,21 @@ def test_a_table_nobody_knows_is_named():
 def line(method, prior, rounds, numbers, workload=None, status="reached"):
     known = (None,) * 7 if rounds is None else (rounds, rounds, 8 * numbers, 8, numbers, 0, 0.5)
     ended = (2e-4, 2000, status, "", "1234567", "2026-01-02")
-    w = workload or tables.SHORT[0]
-    return [tables.lines_of.Line(w, method, prior, "", t, *known, *ended) for t in tables.lines_of.TARGETS]
+    w = workload or tables.tables_rounds.SHORT[0]
+    return [
+        tables.tables_rounds.lines_of.Line(w, method, prior, "", t, *known, *ended)
+        for t in tables.tables_rounds.lines_of.TARGETS
+    ]
 
 
 @pytest.fixture
 def measured(tmp_path, monkeypatch):
     def put(*lines):
-        path = tmp_path / tables.ROUNDS
+        path = tmp_path / tables.base.ROUNDS
         path.parent.mkdir(parents=True, exist_ok=True)
-        tables.lines_of.write_csv(path, [x for some in lines for x in some])
+        tables.tables_rounds.lines_of.write_csv(path, [x for some in lines for x in some])
 
-    monkeypatch.setattr(tables, "ROOT", tmp_path)
+    monkeypatch.setattr(tables.base, "ROOT", tmp_path)
     return put
 
 
@@ -121,11 +124,11 @@ def test_the_plain_problem_comes_first_and_numbers_stand_beside_rounds(measured)
         line("lbfgs-50", "", None, None, status="not applicable"),
         line("fista", "", None, None, status="max_rounds"),
     )
-    head, _, row, *_ = tables.rounds_short().text.splitlines()
+    head, _, row, *_ = tables.tables_rounds.rounds_short().text.splitlines()
     assert head == "| workload | AUQ-LR | AUQ-LR, image | best of L-BFGS, OWL-QN, FISTA | Newton or Gram |"
     assert row == "| mnist-elastic-mean | 34 (100) | 12 (30) | – [2e-4 after 2000] FISTA | 1 (309) Gram |"
-    assert tables.rounds_short().origin == "commit 1234567; 2026-01-02"
-    summary = tables.rounds_summary().text
+    assert tables.tables_rounds.rounds_short().origin == "commit 1234567; 2026-01-02"
+    summary = tables.tables_rounds.rounds_summary().text
     assert "| AUQ-LR, image | 1 | 1 | 1 | 0 | 1 |" in summary
     assert "| Newton | 1 | 1 | 1 | 1 | 0 |" in summary
     assert "| L-BFGS | 1 | 0 | 0 | 0 | 0 |" in summary
@@ -133,7 +136,7 @@ def test_the_plain_problem_comes_first_and_numbers_stand_beside_rounds(measured)
 
 def test_what_was_not_measured_is_not_shown(measured):
     measured(line("auq-lr", "image", 12, 30_156), line("lbfgs", "", 20, 1_000))
-    head, _, row, *_ = tables.rounds_short().text.splitlines()
+    head, _, row, *_ = tables.tables_rounds.rounds_short().text.splitlines()
     assert head == "| workload | AUQ-LR, image | best of L-BFGS, OWL-QN, FISTA |"
     assert row == "| mnist-elastic-mean | 12 (30) | 20 (1.0) L-BFGS |"
 
@@ -143,7 +146,7 @@ def test_a_page_that_disagrees_is_told_and_written(measured, tmp_path, monkeypat
     page = tmp_path / "README.md"
     (tmp_path / "docs").mkdir()
     page.write_text("before\n\n<!-- table: rounds-short -->\n| old |\n<!-- end -->\n\nafter\n", encoding="utf-8")
-    monkeypatch.setattr(tables, "remodel", lambda: None)
+    monkeypatch.setattr(tables.tables_scaling, "remodel", lambda: None)
     assert tables.main(["--check"]) == 1
     assert "README.md: disagrees" in capsys.readouterr().out
     assert tables.main(["--write"]) == 0
