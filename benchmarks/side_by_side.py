@@ -30,8 +30,8 @@ from typing import Any
 import optima
 import torch
 from results import TARGETS, TUNED, Line, read, write_csv
-from rounds import PAPER, Budget, Origin, environment, plan, run_workload
-from workloads import Workload, select
+from rounds import METHODS, PAPER, Budget, Origin, environment, plan, run_workload
+from workloads import WORKLOADS, Workload, select
 
 from auqadmm.data import DataError
 
@@ -130,8 +130,10 @@ def together(planned: Sequence[Job], budget: Budget, origin: Origin, parts: Path
 
 
 def gathered(parts: Path, out: Path) -> list[Line]:
-    """What all processes have finished, in one file."""
+    """What all processes have finished, in one file, in the order of workloads and methods."""
+    order = list(WORKLOADS)
     done = read(sorted(parts.glob("*.csv")))
+    done.sort(key=lambda x: (order.index(x.workload), METHODS.index(x.method), x.prior, -x.target))
     write_csv(out / "rounds.csv", done)
     return done
 
