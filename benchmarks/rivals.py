@@ -7,7 +7,7 @@ newton      exact distributed Newton on Σ_j f_j(v) + l1‖v‖₁ + l2/2‖v‖
 
             exactly, l1 included. Where the full step is refused, the best of the fan is evaluated: one round more.
             The corner of a smoothed hinge is 1 wide at first and half as wide after each step of ½ or more, down to
-            its own width: with that from the start it takes two to four times the rounds.
+            its own width: with that from the start most of our hinges take two to four times the rounds.
 gram        least squares: Σ_i c_i x_ix_iᵀ and Σ_i c_i y_i x_i go up once, m(m+1)/2 + m numbers, and the server solves
             any elastic net exactly.
 
