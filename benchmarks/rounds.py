@@ -1,15 +1,18 @@
-"""Rounds, bytes and seconds until a relative objective gap of 1e-2, 1e-4 and 1e-6: methods × workloads.
+"""Rounds, numbers and seconds until a relative objective gap of 1e-2, 1e-4 and 1e-6: methods × workloads.
 
     python benchmarks/rounds.py --quick                                     digits only, a few minutes
     python benchmarks/rounds.py --workloads 'mnist-*' --methods auq-lr lbfgs --device cuda --out runs/mnist
     python benchmarks/rounds.py --plot runs/*/results.csv --out runs        tables and profile of earlier runs
 
 The gap is (F(v) − F*)/|F*| with F* from optima.py, read at v after each iteration, off the clock and free of charge;
-counters are those of the history's row when the gap first holds (see `Row`). A run ends at 1e-6, at --max-rounds or
-at --max-seconds of wall-clock time (scoring included). A run that fails is a row with its status, never the end.
-c-admm-tuned is C-ADMM with the best ρ of 10^-3 … 10^3, found by trying them all: an oracle, no method.
+counters are those of the history's row when the gap first holds (see `Row`), and no stopping test is among them. A
+run ends at 1e-6, at --max-rounds, at --max-seconds of wall-clock time (scoring included) or at the --deadline of all.
+A run that fails is a row with its status, never the end. Methods whose weights may be diagonal in cosines run twice:
+on the plain problem, and with the prior "image". c-admm-tuned is C-ADMM with the best ρ of 10^-3 … 10^3, found by
+trying them all: an oracle, no method.
 
-Writes results.csv (one row per workload, method and target), results.md, run.json and, with --plot, profile.png.
+Writes results.csv (one row per workload, method, prior and target; after every run), results.md, run.json and, with
+--plot, profile.png.
 """
 
 from __future__ import annotations
@@ -18,19 +21,21 @@ import argparse
 import math
 import os
 import platform
+import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import optima
+import rivals
 import scipy
 import torch
 from results import TARGETS, TUNED, Line, profile, read, write
-from workloads import Workload, select
+from workloads import IMAGE, Workload, select
 
 import auqadmm as aq
 from auqadmm.core.history import Row
@@ -38,15 +43,26 @@ from auqadmm.core.state import Residuals
 
 # from the middle outwards: a ρ that needs more rounds than the best so far is given up
 GRID = (1.0, 0.1, 10.0, 0.01, 100.0, 0.001, 1000.0)
-BASELINES = ("lbfgs", "lbfgs-w", "owl-qn", "fista")
-METHODS = ("c-admm", "rb-admm", "ac-admm", "uq-admm", "auq-admm", "auq-lr", "auto", *BASELINES, TUNED)
+BASELINES = ("lbfgs", "lbfgs-50", "lbfgs-w", "owl-qn", "fista")
+PAPER = ("c-admm", "rb-admm", "ac-admm", "uq-admm", "auq-admm")
+METHODS = ("auq-lr", *rivals.KNOWN, *BASELINES, *PAPER, "auto", TUNED)
+PRIORS = ("", IMAGE)
+INFORMED = ("auq-lr", "auto", "lbfgs-w")  # the methods that look at the prior
 
 
 @dataclass(frozen=True)
 class Budget:
+    """Of each run; `deadline` is of all of them, in the time of `time.perf_counter`."""
+
     rounds: int
     seconds: float
     device: str
+    deadline: float = math.inf
+
+    @property
+    def left(self) -> float:
+        """Seconds that a run which starts now may take."""
+        return min(self.seconds, self.deadline - time.perf_counter())
 
 
 @dataclass(frozen=True)
@@ -116,11 +132,23 @@ class LeftToCallback:
         return replace(new, shared=replace(new.shared, residuals=self.NEVER)) if missing else new
 
 
-def resolve(name: str) -> Any:
-    if name in BASELINES:
-        from auqadmm.baselines import KNOWN
+# the loop's own tests never pass, and never cost a round; every iterate is scored, off the clock
+NO_TEST: dict[str, Any] = {
+    "stop": "residuals",
+    "abs_tol": 0.0,
+    "rel_tol": 0.0,
+    "certificate_tol": 0.0,
+    "evaluate_every": 1,
+}
 
-        return KNOWN[name]()
+
+def resolve(name: str) -> Any:
+    if name in rivals.KNOWN:
+        return rivals.KNOWN[name]()
+    if name in BASELINES:
+        from auqadmm.baselines import KNOWN, LBFGS
+
+        return LBFGS(history=50) if name == "lbfgs-50" else KNOWN[name]()
     return aq.methods.resolve(name)
 
 
@@ -132,12 +160,10 @@ def run(problem: aq.Problem, method: Any, optimum: float, budget: Budget) -> Out
             problem,
             LeftToCallback(method),
             max_iter=budget.rounds,
-            abs_tol=0.0,
-            rel_tol=0.0,
-            stop="residuals",
-            time_limit=budget.seconds,
+            time_limit=max(budget.left, 0.1),
             device=budget.device,
             callbacks=[watch],
+            **NO_TEST,
         )
     except ValueError as error:  # how a method says that a problem is not of its kind
         return Outcome("not applicable", str(error))
@@ -174,7 +200,28 @@ def _tuned(problem: aq.Problem, optimum: float, budget: Budget) -> Outcome:
 
 
 # ---------------------------------------------------------------------- all runs
-def lines(workload: str, method: str, outcome: Outcome) -> list[Line]:
+@dataclass(frozen=True)
+class Origin:
+    """Which code was run, and when."""
+
+    commit: str
+    date: str
+
+    @classmethod
+    def now(cls, commit: str | None = None) -> Origin:
+        return cls(commit or described(), time.strftime("%Y-%m-%d"))
+
+
+def described() -> str:
+    """The commit of this file, as git describes it; "unknown" where there is no git."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def lines(workload: str, method: str, outcome: Outcome, prior: str = "", origin: Origin | None = None) -> list[Line]:
     def counters(row: Row | None) -> tuple[Any, ...]:
         if row is None:
             return (None,) * 7
@@ -182,10 +229,12 @@ def lines(workload: str, method: str, outcome: Outcome) -> list[Line]:
 
     # how a run ended in the ordinary way, the status says
     message = "" if outcome.status in ("reached", "max_rounds", "time_limit") else " ".join(outcome.message.split())
+    origin = origin or Origin("", "")
     return [
         Line(
             workload,
             method,
+            prior,
             outcome.variant,
             target,
             *counters(outcome.hits.get(target)),
@@ -193,37 +242,66 @@ def lines(workload: str, method: str, outcome: Outcome) -> list[Line]:
             outcome.rounds,
             outcome.status,
             message,
+            origin.commit,
+            origin.date,
         )
         for target in TARGETS
     ]
 
 
-def benchmark(chosen: Sequence[Workload], methods: Sequence[str], budget: Budget, out: Path) -> list[Line]:
-    """Run everything; files are written after each workload, so that an interrupt loses little."""
+def plan(methods: Sequence[str], priors: Sequence[str] = PRIORS) -> list[tuple[str, str]]:
+    """Methods with the priors they are run with, the plain problem first."""
+    pairs = [(name, prior) for name in methods for prior in PRIORS if prior in priors]
+    return [(name, prior) for name, prior in pairs if prior == "" or name in INFORMED]
+
+
+def run_workload(
+    workload: Workload,
+    planned: Sequence[tuple[str, str]],
+    budget: Budget,
+    origin: Origin,
+    tell: Callable[[list[Line]], None],
+) -> None:
+    """Some methods on one workload; `tell` gets the lines of every run when it is over. No run starts too late."""
+    problems = {prior: workload.make(prior) for prior in dict.fromkeys(prior for _, prior in planned)}
+    best = optima.optimum(workload, next(iter(problems.values())), budget.device)
+    print(f"{workload.name}: F* = {best.objective:.12g}, {workload.notes}", flush=True)
+    for name, prior in planned:
+        if budget.left <= 0:
+            print(f"{workload.name}: the deadline is over; not run from {name} on", flush=True)
+            return
+        cut = budget.left < budget.seconds
+        outcome = run_named(problems[prior], name, best.objective, budget)
+        if cut and outcome.status == "time_limit":
+            print(f"{workload.name}: the deadline ended {name}; not kept", flush=True)
+            return
+        tell(lines(workload.name, name, outcome, prior, origin))
+        print(f"  {workload.name} {name:13}{prior:6}{describe(outcome)}", flush=True)
+
+
+def benchmark(
+    chosen: Sequence[Workload], planned: Sequence[tuple[str, str]], budget: Budget, out: Path, origin: Origin
+) -> list[Line]:
+    """Run everything; files are written after each run, so that an interrupt loses little."""
     done: list[Line] = []
-    about: dict[str, Any] = environment(budget) | {"optima": {}, "skipped": {}}
+    about: dict[str, Any] = environment(budget) | {"commit": origin.commit, "skipped": {}}
     began = time.perf_counter()
+
+    def keep(new: list[Line]) -> None:
+        done.extend(new)
+        about["seconds"] = time.perf_counter() - began
+        write(out, done, about)
+
     try:
         for workload in chosen:
             try:
-                problem = workload.make()
-                best = optima.optimum(workload, problem, budget.device)
+                run_workload(workload, planned, budget, origin, keep)
             except Exception as error:  # no data, no optimum, no memory: the others may do better
                 about["skipped"][workload.name] = str(error)
                 print(f"{workload.name}: skipped. {error}", flush=True)
-                continue
-            about["optima"][workload.name] = asdict(best)
-            print(f"{workload.name}: F* = {best.objective:.12g}, {workload.notes}", flush=True)
-            for name in methods:
-                outcome = run_named(problem, name, best.objective, budget)
-                done += lines(workload.name, name, outcome)
-                print(f"  {name:13}{describe(outcome)}", flush=True)
-            about["seconds"] = time.perf_counter() - began
-            write(out, done, about)
     except KeyboardInterrupt:
         print("Interrupted; what was complete is kept.", flush=True)
-    about["seconds"] = time.perf_counter() - began
-    write(out, done, about)
+    keep([])
     return done
 
 
@@ -245,7 +323,7 @@ def environment(budget: Budget) -> dict[str, Any]:
     return {
         "command": " ".join(sys.argv),
         "started": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-        "budget": asdict(budget),
+        "budget": {"rounds": budget.rounds, "seconds": budget.seconds, "device": budget.device},
         "targets": TARGETS,
         "device": torch.cuda.get_device_name(budget.device) if cuda else platform.machine(),
         "cores": os.cpu_count(),
@@ -264,10 +342,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workloads", nargs="+", metavar="GLOB", help="default: all")
     parser.add_argument("--methods", nargs="+", default=list(METHODS), metavar="NAME", help=", ".join(METHODS))
+    parser.add_argument("--priors", nargs="+", choices=["plain", IMAGE], default=["plain", IMAGE])
     parser.add_argument("--quick", action="store_true", help="digits only, short runs")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--max-rounds", type=int, default=2000)
     parser.add_argument("--max-seconds", type=float, help="of each run; default 120, with --quick 10")
+    parser.add_argument("--deadline", type=float, default=math.inf, help="seconds for everything")
+    parser.add_argument("--commit", help="of the code, where there is no git")
     parser.add_argument("--out", type=Path, default=Path("runs/rounds"))
     parser.add_argument("--plot", nargs="*", type=Path, metavar="CSV", help="draw profile.png; with files: run nothing")
     given = parser.parse_args(arguments)
@@ -277,7 +358,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         chosen = select(given.workloads or (["digits-*"] if given.quick else ["*"]))
         seconds = given.max_seconds or (10.0 if given.quick else 120.0)
-        done = benchmark(chosen, given.methods, Budget(given.max_rounds, seconds, given.device), given.out)
+        budget = Budget(given.max_rounds, seconds, given.device, time.perf_counter() + given.deadline)
+        planned = plan(given.methods, ["" if prior == "plain" else prior for prior in given.priors])
+        done = benchmark(chosen, planned, budget, given.out, Origin.now(given.commit))
         print(f"\n{(given.out / 'results.md').read_text(encoding='utf-8')}")
     if given.plot is not None:
         try:

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 from optima import compute
-from rounds import LeftToCallback, Watch, resolve
+from rounds import NO_TEST, LeftToCallback, Watch, resolve
 from torch import Tensor
 from workloads import SCALE, WORKLOADS, dataset
 
@@ -208,11 +208,9 @@ def measure(
         LeftToCallback(timed),
         engine,
         max_iter=most,
-        abs_tol=0.0,
-        rel_tol=0.0,
-        stop="residuals",
         time_limit=limit,
         callbacks=[watch, widest],
+        **NO_TEST,
     )
     row = result.history[-1]
     done, calls = row.rounds, timed.rounds

@@ -158,10 +158,12 @@ def exponent(points: Sequence[tuple[float, float]]) -> float:
 
 
 def same_rows(kind: str, method: str, path: Path = STRONG) -> list[tuple[float, float]]:
-    """(N, rounds to 1e-6) of the same rows cut into N blocks."""
+    """(N, rounds to 1e-6) of the same rows cut into N blocks, on the plain problem if that was run."""
     found = []
-    for row in read(path) if path.is_file() else ():
-        if row["method"] == method and row["target"] == 1e-6 and row["rounds"]:
+    rows = [row for row in (read(path) if path.is_file() else ()) if row["method"] == method and row["target"] == 1e-6]
+    prior = None if any(not row.get("prior") for row in rows) else "image"
+    for row in rows:
+        if row["rounds"] and (row.get("prior") or None) == prior:
             name = str(row["workload"])
             if name == f"mnist-{kind}-iid":
                 found.append((10.0, row["rounds"]))

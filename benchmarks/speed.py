@@ -17,6 +17,8 @@ single      float32 with float64 sums: the gap it reaches
 memory      peak beside the data's own size
 peers       logistic regression, MNIST 0/1: dask-glm's ADMM (where installed), scikit-learn, ours, to equal gaps
 
+A row whose data are missing is skipped, with the reason; speed.json is written after every row.
+
 Writes speed.json, speed.md and speed.png. Times are medians of wall-clock times; on a shared machine only ratios within
 one run mean anything.
 """
@@ -29,18 +31,20 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import speed_cases as cases
 import speed_peers as peers
 import torch
+from rounds import described
 from speed_report import picture, table
 
 import auqadmm as aq
+from auqadmm.data import DataError
 
-PARTS: dict[str, Callable[[str], list[dict[str, Any]]]] = {
+PARTS: dict[str, Callable[[str], Iterable[dict[str, Any]]]] = {
     "ceilings": cases.ceilings,
     "roofline": cases.roofline,
     "iteration": cases.iteration,
@@ -59,6 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--commit", help="of the code, where there is no git")
     parser.add_argument("--out", type=Path, default=Path("runs/speed"))
     parser.add_argument("--show", type=Path, help="a speed.json: draw it again")
     given = parser.parse_args(arguments)
@@ -68,13 +73,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.show is not None:
         found = json.loads(given.show.read_text())
     else:
-        found = {"about": _about(given.device, given.threads)}
+        found = {"about": _about(given.device, given.threads, given.commit or described())}
         for part in given.parts:
             began = time.perf_counter()
+            rows = found[part] = []
             try:
-                found[part] = PARTS[part](given.device)
+                for row in PARTS[part](given.device):
+                    rows.append(row)
+                    path.write_text(json.dumps(found, indent=1))
+            except DataError as error:  # what was measured before is kept
+                rows.append({"skipped": str(error)})
             except Exception as error:  # one part must not take the others with it
-                found[part] = [{"error": f"{type(error).__name__}: {error}"}]
+                rows.append({"error": f"{type(error).__name__}: {error}"})
             sys.stdout.write(f"{part}: {time.perf_counter() - began:.1f} s\n")
             sys.stdout.flush()
             path.write_text(json.dumps(found, indent=1))
@@ -88,10 +98,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _about(device: str, threads: int) -> dict[str, Any]:
+def _about(device: str, threads: int, commit: str) -> dict[str, Any]:
     name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
     versions = {"auqadmm": aq.__version__, "torch": torch.__version__, "python": platform.python_version()}
-    return {"device": name, "threads": threads, "date": time.strftime("%Y-%m-%d"), **versions}
+    return {
+        "device": name,
+        "threads": threads,
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit,
+        "prior": "",
+        **versions,
+    }
 
 
 if __name__ == "__main__":

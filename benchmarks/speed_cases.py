@@ -1,4 +1,5 @@
-"""What speed.py measures of this library alone. Every function takes a device and gives rows of numbers."""
+"""What speed.py measures of this library alone. Every function takes a device and gives rows of numbers, one by one: a
+row is kept when it is there. A row whose data are missing says so (`skipped`), and the others are measured."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ import gc
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from speed_plain import Plain
 from workloads import dataset, select
 
 import auqadmm as aq
+from auqadmm.data import DataError
 from auqadmm.local import Direct, Mixed, Released
 
 Rows = list[dict[str, Any]]
@@ -28,6 +31,19 @@ NAMES = (
 )
 OPTIMA = json.loads((Path(__file__).parent / "optima.json").read_text())
 MIB = 2**20
+
+
+def each(
+    names: Sequence[str], measure: Callable[[str, aq.Problem], Iterable[dict[str, Any]]]
+) -> Iterator[dict[str, Any]]:
+    """`measure(name, problem)` of every workload whose data are there."""
+    for name in names:
+        try:
+            problem = select([name])[0].make()
+        except DataError as error:
+            yield {"workload": name, "skipped": str(error)}
+            continue
+        yield from measure(name, problem)
 
 
 def wait(device: str) -> None:
@@ -50,7 +66,8 @@ def timed(fn: Callable[[], Any], device: str, repeat: int = 20) -> float:
 
 def steps(problem: aq.Problem, method: Any, device: str, iterations: int, **options: Any) -> tuple[float, aq.Result]:
     """Seconds per outer iteration after the first, set-up left out, and the result."""
-    settings: dict[str, Any] = {"abs_tol": 0.0, "rel_tol": 0.0, "stop": "residuals", "evaluate_every": 0} | options
+    settings: dict[str, Any] = {"abs_tol": 0.0, "rel_tol": 0.0, "stop": "residuals"}
+    settings |= {"certificate_tol": 0.0, "evaluate_every": 0} | options
     result = aq.solve(problem, method, device=device, max_iter=iterations, **settings)
     rows = result.history
     return (rows[-1].seconds - rows[0].seconds) / max(len(rows) - 1, 1), result
@@ -75,18 +92,17 @@ def ceilings(device: str) -> Rows:
     ]
 
 
-def roofline(device: str) -> Rows:
+def roofline(device: str) -> Iterator[dict[str, Any]]:
     """XᵀDX·P reads X twice; everything else is small beside it. 4·rows·m·C operations."""
     ceiling = {row["what"]: row["value"] for row in ceilings(device)}
     copy, product = ceiling["copy, GB/s"], ceiling["matrix product, TFLOP/s"]
-    out = []
-    for name in NAMES:
-        problem = select([name])[0].make()
+
+    def measure(name: str, problem: aq.Problem) -> Rows:
         census = problem.placed().census
         rows, m, C = sum(census.rows), census.features, census.columns
         seconds = _product(problem, device)
         fewest = 8 * (2 * rows * m + 4 * rows * C + 2 * census.blocks * m * C)
-        out.append(
+        return [
             {
                 "workload": name,
                 "microseconds": 1e6 * seconds,
@@ -95,8 +111,9 @@ def roofline(device: str) -> Rows:
                 "share of copy rate": fewest / seconds / 1e9 / copy,
                 "share of matrix-product rate": 4 * rows * m * C / seconds / 1e12 / product,
             }
-        )
-    return out
+        ]
+
+    return each(NAMES, measure)
 
 
 # ---------------------------------------------------------------------- one iteration
@@ -113,12 +130,11 @@ class Spy:
         return found
 
 
-def iteration(device: str) -> Rows:
+def iteration(device: str) -> Iterator[dict[str, Any]]:
     """Ours and the released loop in turn: what else the machine does then hits both."""
-    out = []
     count = 56 if device == "cuda" else 24
-    for name in NAMES:
-        problem = select([name])[0].make()
+
+    def measure(name: str, problem: aq.Problem) -> Rows:
         quadratic = "elastic" in name
         kinds: dict[str, tuple[Any, int]] = {
             "tight": (Direct() if quadratic else Mixed(tol=1e-6), count),
@@ -155,8 +171,9 @@ def iteration(device: str) -> Rows:
             spy = Spy(kinds[kind][0])
             steps(problem, "c-admm", device, 4, local=spy)
             row[f"gradient left, {kind}"] = spy.left[-1]
-        out.append(row)
-    return out
+        return [row]
+
+    return each(NAMES, measure)
 
 
 # ---------------------------------------------------------------------- growth
@@ -188,28 +205,27 @@ def normal(rows: int, features: int, blocks: int = 10) -> aq.Problem:
     return aq.Problem(aq.Logistic(reduction="sum"), aq.L2(1.0), made)
 
 
-def growth(device: str) -> Rows:
+def growth(device: str) -> Iterator[dict[str, Any]]:
     gpu = device == "cuda"
-    out: Rows = []
-
-    def add(along: str, value: int, problem: aq.Problem, method: Any = "c-admm", iterations: int = 12) -> None:
+    c_admm, many = "c-admm", (12 if gpu else 4)
+    sizes = (100, 1000, 10_000, 100_000) if gpu else (100, 1000, 10_000)
+    cases: list[tuple[str, int, Callable[[], aq.Problem], Any, int]] = []
+    cases += [("blocks, 20 000 rows in all", n, partial(parity, n), c_admm, 12) for n in (10, 100, 1000, 10_000)]
+    cases += [("blocks, the same with ten columns", n, partial(digits, n), c_admm, many) for n in (10, 100, 1000)]
+    cases += [("features, 10 blocks of 200 rows", n, partial(normal, 200, n), c_admm, 12) for n in sizes]
+    cases += [("rows of each of 10 blocks, 100 features", n, partial(normal, n, 100), c_admm, 12) for n in sizes]
+    ranks = (5, 10, 20, 40, 80)
+    multinomial = select(["mnist-multinomial-mean"])[0].make
+    cases += [("rank of AUQ-ADMM, MNIST multinomial", r, multinomial, aq.methods.AUQ(rank=r), 8) for r in ranks]
+    steps(normal(200, 100), c_admm, device, 12)  # libraries set themselves up
+    for along, value, make, method, iterations in cases:
+        try:
+            problem = make()
+        except DataError as error:
+            yield {"along": along, "value": value, "skipped": str(error)}
+            continue
         seconds = min(steps(problem, method, device, iterations)[0] for _ in range(2 if gpu else 1))
-        out.append({"along": along, "value": value, "milliseconds": 1e3 * seconds})
-
-    add("", 0, parity(10))  # libraries set themselves up
-    out.clear()
-    for blocks in (10, 100, 1000, 10_000):
-        add("blocks, 20 000 rows in all", blocks, parity(blocks))
-    for blocks in (10, 100, 1000):
-        add("blocks, the same with ten columns", blocks, digits(blocks), iterations=12 if gpu else 4)
-    for features in (100, 1000, 10_000, 100_000) if gpu else (100, 1000, 10_000):
-        add("features, 10 blocks of 200 rows", features, normal(200, features))
-    for rows in (100, 1000, 10_000, 100_000) if gpu else (100, 1000, 10_000):
-        add("rows of each of 10 blocks, 100 features", rows, normal(rows, 100))
-    multinomial = select(["mnist-multinomial-mean"])[0].make()
-    for rank in (5, 10, 20, 40, 80):
-        add("rank of AUQ-ADMM, MNIST multinomial", rank, multinomial, aq.methods.AUQ(rank=rank), 8)
-    return out
+        yield {"along": along, "value": value, "milliseconds": 1e3 * seconds}
 
 
 def uneven(device: str) -> Rows:
@@ -235,34 +251,34 @@ def _product(problem: aq.Problem, device: str) -> float:
     return timed(lambda: hessian.hvp(P), device)
 
 
-def single(device: str) -> Rows:
+def single(device: str) -> Iterator[dict[str, Any]]:
     """The gap that float32 reaches."""
-    out = []
-    for name in ("mnist-multinomial-mean", "mnist-svm", "mnist-elastic-mean"):
-        problem, best = select([name])[0].make(), OPTIMA[name]["objective"]
+
+    def measure(name: str, problem: aq.Problem) -> Rows:
+        best = OPTIMA[name]["objective"]
         row: dict[str, Any] = {"workload": name}
         for dtype in ("float64", "float32"):
             seconds, result = steps(problem, "auq-lr", device, 30, dtype=dtype)
             again = aq.solve(problem, "c-admm", max_iter=0, warm_start=result.v, device=device)
             row |= {f"{dtype}, ms": 1e3 * seconds, f"{dtype}, gap": (again.certificate.objective - best) / abs(best)}
-        out.append(row)
-    return out
+        return [row]
+
+    return each(("mnist-multinomial-mean", "mnist-svm", "mnist-elastic-mean"), measure)
 
 
-def memory(device: str) -> Rows:
+def memory(device: str) -> Iterator[dict[str, Any]]:
     """Peak of the device beside the data: of every allocation that a run makes, the data included, but for the two
     workspaces of the matrix library, for the stream that computes and the one that records."""
     if device != "cuda":
-        return []  # the peak of a process that did other things before says nothing
-    out: Rows = []
+        return  # the peak of a process that did other things before says nothing
     before = torch.cuda.memory_allocated()
     with torch.cuda.stream(torch.cuda.Stream()):
         small = torch.ones(64, 64, dtype=torch.float64, device=device)
         _ = small @ small
     spare = 2 * (torch.cuda.memory_allocated() - before)
-    out.append({"workload": "two workspaces", "peak, MiB": spare / MIB})
-    for name in NAMES:
-        problem = select([name])[0].make()
+    yield {"workload": "two workspaces", "peak, MiB": spare / MIB}
+
+    def measure(name: str, problem: aq.Problem) -> Iterator[dict[str, Any]]:
         data = sum(block.X.nbytes for block in problem.placed().blocks)
         for method in ("c-admm", "auq-admm", "auq-lr"):
             steps(problem, method, device, 2)  # what libraries keep for themselves
@@ -272,13 +288,7 @@ def memory(device: str) -> Rows:
             before = torch.cuda.memory_allocated()
             steps(problem, method, device, 12)
             peak = torch.cuda.max_memory_allocated() - before - spare
-            out.append(
-                {
-                    "workload": name,
-                    "method": method,
-                    "data, MiB": data / MIB,
-                    "peak, MiB": peak / MIB,
-                    "peak / data": peak / data,
-                }
-            )
-    return out
+            numbers = {"data, MiB": data / MIB, "peak, MiB": peak / MIB, "peak / data": peak / data}
+            yield {"workload": name, "method": method, **numbers}
+
+    yield from each(NAMES, measure)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import scipy.optimize
 import torch
-from rounds import LeftToCallback, Watch, resolve
-from speed_cases import NAMES, OPTIMA, Rows
-from workloads import dataset, select
+from rounds import NO_TEST, LeftToCallback, Watch, resolve
+from speed_cases import NAMES, OPTIMA, Rows, each
+from workloads import dataset
 
 import auqadmm as aq
 from auqadmm.local import Mixed
@@ -41,42 +41,37 @@ def arrival(
             found.append(event.row)
         return bool(found)
 
-    settings = {"abs_tol": 0.0, "rel_tol": 0.0, "stop": "residuals", "time_limit": SLOW, "max_iter": 10**6}
+    settings = NO_TEST | {"time_limit": SLOW, "max_iter": 10**6}
     aq.solve(problem, LeftToCallback(resolve(method)), local=local, device=device, callbacks=[callback], **settings)
     return found[0] if found else None
 
 
-def accuracy(device: str) -> Rows:
+def accuracy(device: str) -> Iterator[dict[str, Any]]:
     """Rounds to the gap: local solves as accurate as the outer residuals ask for, and far more accurate."""
-    out = []
-    for name in NAMES:
-        if "elastic" in name:
-            continue  # solved exactly
-        problem, best = select([name])[0].make(), OPTIMA[name]["objective"]
+
+    def measure(name: str, problem: aq.Problem) -> Iterator[dict[str, Any]]:
+        best = OPTIMA[name]["objective"]
         for method in ("c-admm", "auq-admm", "auq-lr"):
             as_needed, exact = (
                 arrival(problem, method, best, device, local=local) for local in ("auto", Mixed(tol=1e-9))
             )
             if as_needed is None or exact is None:
                 continue
-            out.append(
-                {
-                    "workload": name,
-                    "method": method,
-                    "rounds": as_needed.rounds,
-                    "rounds, exact": exact.rounds,
-                    "rounds ratio": as_needed.rounds / exact.rounds,
-                    "products saved": 1 - as_needed.hvps / exact.hvps,
-                }
-            )
-    return out
+            yield {
+                "workload": name,
+                "method": method,
+                "rounds": as_needed.rounds,
+                "rounds, exact": exact.rounds,
+                "rounds ratio": as_needed.rounds / exact.rounds,
+                "products saved": 1 - as_needed.hvps / exact.hvps,
+            }
+
+    return each([name for name in NAMES if "elastic" not in name], measure)  # those are solved exactly
 
 
-def gap(device: str) -> Rows:
-    out = []
-    for name in NAMES:
-        workload = select([name])[0]
-        problem, best = workload.make(), OPTIMA[name]["objective"]
+def gap(device: str) -> Iterator[dict[str, Any]]:
+    def measure(name: str, problem: aq.Problem) -> Rows:
+        best = OPTIMA[name]["objective"]
         row: dict[str, Any] = {"workload": name}
         methods = ("auq-lr", "c-admm", "fista") + (() if "elastic" in name else ("lbfgs",))
         to_gap(problem, "auq-lr", best, device, 0.5)  # libraries set themselves up
@@ -84,8 +79,9 @@ def gap(device: str) -> Rows:
             row[method] = to_gap(problem, method, best, device)
         if "elastic" not in name and device == "cpu":
             row["scipy L-BFGS, pooled"] = _scipy(problem, best)
-        out.append(row)
-    return out
+        return [row]
+
+    return each(NAMES, measure)
 
 
 def _scipy(problem: aq.Problem, best: float) -> float | None:
@@ -114,7 +110,7 @@ def _scipy(problem: aq.Problem, best: float) -> float | None:
 
 
 # ---------------------------------------------------------------------- logistic regression, 0 against 1
-def logistic(device: str) -> Rows:
+def logistic(device: str) -> Iterator[dict[str, Any]]:
     """4000 rows of MNIST's 0 and 1 over 4 blocks, l2 = 1 on the sum of losses."""
     images = dataset("mnist")
     rows = np.concatenate([np.flatnonzero(images.y == digit)[:2000] for digit in (0, 1)])
@@ -131,14 +127,12 @@ def logistic(device: str) -> Rows:
         margin = np.where(y > 0, 1.0, -1.0) * (X @ w.ravel())
         return (np.logaddexp(0, -margin).sum() + 0.5 * float(w.ravel() @ w.ravel()) - best) / best
 
-    out: Rows = []
     for method in ("auq-lr", "lbfgs"):
         for target in TARGETS:
             seconds = _fewest(lambda method=method, target=target: to_gap(problem, method, best, device, target), 3)
-            out.append({"who": f"{method}, 4 blocks", "target": target, "seconds": seconds, "gap": target})
-    out += _scikit_learn(X, y, relative)
-    out += _dask_glm(X, y, relative)
-    return out
+            yield {"who": f"{method}, 4 blocks", "target": target, "seconds": seconds, "gap": target}
+    yield from _scikit_learn(X, y, relative)
+    yield from _dask_glm(X, y, relative)
 
 
 def _fewest(run: Callable[[], float | None], repeat: int) -> float:

@@ -36,7 +36,7 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.5), layout="constrained")
-    rows = [row for row in found.get("iteration", []) if "error" not in row]
+    rows = [row for row in found.get("iteration", []) if "plain" in row]
     kinds = {"plain": "#999999", "released": "#d55e00", "to 1e-6": "#0072b2", "exact": "#0072b2"}
     kinds["default accuracy"] = "#009e73"
     for i, row in enumerate(rows):
@@ -60,7 +60,7 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
     left.legend(handles=handles, **below)
     curves: dict[str, list[tuple[float, float]]] = {}
     for row in found.get("growth", []):
-        if "error" not in row:
+        if "milliseconds" in row:
             curves.setdefault(row["along"], []).append((row["value"], row["milliseconds"]))
     for (name, points), marker, colour in zip(
         curves.items(), "osD^v", ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"), strict=False

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import optima
 import torch
-from rounds import Budget, run
+from rounds import Budget, described, run
 from workloads import select
 
 from auqadmm.core.vstep import LowRankMetric
@@ -60,7 +60,7 @@ class Timed:
         LowRankMetric.solve = self.plain  # type: ignore[method-assign]
 
 
-def measure(name: str, device: str) -> dict[str, float | int | str]:
+def measure(name: str, device: str, commit: str) -> dict[str, float | int | str]:
     (workload,) = select([name])
     problem = workload.make()
     best = optima.optimum(workload, problem, device)
@@ -85,6 +85,9 @@ def measure(name: str, device: str) -> dict[str, float | int | str]:
         "setup_ms_max": max(row["ms"] for row in new),
         "peak_mib": max(row["mib"] for row in timed.seen),
         "device": torch.cuda.get_device_name(device) if cuda else "cpu",
+        "commit": commit,
+        "date": time.strftime("%Y-%m-%d"),
+        "prior": "",
     }
 
 
@@ -92,11 +95,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workload", nargs="+", default=["cifar10-multinomial-sum", "cifar10-multinomial-mean"])
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--commit", help="of the code, where there is no git")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     found = []
     for name in given.workload:
-        found.append(measure(name, given.device))
+        found.append(measure(name, given.device, given.commit or described()))
         print(json.dumps(found[-1]), flush=True)
     if given.out is not None:
         given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -38,6 +38,7 @@ READERS = {"mnist": mnist, "svhn": svhn, "cifar10": cifar10}
 SCALE = {"mnist": 255.0, "svhn": 255.0, "cifar10": 255.0, "digits": 16.0}
 ROWS = {"mnist": 2000, "svhn": 1000, "cifar10": 1000, "digits": None}
 SVM_ROWS = {"mnist": 5000, "svhn": 4500, "cifar10": 5000, "digits": None}
+IMAGE = "image"
 SEED = 0
 DIRICHLET = 0.3
 
@@ -91,9 +92,12 @@ class Workload:
     def _blocks(self) -> int:
         return self.workers or len(self.classes)
 
-    def make(self) -> aq.Problem:
-        """Read the data and build the problem; `DataError` where the data are missing."""
-        images = dataset(self.data)
+    def make(self, prior: str = "") -> aq.Problem:
+        """Read the data and build the problem; `DataError` where the data are missing.
+
+        `prior`: "" for the plain problem, "image" for one that says of which images its features are the pixels.
+        """
+        images = self.images()
         blocks = by_class(images.X, images.y, self.per_class, self.classes)
         if self.split != "class":
             X, y = (np.concatenate(part) for part in zip(*blocks, strict=True))
@@ -101,7 +105,12 @@ class Workload:
                 iid(X, y, self._blocks, SEED) if self.split == "iid" else dirichlet(X, y, self._blocks, DIRICHLET, SEED)
             )
         loss, g = self._terms()
-        return aq.Problem(loss, g, [(X / SCALE[self.data], y) for X, y in blocks], image=images.shape)
+        shape = images.shape if prior == IMAGE else None
+        return aq.Problem(loss, g, [(X / SCALE[self.data], y) for X, y in blocks], image=shape)
+
+    def images(self) -> Images:
+        """The data set; `DataError` where it is missing."""
+        return dataset(self.data)
 
     def _terms(self) -> tuple[aq.LeastSquares | aq.Multinomial | aq.SmoothedHinge, aq.ElasticNet | aq.L2]:
         match self.model:

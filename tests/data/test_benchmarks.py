@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import re
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +24,7 @@ sys.path.insert(0, str(FOLDER))
 import optima  # noqa: E402
 import results  # noqa: E402
 import rounds  # noqa: E402
+import side_by_side  # noqa: E402
 import workloads  # noqa: E402
 
 sys.path.remove(str(FOLDER))
@@ -124,7 +130,7 @@ def test_a_run_notes_when_each_target_first_holds():
     assert found.final_gap <= 1e-6
     reached = [found.hits[target].rounds for target in results.TARGETS]
     assert reached == sorted(reached)
-    history = aq.solve(problem, "c-admm", stop="residuals", abs_tol=0.0, rel_tol=0.0).history
+    history = aq.solve(problem, "c-admm", **rounds.NO_TEST).history
     assert all((row.objective - best) / best > 1e-4 for row in history if row.rounds < reached[1])
 
 
@@ -169,6 +175,75 @@ def test_failures_are_outcomes(tmp_path):
     assert [(x.method, x.target, x.status, x.rounds) for x in again] == [
         (x.method, x.target, x.status, x.rounds) for x in done
     ]
-    assert "not applicable" in (tmp_path / "results.md").read_text(encoding="utf-8")
+    assert "| n/a |" in (tmp_path / "results.md").read_text(encoding="utf-8")
     results.profile(again, tmp_path / "profile.png")
     assert (tmp_path / "profile.png").stat().st_size > 1000
+
+
+# ---------------------------------------------------------------------- priors, origins, deadlines
+def test_methods_that_look_at_the_prior_run_twice_and_the_plain_problem_first(tmp_path):
+    assert rounds.plan(["auq-lr", "fista"]) == [("auq-lr", ""), ("auq-lr", "image"), ("fista", "")]
+    assert rounds.plan(["auq-lr", "fista"], ["image"]) == [("auq-lr", "image")]
+    workload = workloads.WORKLOADS["digits-elastic-mean"]
+    assert (workload.make().image, workload.make("image").image) == (None, (8, 8))
+    done = rounds.benchmark(
+        [workload], rounds.plan(["auq-lr", "gram"]), BUDGET, tmp_path, rounds.Origin("abc", "today")
+    )
+    again = results.read([tmp_path / "results.csv"])
+    assert [x.label for x in again[::3]] == ["auq-lr", "auq-lr, image", "gram"]
+    assert {(x.commit, x.date, x.status) for x in again} == {("abc", "today", "reached")}
+    assert [x.rounds for x in again] == [x.rounds for x in done]
+    head, _, row = (tmp_path / "results.md").read_text(encoding="utf-8").splitlines()[-3:]
+    assert head == "| workload | auq-lr | auq-lr, image | gram |"
+    assert re.fullmatch(r"\| digits-elastic-mean \| \d+ \([\d.]+\) \| \d+ \([\d.]+\) \| 1 \(2\.1\) \|", row)
+
+
+def test_the_commit_is_described_or_given(monkeypatch):
+    assert rounds.Origin.now("1a2b3c4").commit == "1a2b3c4"
+    assert rounds.described()
+    monkeypatch.setenv("PATH", "")
+    assert rounds.described() == "unknown"
+
+
+def test_after_the_deadline_nothing_starts_and_a_run_that_it_meets_is_not_kept(tmp_path, monkeypatch):
+    chosen = [workloads.WORKLOADS["digits-elastic-mean"]]
+    origin = rounds.Origin("abc", "today")
+    late = rounds.Budget(400, 20.0, "cpu", deadline=time.perf_counter())
+    assert rounds.benchmark(chosen, rounds.plan(["gram"]), late, tmp_path, origin) == []
+    ends = {"gram": "reached", "c-admm": "time_limit", "fista": "reached"}
+    monkeypatch.setattr(rounds, "run_named", lambda problem, name, *_: rounds.Outcome(ends[name]))
+    for seconds, kept in ((1e3, ["gram"]), (1e-3, ["gram", "c-admm", "fista"])):  # longer than is left, and not
+        budget = rounds.Budget(400, seconds, "cpu", deadline=time.perf_counter() + 100.0)
+        done = rounds.benchmark(chosen, rounds.plan(list(ends)), budget, tmp_path, origin)
+        assert [x.method for x in done[::3]] == kept
+        assert [x.method for x in results.read([tmp_path / "results.csv"])[::3]] == kept
+
+
+def test_side_by_side_keeps_what_is_finished(tmp_path, monkeypatch):
+    jobs = side_by_side.jobs(workloads.select(["digits-svm", "mnist-svm-n5"]))
+    assert [job[1][0][0] for job in jobs[::2]] == ["auq-lr", "newton", "owl-qn", "c-admm", "uq-admm", results.TUNED]
+    assert {job[0]: job[2] for job in jobs[6:8]} == {"digits-svm": 45.0, "mnist-svm-n5": 6.0}
+    monkeypatch.setattr(workloads, "roots", lambda: [tmp_path])
+    workloads.dataset.cache_clear()
+    found, skipped = side_by_side.available(workloads.select(["digits-elastic-mean", "svhn-*"]), "cpu")
+    assert [w.name for w in found] == ["digits-elastic-mean"]
+    assert len(skipped) == 5
+    side_by_side.one_by_one(found, BUDGET, rounds.Origin("abc", "today"), tmp_path)
+    assert {x.method for x in results.read([tmp_path / "alone.csv"])} == set(side_by_side.ALONE)
+    workloads.dataset.cache_clear()
+
+
+def test_one_call_for_everything(tmp_path):
+    """As on a machine without git; here only one workload and one group of methods."""
+    given = {"DEVICE": "cpu", "PYTHON": sys.executable, "PROCESSES": "1", "DEADLINE": "200", "PICK": "1"}
+    command = ["sh", str(FOLDER / "h200.sh"), "rounds", "abc", str(tmp_path)]
+    env = os.environ | given | {"ONLY": "digits-elastic-mean"}
+    ran = subprocess.run(command, env=env, capture_output=True, text=True, timeout=250)
+    assert ran.returncode == 0, ran.stderr
+    done = results.read([tmp_path / "rounds.csv"])
+    assert [x.label for x in done[::3]] == ["newton", "gram", "lbfgs", "lbfgs-50", "lbfgs-w", "lbfgs-w, image"]
+    assert [x.target for x in done[:3]] == list(results.TARGETS)
+    assert {x.commit for x in done} == {"abc"}
+    about = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
+    assert about["runs"] == about["planned"] == 6
+    assert (tmp_path / "optima.json").is_file()

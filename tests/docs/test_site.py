@@ -1,4 +1,4 @@
-"""The site: every page has a place in it, links lead somewhere, names exist, numbers are those that were measured."""
+"""The site: every page has a place in it, links lead somewhere, names exist."""
 
 from __future__ import annotations
 
@@ -63,31 +63,6 @@ def test_the_reference_names_everything_public():
         assert found.__doc__, name
     for module in (aq.methods, aq.baselines):
         assert {f"{module.__name__.partition('.')[2]}.{method.__name__}" for method in module.KNOWN.values()} <= named
-
-
-# ------------------------------------------------------------------ numbers
-@pytest.mark.parametrize("page", ["README.md", "docs/choosing.md"])
-def test_rounds_are_those_of_the_page_about_them(page):
-    quoted = _table((ROOT / page).read_text())
-    measured = _table((DOCS / "performance.md").read_text())
-    assert len(quoted) > 3
-    for workload, cells in quoted.items():
-        for method, cell in cells.items():
-            cell = cell.replace("*", "")
-            if method.startswith("best of L-BFGS"):  # the name of the best one stands behind its number
-                cell, method = cell.rsplit(" ", 1)
-            expected = measured[workload][OTHER_NAMES.get(method, method)]
-            assert cell in (expected, expected.split()[0]), (workload, method)
-
-
-OTHER_NAMES = {"L-BFGS with our W": "L-BFGS+W"}
-
-
-def _table(text):
-    """The first table whose rows are workloads: {workload: {method: cell}}, methods by the heads of columns."""
-    lines = text[text.index("| workload |") :].split("\n\n")[0].splitlines()
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return {row[0]: dict(zip([head.split(" (")[0] for head in rows[0][1:]], row[1:], strict=True)) for row in rows[2:]}
 
 
 # ------------------------------------------------------------------ the paper map

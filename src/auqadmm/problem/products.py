@@ -2,7 +2,7 @@
 
 A tall matrix times a few columns is a case that libraries for CPUs are not tuned for. Written the other way round,
 (u_jᵀX_jᵀ)ᵀ, with the columns filled up to whole vector registers, it takes a third to two thirds of the time
-(docs/performance.md). On a GPU both ways are the same.
+(results/speed/log.md). On a GPU both ways are the same.
 
 Shapes: b blocks of n rows, m features, k columns; X (b, n, m), u (b, m, k), z (b, n, k).
 """
