@@ -91,9 +91,9 @@ def convergence(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]]
     return Chapter(
         "convergence",
         "How it converged",
-        "The objective is the mean loss over the rows of all workers plus the penalty. The gap is how far the "
-        "objective is above its optimum at most, relative to what is left of it or explained, and how that is known. The KKT "
-        "residual and the method's own residuals are there for the eye.",
+        "The objective is the mean loss over the rows of all workers plus the penalty. The gap is how far it can still "
+        "be above its optimum, relative to what is left of it or explained, and how that is known. The KKT residual "
+        "and the method's own residuals are there for the eye.",
         panels=tuple(panels),
         table=Table(
             ("iterations", "rounds", "for the verdict", "bytes", "seconds", "objective", "gap at most", "evidence"),
