@@ -9,8 +9,9 @@ from auqadmm.experiments.spec import CONTROLS, METHODS
 from auqadmm.report import gaps
 from auqadmm.report.curves import by_panel, panel_title
 from auqadmm.report.images import error
+from auqadmm.report.readings import MODELS, by_reading
 from auqadmm.report.style import method_style
-from auqadmm.report.verdicts import MODELS, by_reading, correlations
+from auqadmm.report.verdicts_on_weights import correlations
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reproduction.md"
