@@ -168,14 +168,13 @@ def about(held: bundle.Bundle) -> dict[str, str]:
 
 
 def verdict_table(judged: Sequence[Verdict]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, title="Verdicts", title_justify="left")
-    for name in ("claim", "protocol", "holds"):
+    title = f"Verdicts; b/e/w: comparisons that are strictly {', '.join(OUTCOMES)}"
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, title=title, title_justify="left")
+    for name in ("claim", "protocol", "holds", "b/e/w"):
         table.add_column(name)
-    for name in OUTCOMES:
-        table.add_column(name, justify="right")
     for verdict in judged:
-        counts = [str(count) if verdict.cells else "" for count in verdict.counts.values()]
-        table.add_row(verdict.claim, verdict.protocol, f"[{MARKS[verdict.holds]}]{verdict.holds}[/]", *counts)
+        counts = "/".join(map(str, verdict.counts.values())) if verdict.cells else ""
+        table.add_row(verdict.claim, verdict.protocol, f"[{MARKS[verdict.holds]}]{verdict.holds}[/]", counts)
     return table
 
 

@@ -77,4 +77,7 @@ def holds(cells: Sequence[Cell], wanted: str = "better") -> str:
 
 
 def short(method: str) -> str:
+    """The name of a method in a list of numbers."""
+    if method.startswith("auq-rank-"):
+        return f"rank {method.removeprefix('auq-rank-')}"
     return method_style(method).short or method

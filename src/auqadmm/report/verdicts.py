@@ -148,7 +148,7 @@ def rank(reading: Reading, lines: Sequence[Line]) -> Verdict:
         claim="The rank of the Hessian's approximation does not matter",
         protocol=said(reading),
         holds=("yes" if level else "partly" if factor <= 2 else "no") if long_enough(lines) else "open",
-        number=listed(f"gap, against rank {short(largest)}", cells)
+        number=listed(f"gap, against {short(largest)}", cells)
         + f"\nlargest ratio of gaps between ranks: {factor:.2f}, in iteration {worst}",
         why="The claim is that all are equal. Weights of rank 1 depend on the random start vector alone, not on the "
         "data: where rank 1 does as well as rank 100, the weights' content matters as little as their rank.",
