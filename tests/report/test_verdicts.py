@@ -102,7 +102,7 @@ def test_weights_are_cheap_where_they_add_little_to_an_iteration():
     cheap, dear = ({"weights": w, "iteration": 150, "plain": 100, **row} for w in (9, 11))
     found = [cost(Bundle(costs=rows))[0] for rows in ((cheap,), (cheap, dear), (dear,))]
     assert [v.holds for v in found] == ["yes", "partly", "no"]
-    assert "SVM, MNIST: equal, weights of rank 5 0.09, all of AUQ's iteration 1.5" in found[0].number
+    assert "SVM, MNIST: equal, weights (rank 5) 0.09, all of AUQ's iteration 1.5" in found[0].number
     assert cost(Bundle()) == []
 
 

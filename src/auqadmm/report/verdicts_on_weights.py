@@ -109,7 +109,7 @@ def cost(bundle: Bundle) -> list[Verdict]:
     for reading, rows in readings.items():
         used = [row for row in rows if row["used"]]
         cells = [_cost_cell(row) for row in used]
-        parts = [listed("arithmetic of an iteration of C at ρ = a = 1", cells), *_ranks(rows)]
+        parts = [listed("arithmetic, in iterations of C at ρ = a", cells), *_ranks(rows)]
         if (times := traffic(bundle, reading)) is not None:
             parts.append(f"bytes of an iteration: {times:.2f} times those of C at ρ = a, on every data set")
         found.append(
@@ -133,7 +133,7 @@ def cost(bundle: Bundle) -> list[Verdict]:
 
 def _cost_cell(row: Any) -> Cell:
     share, whole = row["weights"] / row["plain"], row["iteration"] / row["plain"]
-    numbers = f"weights of rank {row['rank']} {gaps.number(share)}, all of AUQ's iteration {gaps.number(whole)}"
+    numbers = f"weights (rank {row['rank']}) {gaps.number(share)}, all of AUQ's iteration {gaps.number(whole)}"
     return Cell(f"{MODELS[row['figure']]}, {panel_title(row['panel'])}", outcome(1 + share, 1.0), numbers)
 
 
