@@ -1,6 +1,7 @@
 """`auqadmm reproduce`: quick, resumed, redrawn, and used wrongly."""
 
 import json
+import re
 
 import matplotlib.image
 import pytest
@@ -29,6 +30,8 @@ def test_a_quick_figure(quick):
     result, folder, _ = quick
     assert result.exit_code == 0, result.output
     assert "AUQ-ADMM decreases the objective" in result.stdout
+    assert "strictly better, equal, worse" in result.stdout
+    assert len(re.findall(r"(?:yes|no|partly|tie) +\d+/\d+/\d+", result.stdout)) == 6  # three claims, two reductions
     for reduction in ("mean", "sum"):
         for what in ("gap", "paper"):
             for suffix in ("png", "svg", "pdf"):

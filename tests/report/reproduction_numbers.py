@@ -1,5 +1,6 @@
 """The tables of docs/reproduction.md, from results/paper: `python -m tests.report.reproduction_numbers` writes them."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +10,15 @@ from auqadmm.experiments.spec import CONTROLS, METHODS
 from auqadmm.report import gaps
 from auqadmm.report.curves import by_panel, panel_title
 from auqadmm.report.images import error
+from auqadmm.report.outcomes import compared
+from auqadmm.report.readings import MODELS, by_reading, said
 from auqadmm.report.style import method_style
-from auqadmm.report.verdicts import MODELS, by_reading, correlations
+from auqadmm.report.verdicts import ADAPTIVE, verdicts
+from auqadmm.report.verdicts_on_weights import correlations, resemblance
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reproduction.md"
-BEGIN, END = "<!-- numbers: begin -->\n", "<!-- numbers: end -->\n"
+SEEDS = ROOT / "results" / "paper" / "seeds.json"
 READINGS = {
     ("defined", "mean"): "as defined, means",
     ("defined", "sum"): "as defined, sums",
@@ -23,10 +27,44 @@ READINGS = {
 SHORT = ("c-admm", "rb-admm", "rb-admm-paper", "ac-admm", "uq-admm", "auq-admm", *CONTROLS)
 
 
+# what stands in the first column of the summary, by the beginning of a claim
+CLAIMS = {
+    "AUQ-ADMM decreases the objective fastest": "1 fastest",
+    "It is the uncertainty that helps": "2 because of the uncertainty",
+    "The rank of": "3 the rank does not matter",
+    "AUQ-ADMM is robust": "4 robust to more splittings",
+    "The weights look like": "5 weights like class averages",
+    "Weighted averaging helps": "6 the first weighted average",
+    "RB- and AC-ADMM improve": "7 RB and AC improve on C",
+    "The weights are computed": "8 weights cost very little",
+}
+
+
+def summary(held: bundle.Bundle) -> str:
+    """One row per claim and model: the verdict, and how many comparisons are better, equal, worse."""
+    rows: dict[str, dict[str, str]] = {}
+    for verdict in verdicts(held):
+        name = next(short for start, short in CLAIMS.items() if verdict.claim.startswith(start))
+        model = verdict.claim.split(": ")[1] if ": " in verdict.claim else ""
+        told = {"elastic": "elastic net"}.get(model, model)
+        place = {"denoising, as printed": "as defined, means over rows", "denoising, with masks": "with masks"}
+        counts = ", ".join(map(str, verdict.counts.values()))
+        holds = f"**{verdict.holds}**" if verdict.holds == "yes" else verdict.holds
+        cells = rows.setdefault(f"{name}: {told}" if told else name, {})
+        cells[place.get(verdict.protocol, verdict.protocol)] = f"{holds} ({counts})"
+    for cells in rows.values():
+        if "with masks" in cells:
+            cells["as defined, means over rows"] = f"as printed: {cells['as defined, means over rows']}"
+            cells["as defined, sums over rows"] = f"with masks: {cells['with masks']}"
+    order = sorted(rows, key=lambda name: int(name.split()[0]))
+    body = [[name, *(rows[name].get(said(reading), "") for reading in READINGS)] for name in order]
+    return _table(["claim", *READINGS.values()], body)
+
+
 def tables(held: bundle.Bundle) -> str:
     """All of them, as Markdown."""
-    parts = [_comparison(held), _rank(held), _workers(held), _weights(held), _average(held)]
-    return "\n".join(parts)
+    parts = [_comparison(held), _adaptive(held), _rank(held), _workers(held), _weights(held), _average(held)]
+    return "\n".join([*parts, _cost(held), _seeds()])
 
 
 def _table(header: list[str], rows: list[list[str]]) -> str:
@@ -52,9 +90,77 @@ def _comparison(held: bundle.Bundle) -> str:
                 own, *controls = (
                     " → ".join(gaps.number(when(runs[m])) for when in times) for m in ("auq-admm", *CONTROLS)
                 )
-                rows.append([model, READINGS[reading], panel_title(panel), own, others, *controls])
-    header = ["model", "protocol", "data", "AUQ", "best of C, RB, RB′, AC, UQ", "C at ρ = a", "permuted", "averaged"]
+                ahead = _outcomes(panel, runs, "auq-admm", rivals)
+                beyond = _outcomes(panel, runs, "auq-admm", tuple(CONTROLS))
+                rows.append([model, READINGS[reading], panel_title(panel), own, others, ahead, *controls, beyond])
+    header = ["model", "protocol", "data", "AUQ", "best of C, RB, RB′, AC, UQ", "AUQ is"]
+    header += ["C at ρ = a", "permuted", "averaged", "AUQ is, to the best of these three"]
     return "**Comparison.** Gap after 10 iterations → at the end.\n\n" + _table(header, rows)
+
+
+def _outcomes(panel: str, runs: dict, own: str, rivals: list[str] | tuple[str, ...]) -> str:
+    return " → ".join(cell.outcome for cell in compared(panel, runs, own, rivals))
+
+
+def _adaptive(held: bundle.Bundle) -> str:
+    """RB, RB′ and AC against C."""
+    rows = []
+    for figure, model in MODELS.items():
+        for reading, lines in by_reading(held.of(figure)).items():
+            for panel, runs in by_panel(lines).items():
+                cells = [
+                    " → ".join(gaps.number(when(runs[m])) for when in (gaps.early, gaps.last))
+                    + f": {_outcomes(panel, runs, m, ('c-admm',))}"
+                    for m in ADAPTIVE
+                ]
+                plain = " → ".join(gaps.number(when(runs["c-admm"])) for when in (gaps.early, gaps.last))
+                rows.append([model, READINGS[reading], panel_title(panel), plain, *cells])
+    header = ["model", "protocol", "data", "C at ρ = 1", *(_name(m) for m in ADAPTIVE)]
+    return "**Adaptive penalties.** Gap after 10 iterations → at the end, and what it is to C's.\n\n" + _table(
+        header, rows
+    )
+
+
+def _cost(held: bundle.Bundle) -> str:
+    """Arithmetic, bytes and seconds of an iteration of AUQ, over those of C at ρ = a."""
+    rows = []
+    for row in held.costs:
+        reading = (row["protocol"], row["reduction"])
+        panels = by_panel(by_reading(held.of(row["figure"]))[reading]).values()
+        ratios = {
+            what: [_each(runs["auq-admm"], what) / _each(runs["c-admm-a"], what) for runs in panels]
+            for what in ("bytes", "seconds")
+        }
+        share, whole = (row[what] / row["plain"] for what in ("weights", "iteration"))
+        cells = [MODELS[row["figure"]], READINGS[reading], str(row["rank"]), str(row["hvps"])]
+        cells += [gaps.number(share), gaps.number(whole)]
+        used = row["used"]
+        cells.append(f"{max(ratios['bytes']):.2f}" if used else "")
+        cells.append(f"{min(ratios['seconds']):.2g} to {max(ratios['seconds']):.2g}" if used else "")
+        rows.append(cells)
+    header = ["model", "protocol", "rank", "Hessian products per worker", "arithmetic of the weights"]
+    header += ["arithmetic, all", "bytes", "seconds"]
+    words = "**Cost** of an iteration of AUQ on MNIST; of C at ρ = a it is 1. Bytes and seconds: all three data sets."
+    return words + "\n\n" + _table(header, rows)
+
+
+def _each(run: list, what: str) -> float:
+    return getattr(run[-1], what) / run[-1].iteration
+
+
+def _seeds() -> str:
+    rows = [
+        [
+            MODELS[row["figure"]],
+            panel_title(row["panel"]),
+            _name(row["method"]),
+            ", ".join(f"{gap:.3g}" for gap in row["gaps"]),
+            f"{gaps.spread(row['gaps']):.3f}",
+        ]
+        for row in json.loads(SEEDS.read_text(encoding="utf-8"))["rows"]
+    ]
+    words = "**Seeds**, as defined, means: gap after 10 iterations from seeds 0, 1, 2."
+    return words + "\n\n" + _table(["model", "data", "method", "gaps", "largest over smallest"], rows)
 
 
 def _rank(held: bundle.Bundle) -> str:
@@ -96,7 +202,7 @@ def _weights(held: bundle.Bundle) -> str:
         for protocol in ("defined", "released"):
             arrays = held.arrays[f"weights-mnist-{model}-{protocol}"]
             table = correlations(np.asarray(arrays["weights"], float), np.asarray(arrays["averages"], float))
-            right = int((table.argmax(1) == np.arange(len(table))).sum())
+            right = sum(cell.outcome == "better" for cell in resemblance(table))
             cells.append(f"{np.diag(table).mean():.2f}; {right} of {len(table)}")
         rows.append(cells)
     words = "**Weights**, MNIST: mean correlation with the worker's own class average; how many are most like it."
@@ -120,15 +226,25 @@ def _average(held: bundle.Bundle) -> str:
     return "**Illustration**: relative error of the first average.\n\n" + _table(["reading", *names.values()], rows)
 
 
-def written(page: str) -> str:
-    """What stands between the marks."""
-    return page.split(BEGIN)[1].split(END)[0]
+PARTS = {"verdicts": summary, "numbers": tables}
+
+
+def marks(part: str) -> tuple[str, str]:
+    return f"<!-- {part}: begin -->\n", f"<!-- {part}: end -->\n"
+
+
+def written(page: str, part: str) -> str:
+    """What stands between the marks of a part."""
+    begin, end = marks(part)
+    return page.split(begin)[1].split(end)[0]
 
 
 def main() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    fresh = tables(bundle.read(ROOT / "results"))
-    PAGE.write_text(page.replace(BEGIN + written(page) + END, BEGIN + fresh + END), encoding="utf-8")
+    page, held = PAGE.read_text(encoding="utf-8"), bundle.read(ROOT / "results")
+    for part, make in PARTS.items():
+        begin, end = marks(part)
+        page = page.replace(begin + written(page, part) + end, begin + make(held) + end)
+    PAGE.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

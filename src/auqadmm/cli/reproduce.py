@@ -32,13 +32,13 @@ from auqadmm.experiments.runner import Runner
 from auqadmm.experiments.spec import PROTOCOLS, Figure, Samples, WeightImages
 from auqadmm.experiments.store import Store
 from auqadmm.report.chapters import drawings, report
-from auqadmm.report.content import Verdict
+from auqadmm.report.content import OUTCOMES, Verdict
 from auqadmm.report.figures import save
 from auqadmm.report.page import write_page
 from auqadmm.report.verdicts import markdown, verdicts
 
 FORMATS = ("png", "svg", "pdf")
-MARKS = {"yes": "green", "no": "red", "partly": "yellow", "open": "dim"}
+MARKS = {"yes": "green", "no": "red", "partly": "yellow", "tie": "cyan", "open": "dim"}
 
 
 def reproduce(
@@ -168,11 +168,13 @@ def about(held: bundle.Bundle) -> dict[str, str]:
 
 
 def verdict_table(judged: Sequence[Verdict]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, title="Verdicts", title_justify="left")
-    for name in ("claim", "protocol", "holds"):
+    title = f"Verdicts; b/e/w: comparisons that are strictly {', '.join(OUTCOMES)}"
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, title=title, title_justify="left")
+    for name in ("claim", "protocol", "holds", "b/e/w"):
         table.add_column(name)
     for verdict in judged:
-        table.add_row(verdict.claim, verdict.protocol, f"[{MARKS[verdict.holds]}]{verdict.holds}[/]")
+        counts = "/".join(map(str, verdict.counts.values())) if verdict.cells else ""
+        table.add_row(verdict.claim, verdict.protocol, f"[{MARKS[verdict.holds]}]{verdict.holds}[/]", counts)
     return table
 
 

@@ -2,6 +2,7 @@
 
 <figure>.csv     curves (results.py)          optima.json   F* of each problem, with its KKT residual
 <picture>.npz    arrays (pictures.py)         run.json      commands, versions, device, seconds
+cost.json        arithmetic of weights and of local solves, counted by benchmarks/claims.py
 """
 
 from __future__ import annotations
@@ -20,19 +21,21 @@ from auqadmm.experiments.results import Line, lines, read_lines, read_optima, wr
 from auqadmm.experiments.spec import Figure
 from auqadmm.experiments.store import Store
 
-OPTIMA, ABOUT = "optima.json", "run.json"
+OPTIMA, ABOUT, COST = "optima.json", "run.json", "cost.json"
 # which figure a picture belongs to, by the first word of its name
 SHOWN_IN = {"samples": "fig-datasets", "denoising": "fig-illustration", "weights": "fig-weights"}
 
 
 @dataclass(frozen=True, eq=False)
 class Bundle:
-    """Curves, arrays by the name of their picture, optima by the name of their problem, and what made them."""
+    """Curves, arrays by the name of their picture, optima by the name of their problem, what made them, and, where
+    it was counted, what weights cost."""
 
     lines: tuple[Line, ...] = ()
     arrays: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
     optima: Mapping[str, Optimum] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)
+    costs: tuple[Mapping[str, Any], ...] = ()
 
     def of(self, figure: str) -> tuple[Line, ...]:
         return tuple(line for line in self.lines if line.figure == figure)
@@ -103,4 +106,9 @@ def read(folder: Path, wanted: Sequence[str] = tuple(FIGURES)) -> Bundle:
             raise ValueError(f"{path}: is no file of pictures ({type(error).__name__}: {error}).") from None
     about = root / ABOUT
     entries = json.loads(about.read_text(encoding="utf-8")) if about.is_file() else []
-    return Bundle(tuple(curves), arrays, read_optima(root / OPTIMA), {"runs": entries})
+    return Bundle(tuple(curves), arrays, read_optima(root / OPTIMA), {"runs": entries}, _costs(root / COST, wanted))
+
+
+def _costs(path: Path, wanted: Sequence[str]) -> tuple[Mapping[str, Any], ...]:
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else []
+    return tuple(row for row in rows if row["figure"] in wanted)

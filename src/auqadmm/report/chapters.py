@@ -16,9 +16,10 @@ from auqadmm.experiments.results import Line
 from auqadmm.experiments.spec import INTERVAL, PROTOCOLS
 from auqadmm.report import curves, images
 from auqadmm.report.content import Chapter, Curve, Panel, Picture, Report, Table
+from auqadmm.report.readings import by_reading, said
 from auqadmm.report.style import RC, method_style
 from auqadmm.report.tables import MISSING, power
-from auqadmm.report.verdicts import by_reading, said, verdicts
+from auqadmm.report.verdicts import verdicts
 
 # short enough to stand beside a curve of the page, which marks controls by itself
 LABELS = {

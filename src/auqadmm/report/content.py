@@ -10,10 +10,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+OUTCOMES = ("better", "equal", "worse")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One comparison of a claim: where it was made, which of `OUTCOMES` it had, and the numbers compared."""
+
+    where: str
+    outcome: str
+    number: str
+
 
 @dataclass(frozen=True)
 class Verdict:
-    """One claim, and whether it held: `holds` is "yes", "no", "partly" or "open"."""
+    """One claim, and whether it held: `holds` is "yes", "no", "partly", "tie" or "open".
+
+    `cells` are the comparisons that decided it; a claim that is not one of comparisons has none.
+    """
 
     claim: str
     protocol: str
@@ -21,6 +35,17 @@ class Verdict:
     number: str
     why: str
     figure: str = ""
+    cells: tuple[Cell, ...] = ()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many comparisons were strictly better, equal, worse."""
+        return {outcome: sum(cell.outcome == outcome for cell in self.cells) for outcome in OUTCOMES}
+
+    @property
+    def tally(self) -> str:
+        """The counts in words; empty without comparisons."""
+        return ", ".join(f"{count} {outcome}" for outcome, count in self.counts.items()) if self.cells else ""
 
 
 @dataclass(frozen=True)

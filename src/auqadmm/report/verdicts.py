@@ -2,12 +2,15 @@
 
     fastest    AUQ-ADMM decreases the objective fastest
     control    its gain is due to the uncertainty, and not to the size of the penalty
+    improve    RB- and AC-ADMM improve on C-ADMM
     rank       the rank does not matter
     workers    more splittings do no harm
-    weights    the weights look like class averages
+    weights    the weights look like class averages            (verdicts_on_weights.py)
     average    weighted averaging helps in the first iteration
+    cost       weights are computed at very low cost
 
-Gaps are relative to an optimum that no ADMM produced. Methods that are ours take no part in verdicts on the paper.
+A verdict lists its comparisons, each strictly better, equal or worse (outcomes.py), and counts them. Gaps are relative
+to an optimum that no ADMM produced. Methods that are ours take no part in verdicts on the paper.
 """
 
 from __future__ import annotations
@@ -15,80 +18,41 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
 from auqadmm.experiments.bundle import Bundle
 from auqadmm.experiments.results import Line
 from auqadmm.experiments.spec import CONTROLS, METHODS
-from auqadmm.report import gaps
-from auqadmm.report.content import Verdict
-from auqadmm.report.curves import READING, by_panel, panel_title
-from auqadmm.report.images import error
-from auqadmm.report.style import method_style
+from auqadmm.report import gaps, outcomes
+from auqadmm.report.content import OUTCOMES, Cell, Verdict
+from auqadmm.report.curves import by_panel, panel_title
+from auqadmm.report.outcomes import compared, listed, long_enough, outcome, short, tolerance
+from auqadmm.report.readings import MODELS, Reading, by_reading, said
+from auqadmm.report.verdicts_on_weights import average, cost, weights
 
-MODELS = {"fig-elastic": "elastic net", "fig-multinomial": "multinomial", "fig-svm": "SVM"}
-# gaps within ten per cent of each other count as equal
-EQUAL = 1.1
 ROBUST = 1.25
 TARGETS = (1e-6, 1e-4, 1e-2, 1e-1)
-
-Reading = tuple[str, str]
+ADAPTIVE = ("rb-admm", "rb-admm-paper", "ac-admm")
 
 
 def verdicts(bundle: Bundle) -> tuple[Verdict, ...]:
     """All that the results allow to judge, claim by claim."""
     found: list[Verdict] = []
-    for judge in (fastest, control):
+    for judge in (fastest, control, improve):
         for figure, model in MODELS.items():
             for reading, lines in by_reading(bundle.of(figure)).items():
                 found.append(judge(figure, model, reading, lines))
     for figure, verdict in (("fig-rank", rank), ("fig-workers", workers)):
         found += [verdict(reading, lines) for reading, lines in by_reading(bundle.of(figure)).items()]
-    found += weights(bundle)
-    return (*found, *average(bundle))
+    return (*found, *weights(bundle), *average(bundle), *cost(bundle))
 
 
 def markdown(found: Iterable[Verdict]) -> str:
     """The verdicts as a table that documents can take over."""
-    rows = [f"| {v.claim} | {v.protocol} | **{v.holds}** | {_one_line(v.number)} | {v.figure} |" for v in found]
-    return "\n".join(["| claim | protocol | holds | measured | figure |", "|---|---|---|---|---|", *rows]) + "\n"
-
-
-def by_reading(lines: Iterable[Line]) -> dict[Reading, list[Line]]:
-    """(protocol, reduction) → lines."""
-    found: dict[Reading, list[Line]] = {}
-    for line in lines:
-        found.setdefault((line.protocol, line.reduction), []).append(line)
-    return found
-
-
-def said(reading: Reading) -> str:
-    """The protocol in words, e.g. "as defined, means over rows"."""
-    return f"as {reading[0]}, {READING[reading[1]]}"
-
-
-# ---------------------------------------------------------------------- comparisons of methods
-def fastest(figure: str, model: str, reading: Reading, lines: Sequence[Line]) -> Verdict:
-    """Is AUQ's gap the smallest of the paper's methods, after ten iterations and at the end, on every data set?"""
-    wins, parts = [], []
-    for panel, runs in by_panel(lines).items():
-        rivals = [m for m in METHODS if m in runs and m != "auq-admm"]
-        if "auq-admm" not in runs or not rivals:
-            continue
-        for when in gaps.times(runs):
-            own = when(runs["auq-admm"])
-            best = min(rivals, key=lambda m: when(runs[m]))
-            wins.append(own <= EQUAL * when(runs[best]))
-            rival = f"{_short(best)} {gaps.number(when(runs[best]))}"
-            parts.append(f"{panel_title(panel)} {gaps.when(runs, when)}: AUQ {gaps.number(own)}, {rival}")
-    return Verdict(
-        claim=f"AUQ-ADMM decreases the objective fastest: {model}",
-        protocol=said(reading),
-        holds=_share(wins, lines),
-        number="gap, against the best other\n" + "\n".join(parts) if parts else "",
-        why=_why_fastest(reading, wins),
-        figure=figure,
-    )
+    header = ["claim", "protocol", "holds", *OUTCOMES, "measured", "figure"]
+    rows = [header, ["---"] * len(header)]
+    for v in found:
+        counts = [str(count) if v.cells else "" for count in v.counts.values()]
+        rows.append([v.claim, v.protocol, f"**{v.holds}**", *counts, _one_line(v.number), v.figure])
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
 
 
 def _one_line(text: str) -> str:
@@ -96,13 +60,29 @@ def _one_line(text: str) -> str:
     return f"{head}: {'; '.join(rest)}" if rest else head
 
 
-def _why_fastest(reading: Reading, wins: Sequence[bool]) -> str:
+# ---------------------------------------------------------------------- comparisons of methods
+def fastest(figure: str, model: str, reading: Reading, lines: Sequence[Line]) -> Verdict:
+    """Is AUQ's gap the smallest of the paper's methods, after ten iterations and at the end, on every data set?"""
+    rivals = [m for m in METHODS if m != "auq-admm"]
+    cells = [cell for panel, runs in by_panel(lines).items() for cell in compared(panel, runs, "auq-admm", rivals)]
+    return Verdict(
+        claim=f"AUQ-ADMM decreases the objective fastest: {model}",
+        protocol=said(reading),
+        holds=_holds(cells, lines),
+        number=listed("gap, against the best other", cells),
+        why=_why_fastest(reading, cells),
+        figure=figure,
+        cells=tuple(cells),
+    )
+
+
+def _why_fastest(reading: Reading, cells: Sequence[Cell]) -> str:
     if reading[0] == "released":
         return (
             "One local step covers about a tenth of the way to the local minimiser; a small penalty then lets local "
             "models move furthest. See the controls for what the weights add."
         )
-    if all(wins):
+    if all(cell.outcome == "better" for cell in cells):
         return "The weights sit where the local curvature is."
     return (
         "The interval [a, b_k] shrinks to a = 0.1, so AUQ turns into C-ADMM with ρ = 0.1, whatever the curvature says."
@@ -111,52 +91,74 @@ def _why_fastest(reading: Reading, wins: Sequence[bool]) -> str:
 
 def control(figure: str, model: str, reading: Reading, lines: Sequence[Line]) -> Verdict:
     """Does AUQ beat what has the same penalty but not its information?"""
-    wins, parts = [], []
-    for panel, runs in by_panel(lines).items():
-        rivals = [m for m in CONTROLS if m in runs]
-        if "auq-admm" not in runs or not rivals:
-            continue
-        for when in gaps.times(runs):
-            own = when(runs["auq-admm"])
-            best = min(rivals, key=lambda m: when(runs[m]))
-            wins.append(EQUAL * own <= when(runs[best]))
-            rival = f"{_short(best)} {gaps.number(when(runs[best]))}"
-            parts.append(f"{panel_title(panel)} {gaps.when(runs, when)}: AUQ {gaps.number(own)}, {rival}")
+    panels = by_panel(lines)
+    cells = [cell for panel, runs in panels.items() for cell in compared(panel, runs, "auq-admm", tuple(CONTROLS))]
     return Verdict(
         claim=f"It is the uncertainty that helps, not the penalty's size: {model}",
         protocol=said(reading),
-        holds=_share(wins, lines),
-        number="gap, against the best control\n" + "\n".join(parts) if parts else "",
+        holds=_holds(cells, lines),
+        number=listed("gap, against the best control", cells),
         why="C(a): C-ADMM at ρ = a; perm: the same weights shuffled; mean: the same weights averaged. Where a control "
-        "does as well (within ten per cent), the weights' places carry nothing.",
+        "is equal, the weights' places carry nothing.",
         figure=figure,
+        cells=tuple(cells),
+    )
+
+
+def improve(figure: str, model: str, reading: Reading, lines: Sequence[Line]) -> Verdict:
+    """Are the adaptive penalties of RB, as in textbooks and as printed, and of AC ahead of C-ADMM at their start?"""
+    by_method = {
+        method: [cell for panel, runs in by_panel(lines).items() for cell in compared(panel, runs, method, ("c-admm",))]
+        for method in ADAPTIVE
+    }
+    cells = [cell for found in by_method.values() for cell in found]
+    counts = [
+        f"{short(method)}: " + Verdict("", "", "", "", "", cells=tuple(found)).tally
+        for method, found in by_method.items()
+        if found
+    ]
+    return Verdict(
+        claim=f"RB- and AC-ADMM improve on C-ADMM: {model}",
+        protocol=said(reading),
+        holds=_holds(cells, lines),
+        number="\n".join([listed("gap, against C at ρ = 1", cells), *counts]) if cells else "",
+        why="Residuals of local problems that are not solved say nothing about the penalty: every change makes it "
+        "worse."
+        if reading[0] == "released"
+        else "All start from ρ = 1. Where that is a good penalty there is nothing to gain, and AC's first estimates "
+        "lose; where a larger one is needed they find it, late.",
+        figure=figure,
+        cells=tuple(cells),
     )
 
 
 # ---------------------------------------------------------------------- rank, workers
 def rank(reading: Reading, lines: Sequence[Line]) -> Verdict:
-    """The spread of the gap over ranks, at its largest over the iterations that all of them have."""
-    runs = next(iter(by_panel(lines).values()))
+    """Every rank against the largest, and how far apart they are where they are furthest."""
+    panel, runs = next(iter(by_panel(lines).items()))
+    *smaller, largest = runs
+    cells = [cell for method in smaller for cell in compared(panel, runs, method, (largest,))]
     # a gap at the level of rounding has no size to compare
     shared = [k for k in gaps.shared_iterations(runs) if all(gaps.gap_at(run, k) > 1e-9 for run in runs.values())]
     spreads = {k: gaps.spread(gaps.gap_at(run, k) for run in runs.values()) for k in shared}
     worst = max(spreads, key=lambda k: spreads[k], default=0)
     factor = spreads.get(worst, math.nan)
-    ends = {_short(method): gaps.last(run) for method, run in runs.items()}
+    level = factor <= tolerance("fig-rank", reading[0], runs) and all(cell.outcome == "equal" for cell in cells)
     return Verdict(
         claim="The rank of the Hessian's approximation does not matter",
         protocol=said(reading),
-        holds=_graded(lines, factor <= EQUAL, factor <= 2),
-        number=f"largest ratio of gaps between ranks: {factor:.2f}, in iteration {worst}; at the end "
-        + ", ".join(f"rank {name} {gaps.number(gap)}" for name, gap in ends.items()),
-        why="Weights of rank 1 depend on the random start vector alone, not on the data: where rank 1 does as well as "
-        "rank 100, the weights' content matters as little as their rank.",
+        holds=("yes" if level else "partly" if factor <= 2 else "no") if long_enough(lines) else "open",
+        number=listed(f"gap, against {short(largest)}", cells)
+        + f"\nlargest ratio of gaps between ranks: {factor:.2f}, in iteration {worst}",
+        why="The claim is that all are equal. Weights of rank 1 depend on the random start vector alone, not on the "
+        "data: where rank 1 does as well as rank 100, the weights' content matters as little as their rank.",
         figure="fig-rank",
+        cells=tuple(cells),
     )
 
 
 def workers(reading: Reading, lines: Sequence[Line]) -> Verdict:
-    """How many times more iterations to a gap it takes with the most workers than with the fewest, AUQ and C-ADMM."""
+    """How many times more iterations to a gap it takes with more workers than with the fewest, AUQ and C-ADMM."""
     panels = by_panel(lines)
     pairs = {
         name: (runs["auq-admm"], runs["c-admm"]) for name, runs in panels.items() if {"auq-admm", "c-admm"} <= set(runs)
@@ -172,101 +174,27 @@ def workers(reading: Reading, lines: Sequence[Line]) -> Verdict:
     else:
         measured = {name: [gaps.last(run) for run in pair] for name, pair in pairs.items()}
         what = "gap at the end"
-    few, *_, many = measured.values()
-    own, plain = (late / early for early, late in zip(few, many, strict=True))
-    parts = "\n".join(
-        f"{panel_title(name)}: AUQ {gaps.number(x)}, C {gaps.number(y)}" for name, (x, y) in measured.items()
-    )
+    few, *more = measured.items()
+    tie = tolerance("fig-workers", reading[0], ("auq-admm",))
+    cells, own = [], math.nan
+    for name, values in more:
+        own, plain = (late / early for early, late in zip(few[1], values, strict=True))
+        numbers = f"AUQ times {own:.2g}, C times {plain:.2g}"
+        cells.append(Cell(f"from {panel_title(few[0])} to {name.split(', ')[-1]}", outcome(own, plain, tie), numbers))
+    parts = [f"{panel_title(name)}: AUQ {gaps.number(x)}, C {gaps.number(y)}" for name, (x, y) in measured.items()]
+    judged = _holds(cells, lines)
     return Verdict(
         claim=claim,
         protocol=said(reading),
-        holds=_graded(lines, own <= ROBUST, own < plain),
-        number=f"{what}\n{parts}\nfrom few to many workers times {own:.2g} (AUQ), times {plain:.2g} (C)",
-        why="Robust: at most a quarter more from the fewest to the most workers; partly: more, but by a smaller factor "
-        "than C-ADMM. With means, other workers are another objective; gaps are relative to its own optimum.",
+        holds="partly" if judged == "yes" and own > ROBUST else judged,
+        number="\n".join([what, *parts, *listed("growth", cells).split("\n")[1:]]),
+        why="Robust: it grows by a strictly smaller factor than C-ADMM's, and by at most a quarter from the fewest to "
+        "the most workers; partly: only the former. With means, other workers are another objective; gaps are relative "
+        "to its own optimum.",
         figure="fig-workers",
+        cells=tuple(cells),
     )
 
 
-# ---------------------------------------------------------------------- weights, average
-def weights(bundle: Bundle) -> list[Verdict]:
-    """Correlation of W_j with its class average, and whether its own class is the one it resembles most."""
-    found = []
-    for name, arrays in bundle.arrays.items():
-        if not name.startswith("weights-"):
-            continue
-        model, protocol = name.split("-")[-2:]
-        table = correlations(np.asarray(arrays["weights"], float), np.asarray(arrays["averages"], float))
-        own = float(np.diag(table).mean())
-        right = float(np.mean(table.argmax(1) == np.arange(len(table))))
-        found.append(
-            Verdict(
-                claim=f"The weights look like class averages: {'SVM' if model == 'svm' else model}",
-                protocol=said((protocol, "mean")),
-                holds="yes" if own >= 0.8 and right >= 0.8 else "partly" if own >= 0.5 else "no",
-                number=f"correlation with the worker's own class average {own:.2f} on average; most like its own "
-                f"class: {right:.0%} of workers",
-                why="The exact diagonal of a worker's Hessian is a weighted sum of squared pixels, so it resembles the "
-                "average of what the worker holds.",
-                figure="fig-weights",
-            )
-        )
-    return found
-
-
-def correlations(weights: np.ndarray, averages: np.ndarray) -> np.ndarray:
-    """(N, N): weights of worker i, averaged over the columns of the model, with the class average of worker j."""
-    W = weights.mean(2)
-    W, A = (x - x.mean(1, keepdims=True) for x in (W, averages))
-    lengths = np.outer(np.linalg.norm(W, axis=1), np.linalg.norm(A, axis=1))
-    return W @ A.T / np.where(lengths > 0, lengths, 1.0)
-
-
-def average(bundle: Bundle) -> list[Verdict]:
-    """The denoising illustration, in both readings."""
-    arrays = bundle.arrays.get("denoising")
-    if arrays is None:
-        return []
-    found = []
-    for reading, words in (("printed", "as printed"), ("masked", "with masks")):
-        own, plain = (error(arrays, reading, name) for name in ("weighted", "plain"))
-        controls = {name: error(arrays, reading, name) for name in ("rho_a", "permuted", "mean")}
-        lanczos = error(arrays, reading, "lanczos_gaussian")
-        best = min(controls, key=lambda name: controls[name])
-        rival = {"rho_a": "plain at ρ = a", "permuted": "permuted", "mean": "averaged"}[best]
-        found.append(
-            Verdict(
-                claim="Weighted averaging helps in the first iteration",
-                protocol=f"denoising, {words}",
-                holds="yes"
-                if EQUAL * own <= min(plain, controls[best])
-                else "partly"
-                if EQUAL * own <= plain
-                else "no",
-                number=f"relative error of the first average: weighted {own:.2f}, plain {plain:.2f}, best control "
-                f"({rival}) {controls[best]:.2f}, "
-                f"weights by Lanczos {lanczos:.2f}",
-                why="Every Hessian is the identity: the weights are constant and know nothing."
-                if reading == "printed"
-                else "Three workers that know nothing of a pixel have a tenth of a vote each. Lanczos from a Gaussian "
-                "start finds the right quadrant and noise inside it.",
-                figure="fig-illustration",
-            )
-        )
-    return found
-
-
-# ---------------------------------------------------------------------- words
-def _graded(lines: Sequence[Line], yes: bool, partly: bool) -> str:
-    """A verdict; runs shorter than ten iterations decide nothing."""
-    if not lines or max(line.iteration for line in lines) < gaps.EARLY:
-        return "open"
-    return "yes" if yes else "partly" if partly else "no"
-
-
-def _share(wins: Sequence[bool], lines: Sequence[Line]) -> str:
-    return _graded(lines if wins else (), all(wins), any(wins))
-
-
-def _short(method: str) -> str:
-    return method_style(method).short or method
+def _holds(cells: Sequence[Cell], lines: Sequence[Line]) -> str:
+    return outcomes.holds(cells) if long_enough(lines) else "open"

@@ -21,7 +21,7 @@ from auqadmm.report.page.data import Palette, report_data, script_json
 from auqadmm.report.page.text import escape, lines, paragraphs, slugs
 
 SCRIPTS = ("scale.js", "marks.js", "chart.js", "readout.js", "zoom.js", "page.js")
-HOLDS = {"yes": "✓", "no": "✗", "partly": "◐", "open": "?"}
+HOLDS = {"yes": "✓", "no": "✗", "partly": "◐", "tie": "=", "open": "?"}
 PNG = b"\x89PNG\r\n\x1a\n"
 NUMBER = re.compile(r"^[-+−<>≤≥≈~±]*\s*\d[\d\s.,]*(e[-+]?\d+)?\s*([%×x]|[kMGT]?B|m?s)?$", re.IGNORECASE)
 MISSING = {"", "-", "–", "—", "n/a", "nan", "inf"}
@@ -133,9 +133,10 @@ def _verdict(verdict: Verdict, links: Mapping[str, str], titles: Mapping[str, tu
         number, title = titles[verdict.figure]
         figure = f'<a href="#{links[verdict.figure]}" title="{escape(title)}">Figure {number}</a>'
     protocol = f'<span class="protocol">{escape(verdict.protocol)}</span>' if verdict.protocol else ""
+    tally = f'<span class="counts">{escape(verdict.tally)}</span>' if verdict.tally else ""
     return (
         f'<tr><th scope="row">{lines(verdict.claim)}{protocol}</th>'
-        f'<td data-name="Holds">{_badge(verdict.holds, verdict.holds)}</td>'
+        f'<td data-name="Holds"><div>{_badge(verdict.holds, verdict.holds)}{tally}</div></td>'
         f'<td data-name="Number" class="value">{lines(verdict.number)}</td>'
         f'<td data-name="Why" class="why">{lines(verdict.why)}</td>'
         f'<td data-name="Figure">{figure}</td></tr>\n'

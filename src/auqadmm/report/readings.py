@@ -1,0 +1,25 @@
+"""The readings of an experiment, (protocol, reduction), and what they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from auqadmm.experiments.results import Line
+from auqadmm.report.curves import READING
+
+MODELS = {"fig-elastic": "elastic net", "fig-multinomial": "multinomial", "fig-svm": "SVM"}
+
+Reading = tuple[str, str]
+
+
+def by_reading(lines: Iterable[Line]) -> dict[Reading, list[Line]]:
+    """(protocol, reduction) → lines."""
+    found: dict[Reading, list[Line]] = {}
+    for line in lines:
+        found.setdefault((line.protocol, line.reduction), []).append(line)
+    return found
+
+
+def said(reading: Reading) -> str:
+    """The protocol in words, e.g. "as defined, means over rows"."""
+    return f"as {reading[0]}, {READING[reading[1]]}"
