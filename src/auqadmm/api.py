@@ -159,9 +159,10 @@ def solve(
                 lost.left = lost.left and _labelled(lost.left, census, reason)
                 raise
             try:
-                result = replace(result, weights=all_weights(result.weights, opened))
+                result = replace(result, weights=all_weights(result.weights, reduce))
             except WorkerLost:  # all else is known
                 result = replace(result, weights=None)
+            result = replace(result, history=result.history.counted(reduce.traffic))
         return _labelled(result, census, reason)
 
     return recovery.recovered(attempt, checkpoint, on_loss, spmd=getattr(where, "spmd", False))

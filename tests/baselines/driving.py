@@ -7,9 +7,9 @@ from dataclasses import fields, is_dataclass
 import torch
 
 import auqadmm as aq
-from auqadmm.core.certificate import Certifier
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Setup
+from auqadmm.core.verdict.certifier import Certifier
 from auqadmm.engines import LocalEngine
 
 CPU = torch.device("cpu")
@@ -51,11 +51,11 @@ def states(method, problem, steps, reduce=None, warm=None):
 
 def certifier(problem):
     zero = torch.zeros(problem.census.features, problem.census.columns, dtype=torch.float64)
-    return Certifier(reduction(problem), problem.g, zero, None)
+    return Certifier(reduction(problem), problem.g, zero)
 
 
 def objective(problem, v):
-    return certifier(problem).certify(None, v, gap=False).objective
+    return certifier(problem).certify(v).objective
 
 
 def tensors(x):

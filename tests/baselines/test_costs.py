@@ -13,7 +13,7 @@ import auqadmm as aq
 from auqadmm.baselines import FISTA, LBFGS, OWLQN, PreconditionedLBFGS
 from auqadmm.baselines.objective import Objective, elastic
 from auqadmm.experiments.digits import digits_blocks
-from tests.baselines.driving import certifier, objective, reduction, states
+from tests.baselines.driving import CPU, Watched, certifier, objective, reduction, states
 from tests.problems import multinomial
 
 METHODS = [LBFGS(), OWLQN(), FISTA()]
@@ -49,31 +49,39 @@ def test_an_iterate_costs_what_had_travelled_when_it_was_formed(method):
         assert state.shared.residuals is None
 
 
-def test_the_history_counts_them_and_the_certificates():
-    result = aq.solve(multinomial(), LBFGS(), stop="both", certificate_tol=1e-8)
-    rounds = result.history.column("rounds")
-    assert rounds[0] == 1  # the gradient at the start
-    assert all(b >= a + 2 for a, b in itertools.pairwise(rounds))  # a trial and a certificate
+def test_the_history_counts_them_and_the_verdicts():
+    problem = multinomial()
+    engine = Watched(problem.shard(torch.float64, CPU))
+    result = aq.solve(problem, LBFGS(), engine, certificate_tol=1e-8)
+    rounds, last = result.history.column("rounds"), result.history[-1]
+    assert rounds[0] == 2  # the columns, and the gradient at the start
+    assert all(b >= a + 1 for a, b in itertools.pairwise(rounds))  # a trial; what tells when to ask comes along
+    assert last.rounds == engine.calls
+    assert 2 <= last.rounds_verdict <= 6  # of which the last one said yes
+    assert last.rounds_verdict <= rounds[-1] - rounds[-2]
 
 
 @pytest.mark.parametrize("method", ALL, ids=[m.name for m in ALL])
-def test_a_certificate_at_every_iterate_takes_no_round_of_its_own(method):
-    problem, steps = multinomial(), 12
-    reduce = reduction(problem)
-    plain = [state.shared for state in states(method, problem, steps, reduce)]
-    watched = aq.solve(problem, method, stop="certificate", certificate_tol=0, max_iter=steps)
-    assert watched.history.column("rounds") == [shared.cost.rounds for shared in plain[1:]]
+def test_what_tells_when_to_ask_takes_no_round_of_its_own(method):
+    problem, steps, seen = multinomial(), 12, []
+    plain = [state.shared for state in states(method, problem, steps, reduction(problem))][1:]
+    watch = [lambda event: seen.append(event.row) and False]
+    aq.solve(problem, method, certificate_tol=1e-300, max_iter=steps, callbacks=watch)
+    assert [row.rounds for row in seen] == [1 + shared.cost.rounds for shared in plain]  # 1: the columns
+    assert {row.rounds_verdict for row in seen} == {1}
     # ‖∇f_j‖ goes up with the gradient; FISTA's gradient belongs to another point, and all of it goes up
     n = problem.census.unknowns
-    for row, shared in zip(watched.history, plain[1:], strict=True):
+    moments = 8 * sum(x.numel() for x in problem.shard(torch.float64, CPU).exact().moments().values())
+    for row, shared in zip(seen, plain, strict=True):
         more = shared.cost.rounds
         if method.name == "fista":  # the start, the probe, and then one point after the other
             more = 1 + (shared.cost.rounds - 2) * (n + 1)
-        assert row.bytes_up == shared.cost.up + 8 * more
+        assert row.bytes_up == moments + shared.cost.up + 8 * more
         assert row.bytes_down == shared.cost.down
     free = certifier(problem)
-    for row, shared in zip(watched.history, plain[1:], strict=True):
-        assert row.kkt == pytest.approx(free.certify(None, shared.v, gap=False).kkt, rel=1e-12)
+    for row, shared in zip(seen, plain, strict=True):
+        assert row.kkt == pytest.approx(free.certify(shared.v).kkt, rel=1e-12)
+        assert row.objective == pytest.approx(free.certify(shared.v).objective, rel=1e-12)
 
 
 def test_a_steady_fista_takes_one_round_per_iteration():

@@ -128,8 +128,8 @@ def test_single_precision_gets_as_far_as_it_can(method):
 def test_group_lasso_and_custom_regularizers_work_with_fista():
     blocks = regression_blocks()
     group = aq.Problem(aq.LeastSquares(), aq.GroupLasso(3.0, groups=[0, 0, 1, 1, 2, 2]), blocks)
-    assert aq.solve(group, FISTA(), stop="certificate", certificate_tol=1e-9, max_iter=300).certificate.kkt <= 1e-8
+    assert aq.solve(group, FISTA(), certificate_tol=1e-15, max_iter=300).certificate.kkt <= 1e-8
     ridge = aq.CustomRegularizer(lambda v: 0.5 * v.square().sum(), lambda s, K: s / (K + 1))
-    custom = aq.solve(aq.Problem(aq.LeastSquares(), ridge, blocks), FISTA(), certificate_tol=1e-11, max_iter=300)
-    known = aq.solve(aq.Problem(aq.LeastSquares(), aq.L2(1.0), blocks), LBFGS(), certificate_tol=1e-11)
+    custom = aq.solve(aq.Problem(aq.LeastSquares(), ridge, blocks), FISTA(), certificate_tol=1e-15, max_iter=300)
+    known = aq.solve(aq.Problem(aq.LeastSquares(), aq.L2(1.0), blocks), LBFGS(), certificate_tol=1e-15)
     np.testing.assert_allclose(custom.v, known.v, atol=1e-7)

@@ -22,7 +22,7 @@ def no_waiting():
         yield
 
 
-TIGHT = {"abs_tol": 1e-9, "rel_tol": 1e-9, "certificate_tol": 1e-9}
+TIGHT = {"abs_tol": 1e-9, "rel_tol": 1e-9, "certificate_tol": 1e-18}
 
 
 def soft(u, X, y):

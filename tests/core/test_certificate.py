@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import auqadmm as aq
-from auqadmm.core.certificate import Certifier
 from auqadmm.core.reduce import Reduce
+from auqadmm.core.verdict.certifier import Certifier
 from auqadmm.engines.local import LocalEngine
 from tests.problems import class_blocks, regression_blocks
 
@@ -42,14 +42,14 @@ def make(loss, penalty):
 def certifier(problem):
     shard = problem.shard(torch.float64, torch.device("cpu"))
     zero = torch.zeros(shard.shape[1:], dtype=torch.float64)
-    return Certifier(Reduce(LocalEngine(shard)), problem.g, zero, None)
+    return Certifier(Reduce(LocalEngine(shard)), problem.g, zero)
 
 
 @pytest.mark.parametrize("penalty", PENALTIES)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_gap_bounds_the_suboptimality_and_closes(loss, penalty):
     problem = make(loss, penalty)
-    best = aq.solve(problem, "ac-admm", max_iter=3000, stop="certificate", certificate_tol=1e-10)
+    best = aq.solve(problem, "ac-admm", max_iter=3000, certificate_tol=1e-12)
     assert best.status == "converged"
     judge = certifier(problem)
     rng = np.random.default_rng(0)
@@ -57,9 +57,9 @@ def test_gap_bounds_the_suboptimality_and_closes(loss, penalty):
         v = best.v + size * torch.from_numpy(rng.normal(size=best.v.shape))
         if penalty == "box":
             v = v.clamp(-0.3, 0.4)
-        found = judge.certify(None, v, gap=True)
+        found = judge.certify(v)
         assert found.gap >= found.objective - best.objective - 1e-8 * abs(best.objective)
-    assert best.certificate.gap <= 1e-4 * abs(best.objective)
+    assert judge.certify(best.v).gap <= 1e-4 * abs(best.objective)
 
 
 @given(seed=st.integers(0, 10**6), l2=st.floats(1e-3, 1e3), size=st.floats(0, 10))
@@ -67,7 +67,7 @@ def test_gap_is_at_most_kkt_squared_over_twice_l2(seed, l2, size):
     problem = aq.Problem(aq.LeastSquares(), aq.ElasticNet(0.3, l2), regression_blocks())
     judge = certifier(problem)
     v = size * torch.from_numpy(np.random.default_rng(seed).normal(size=(6, 1)))
-    found = judge.certify(None, v, gap=True)
+    found = judge.certify(v)
     G = sum(X.T @ (X @ v.numpy() - y[:, None]) for X, y in regression_blocks())
     distance = float(problem.g.subgradient_distance(v, torch.from_numpy(G)))
     assert found.gap <= distance**2 / (2 * l2) * (1 + 1e-9) + 1e-9
@@ -80,21 +80,22 @@ def test_kkt_is_the_distance_over_the_scale():
     grads = [X.T @ (X @ v - y[:, None]) for X, y in blocks]
     at_zero = np.linalg.norm(sum(X.T @ y for X, y in blocks))
     expected = np.linalg.norm(sum(grads) + 0.7 * v) / (at_zero + sum(np.linalg.norm(g) for g in grads))
-    found = certifier(problem).certify(None, torch.from_numpy(v), gap=False)
+    found = certifier(problem).certify(torch.from_numpy(v))
     assert found.kkt == pytest.approx(expected, rel=1e-12)
-    assert found.gap is None
 
 
 @pytest.mark.parametrize("c", [1e-8, 1.0, 1e8])
 def test_scaling_the_problem_does_not_change_the_verdict(c):
     """v = 0 is not certified just because the objective is small."""
     blocks = [(np.sqrt(c) * X, np.sqrt(c) * y) for X, y in regression_blocks()]
-    found = certifier(aq.Problem(aq.LeastSquares(), aq.L2(0.7 * c), blocks)).certify(
-        None, torch.zeros(6, 1, dtype=torch.float64), gap=True
-    )
+    problem = aq.Problem(aq.LeastSquares(), aq.L2(0.7 * c), blocks)
+    found = aq.solve(problem, max_iter=0).certificate
     assert found.kkt == pytest.approx(0.5, abs=0.3)
     assert not found.passes(1e-3)
-    assert found.relative_gap > 1e-2
+    plain = aq.solve(aq.Problem(aq.LeastSquares(), aq.L2(0.7), regression_blocks()), max_iter=0).certificate
+    assert found.relative == pytest.approx(plain.relative, rel=1e-9)
+    assert found.relative > 1e-2
+    assert certifier(problem).certify(torch.zeros(6, 1, dtype=torch.float64)).gap > 1e-2 * found.objective
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_custom_loss_has_a_gap_exactly_where_no_conjugate_is_needed():
     loss = aq.CustomLoss(lambda u, X, y: 0.5 * (X @ u - y) ** 2)
     for regularizer, known in ((aq.L2(1.0), True), (aq.L1(0.1), False)):
         problem = aq.Problem(loss, regularizer, regression_blocks())
-        found = certifier(problem).certify(None, torch.ones(6, 1, dtype=torch.float64), gap=True)
+        found = certifier(problem).certify(torch.ones(6, 1, dtype=torch.float64))
         assert (found.gap is not None) == known
 
 

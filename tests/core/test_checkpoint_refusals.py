@@ -137,9 +137,9 @@ MISMATCHES = {
     "dtype": (lambda folder: resume(folder, dtype="float32"), "its dtype is torch.float64, here torch.float32"),
     "seed": (lambda folder: resume(folder, seed=1), "its seed is 0, here 1"),
     "start": (lambda folder: resume(folder, start="random"), "its start is 'zeros', here 'random'"),
-    "stop": (lambda folder: resume(folder, stop="residuals"), "its stop is 'both', here 'residuals'"),
+    "stop": (lambda folder: resume(folder, stop="residuals"), "its stop is 'certificate', here 'residuals'"),
     "warm": (lambda folder: resume(folder, warm_start=np.ones((5, 3))), "its warm_start is None, here WarmStart"),
-    "evaluate": (lambda folder: resume(folder, evaluate_every=2), "its evaluate_every is 1, here 2"),
+    "evaluate": (lambda folder: resume(folder, evaluate_every=2), "its evaluate_every is 0, here 2"),
     "regularizer": (
         lambda folder: aq.solve(multinomial(regularizer=aq.L2(0.2)), checkpoint=folder, **RUN),
         r"its regularizer is L2\(strength=0.1\), here L2\(strength=0.2\)",

@@ -36,7 +36,7 @@ def rounds_to(problem, method, optimum, most):
         return bool(found)
 
     try:
-        aq.solve(problem, method, max_iter=most, certificate_tol=0, stop="certificate", callbacks=[watch])
+        aq.solve(problem, method, max_iter=most, certificate_tol=0, evaluate_every=1, callbacks=[watch])
     except ValueError:  # no l1 for L-BFGS
         return None
     return found[0] if found and found[0] <= most else None

@@ -81,8 +81,9 @@ def test_reaches_the_optimum(model, solver, method, one_class):
     def arrived(event):
         return event.row.kkt <= 1e-6 and abs(event.row.objective - optimum) <= 1e-6 * abs(optimum)
 
+    limit = LIMITS[method][model]
     result = aq.solve(
-        problem, method, local=solver, max_iter=LIMITS[method][model], certificate_tol=0, callbacks=[arrived]
+        problem, method, local=solver, max_iter=limit, certificate_tol=0, evaluate_every=1, callbacks=[arrived]
     )
     gap = (result.objective - optimum) / abs(optimum)
     assert result.status == "interrupted", f"gap {gap:.1e}, KKT {result.certificate.kkt:.1e} after {result.n_iter}"

@@ -11,7 +11,7 @@ from auqadmm.problem.one_against_rest import OneAgainstRest
 @pytest.mark.parametrize("loss", [aq.SmoothedHinge(0.1), aq.Logistic()], ids=["hinge", "logistic"])
 def test_every_column_is_the_answer_of_its_own_problem(loss, rng):
     X, y = rng.normal(size=(60, 4)), rng.integers(0, 3, 60)
-    options = {"stop": "certificate", "certificate_tol": 1e-9, "max_iter": 500}
+    options = {"stop": "certificate", "certificate_tol": 1e-15, "max_iter": 1000}
     blocks = [(X[:20], y[:20]), (X[20:], y[20:])]
     together = aq.solve(aq.Problem(OneAgainstRest(loss), aq.L2(1.0), blocks, intercept=True), **options)
     assert together.status == "converged"

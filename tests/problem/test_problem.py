@@ -92,7 +92,7 @@ def test_bad_input_gets_one_clear_sentence(make, words):
 
 # ------------------------------------------------------------------ every kind of block
 def answer(blocks, **options):
-    run = aq.solve(ls(blocks, **options), "ac-admm", certificate_tol=1e-11, abs_tol=1e-8, rel_tol=1e-8, max_iter=3000)
+    run = aq.solve(ls(blocks, **options), "ac-admm", certificate_tol=1e-15, abs_tol=1e-8, rel_tol=1e-8, max_iter=3000)
     assert run.status == "converged"
     return run
 
@@ -151,7 +151,7 @@ def test_string_labels_missing_classes_and_an_empty_worker():
     blocks = [(X, names[y]) for X, y in class_blocks()]
     blocks.append((np.zeros((0, 5)), np.array([], dtype="<U3")))
     problem = aq.Problem(aq.Multinomial(), aq.L2(1.0), blocks, intercept=True)
-    run = aq.solve(problem, "ac-admm", certificate_tol=1e-10, abs_tol=1e-8, rel_tol=1e-8, max_iter=3000)
+    run = aq.solve(problem, "ac-admm", certificate_tol=1e-14, abs_tol=1e-8, rel_tol=1e-8, max_iter=3000)
     assert run.classes.tolist() == ["ant", "bee", "cat"]
     A, y = pooled(blocks[:3])
     oracle = LogisticRegression(C=1.0, tol=1e-10, max_iter=10**4).fit(A, y)

@@ -39,7 +39,6 @@ from auqadmm.baselines.objective import (
     advance,
     dot,
     first_point,
-    rounding,
     scored,
     spoiled,
     stay,
@@ -97,7 +96,7 @@ class FISTA:
             positive("lipschitz", self.lipschitz)
 
     def init(self, setup: Setup, reduce: Reduce) -> State:
-        y, ulp, cost = first_point(setup), rounding(reduce), reduce.cost(hvps=0)
+        y, ulp, cost = first_point(setup), setup.precision, reduce.cost(hvps=0)
         _, sums = reduce(score if setup.scoring else value_and_gradient, None, y, down=(y,))
         G = sums["G"]
         L = _slope_change(reduce, y, G, ulp) if self.lipschitz is None else self.lipschitz

@@ -56,15 +56,6 @@ def first_point(setup: Setup) -> Tensor:
     return zero if setup.warm is None else setup.warm.v.to(zero)
 
 
-def rounding(reduce: Reduce) -> float:
-    """One ulp of 1 in the precision the blocks compute in; a setting of the run, so it is not counted."""
-    return float(reduce.gather(_ulp, None).max())
-
-
-def _ulp(shard: Any, blocks: Any) -> Tensor:
-    return torch.full((shard.blocks,), torch.finfo(shard.dtype).eps, dtype=torch.float64, device=shard.device)
-
-
 def dot(x: Tensor, y: Tensor) -> float:
     return float((x * y).sum())
 

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.baselines.lbfgs import LBFGS
-from auqadmm.baselines.objective import Objective, Point, Sums, first_point, rounding, summands
+from auqadmm.baselines.objective import Objective, Point, Sums, first_point, summands
 from auqadmm.baselines.quasi_newton import Memory, started
 from auqadmm.core.lowrank import LowRank
 from auqadmm.core.reduce import Reduce
@@ -177,7 +177,7 @@ class PreconditionedLBFGS(LBFGS):
         look = 2 in self.refresh
         visit = Visit(posterior, typical, self.skip, setup.scoring, renew=True, look=look, contest=cosines)
         here = Weighing(reduce, setup.regularizer, penalty, setup.scoring, visit).at(v)
-        memory = Informed(here, self.no_pairs(v), penalty, rounding(reduce))
+        memory = Informed(here, self.no_pairs(v), penalty, setup.precision)
         return State(here.blocks, started(setup, here, _informed(memory, here, setup)))
 
     def objective(self, shared: Consensus, blocks: Any, reduce: Reduce) -> Weighing:

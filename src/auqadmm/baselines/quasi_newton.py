@@ -29,7 +29,6 @@ from auqadmm.baselines.objective import (
     dot,
     elastic,
     first_point,
-    rounding,
     spoiled,
     stay,
 )
@@ -83,7 +82,7 @@ class QuasiNewton(ABC):
         v = first_point(setup)
         penalty = self.penalty(setup, v)
         here = Objective(reduce, setup.regularizer, penalty, setup.scoring).at(v)
-        memory = Memory(here, self.no_pairs(v), penalty, rounding(reduce))
+        memory = Memory(here, self.no_pairs(v), penalty, setup.precision)
         return State(None, started(setup, here, memory))
 
     def step(self, state: State, reduce: Reduce) -> State:

@@ -16,6 +16,8 @@ from auqadmm.core.result import Result
 from auqadmm.core.state import Status
 from auqadmm.core.stopping import Stopping
 
+OVER = (Status.converged, Status.residuals, Status.rounding)  # ends that only other tolerances change
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -55,7 +57,7 @@ def worded(result: Result, stopping: Stopping) -> str:
         known = f"; {found.words()}" if found.evidence != "none" else ""
         return f"{message.removesuffix('.')}{known}."
     if result.status not in (Status.max_iter, Status.time_limit) or not result.n_iter:
-        return message
+        return f"{message} {found.reason}" if found.reason and result.status not in OVER else message
     asked = f" (asked: {short(stopping.certificate_tol)})" if stopping.certificate_tol > 0 else ""
     where = "It is not known how far v is from the optimum" if found.evidence == "none" else f"V is {found.words()}"
     otherwise = "Raise the limit, warm-start from this result or try another method; result.diagnose() says more."

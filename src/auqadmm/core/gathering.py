@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.core.reduce import Engine
+from auqadmm.core.reduce import Engine, Reduce
 from auqadmm.core.solve import Callback, Iteration
 
 WISH, INTERRUPT, FAILED = 1.0, 2.0, 3.0
@@ -53,18 +53,18 @@ class Heeded:
         return wish == WISH
 
 
-def all_weights(weights: Any, engine: Engine) -> Any:
+def all_weights(weights: Any, reduce: Reduce) -> Any:
     """The weights of all N blocks from those of each process, zeros added where blocks keep fewer directions.
 
     `weights` are as the engine holds them: it may be no more than a name for what lives elsewhere.
     """
     if weights is None:
         return None
-    kind = engine.peek(_itself, weights)
+    kind = reduce.engine.peek(_itself, weights)
     names = [f.name for f in fields(kind) if isinstance(getattr(kind, f.name), Tensor)]
-    shapes = engine.map_minmax(partial(_shapes, names), weights, None)[1]
+    shapes = reduce.minmax(partial(_shapes, names), weights, None)[1]
     sizes = {name: [int(n) for n in x[1].tolist()] for name, x in shapes.items()}
-    return replace(kind, **{name: engine.gather(partial(_padded, name, sizes[name]), weights) for name in names})
+    return replace(kind, **{name: reduce.gather(partial(_padded, name, sizes[name]), weights) for name in names})
 
 
 def _itself(shard: Any, weights: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 
@@ -61,6 +61,15 @@ class History:
 
     def __repr__(self) -> str:
         return f"History({len(self)} iterations)"
+
+    def counted(self, traffic: Any) -> History:
+        """With all that has travelled in the last row."""
+        if not self.rows:
+            return self
+        t = traffic
+        counts: dict[str, Any] = {"rounds": t.rounds, "bytes": t.up + t.down, "bytes_up": t.up, "bytes_down": t.down}
+        counts |= {"rounds_verdict": t.verdict, "reductions": t.reductions}
+        return History((*self.rows[:-1], replace(self.rows[-1], **counts)))
 
     def column(self, name: str) -> list[Any]:
         """All values of one column."""

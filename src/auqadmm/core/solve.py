@@ -17,7 +17,7 @@ from torch import Tensor
 
 from auqadmm.core.certificate import Certificate, score
 from auqadmm.core.checkpoint import Keeper, Saved
-from auqadmm.core.ending import Ended, by_residuals, count, explained, left, out_of_budget, reached, worded
+from auqadmm.core.ending import OVER, Ended, by_residuals, count, explained, left, out_of_budget, reached, worded
 from auqadmm.core.evidence import collect
 from auqadmm.core.health import not_finite
 from auqadmm.core.history import Clock, History, Row
@@ -56,8 +56,6 @@ class Iteration:
 
 
 Callback = Callable[[Iteration], Any]
-
-OVER = (Status.converged, Status.residuals, Status.rounding)  # ends that only other tolerances change
 
 
 def run(
@@ -336,6 +334,8 @@ class _Loop:
             whole = ended.status not in (Status.interrupted, Status.diverged)
             if whole and tol > 0 and not found.passes(tol):
                 found = self.judge.full(v, tol, found).certificate
+            elif not math.isfinite(found.objective):
+                found = replace(found, reason=self.judge.infinite(v))
         evidence = None
         arrived = ended.status in (Status.converged, Status.rounding)
         if state is not None and not arrived:
@@ -355,7 +355,7 @@ class _Loop:
             status=ended.status,
             message=ended.message,
             n_iter=self.done,
-            history=History(self._totals()),
+            history=History(tuple(self.rows)).counted(self.reduce.traffic),
             certificate=ended.certificate,
             method=self.method.name,
             lam=lam,
@@ -363,15 +363,6 @@ class _Loop:
             evidence=ended.evidence,
         )
         return replace(result, message=worded(result, self.stopping) + more)
-
-    def _totals(self) -> tuple[Row, ...]:
-        """The rows, the last one with all that the workers did."""
-        if not self.rows:
-            return ()
-        t, row = self.reduce.traffic, self.rows[-1]
-        counts: dict[str, Any] = {"rounds": t.rounds, "bytes": t.up + t.down, "bytes_up": t.up, "bytes_down": t.down}
-        counts |= {"rounds_verdict": t.verdict, "reductions": t.reductions}
-        return (*self.rows[:-1], replace(row, **counts))
 
 
 def _lam(shard: Any, blocks: Blocks) -> Tensor:

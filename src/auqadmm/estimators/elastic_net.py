@@ -34,7 +34,7 @@ class ConsensusElasticNet(RegressorMixin, ConsensusEstimator):
         Without `sites`, the rows are dealt out to so many workers, neighbouring rows together.
     max_iter : int, default=500
         Limit of iterations; a `ConvergenceWarning` says when it was reached.
-    tol : float, default=1e-14
+    tol : float, default=1e-18
         The fit ends when the objective is proved (or estimated) to be within this of its optimum, relatively;
         coefficients are then right to about its root.
     method, engine
@@ -65,7 +65,7 @@ class ConsensusElasticNet(RegressorMixin, ConsensusEstimator):
         fit_intercept: bool = True,
         n_blocks: int = 1,
         max_iter: int = 500,
-        tol: float = 1e-14,
+        tol: float = 1e-18,
         method: Any = "auto",
         engine: Any = "local",
         warm_start: bool = False,

@@ -61,7 +61,7 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
         fit_intercept: bool = True,
         n_blocks: int = 1,
         max_iter: int = 500,
-        tol: float = 1e-14,
+        tol: float = 1e-18,
         method: Any = "auto",
         engine: Any = "local",
         verbose: int = 0,

@@ -89,7 +89,7 @@ def enet_path(
     fit_intercept: bool = True,
     n_blocks: int = 1,
     max_iter: int = 500,
-    tol: float = 1e-14,
+    tol: float = 1e-18,
     method: Any = "auto",
     engine: Any = "local",
     together: int = 100,

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from auqadmm.problem.regularizers import Metric, Regularizer, indicator, scale_into, slack
+from auqadmm.problem.regularizers import Metric, Regularizer, elastic_fall, indicator, scale_into, slack
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +35,9 @@ class WeightedElasticNet(Regularizer):
 
     def value(self, v: Tensor) -> Tensor:
         return (self.l1 * v.abs()).sum() + 0.5 * (self.l2 * v.square()).sum()
+
+    def fall(self, v: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
+        return elastic_fall(self.l1, self.l2, v, there)
 
     def prox(self, s: Tensor, K: Metric) -> Tensor:
         soft = s if self.quadratic else s.sign() * (s.abs() - self.l1).clamp(min=0)

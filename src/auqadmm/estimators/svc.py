@@ -35,7 +35,7 @@ class ConsensusLinearSVC(ConsensusClassifier):
         Without `sites`, the rows are dealt out to so many workers, neighbouring rows together.
     max_iter : int, default=1000
         Limit of iterations; a `ConvergenceWarning` says when it was reached.
-    tol : float, default=1e-14
+    tol : float, default=1e-18
         The fit ends when the objective is proved (or estimated) to be within this of its optimum, relatively;
         coefficients are then right to about its root.
     method, engine
@@ -67,7 +67,7 @@ class ConsensusLinearSVC(ConsensusClassifier):
         fit_intercept: bool = True,
         n_blocks: int = 1,
         max_iter: int = 1000,
-        tol: float = 1e-14,
+        tol: float = 1e-18,
         method: Any = "auto",
         engine: Any = "local",
         warm_start: bool = False,

@@ -4,7 +4,7 @@
               certificate proves it far closer than the gap asked for
     run       ends when (F(v) − F*) / |F*| is at most the gap, at a budget, or when the method cannot solve the problem
 
-Scoring an iterate is free; the certificates that a method would stop by are switched off, so that none is counted.
+Scoring an iterate is free, and no verdict is asked for: nothing but the method's own rounds is counted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from auqadmm import baselines, methods
 from auqadmm.api import solve
 from auqadmm.core.history import Row
 from auqadmm.core.solve import Callback, Iteration
-from auqadmm.core.state import Residuals, Status
+from auqadmm.core.state import Status
 from auqadmm.experiments.compare import Run
 from auqadmm.experiments.reference import reference
 from auqadmm.problem import InputError, Problem
@@ -159,12 +159,13 @@ def _entry(
     try:
         result = solve(
             problem,
-            _Unjudged(method),
+            method,
             max_iter=max_iter,
             abs_tol=0.0,
             rel_tol=0.0,
             certificate_tol=0.0,
             stop="residuals",
+            evaluate_every=1,
             time_limit=time_limit,
             seed=seed,
             callbacks=[there, *([watch] if watch else [])],
@@ -192,32 +193,6 @@ def _corrected(found: Comparison) -> Comparison:
         run = None if entry.run is None else replace(entry.run, optimum=lowest)
         entries.append(replace(entry, run=run, at=None if run is None else run.first_within(found.gap)))
     return Comparison(found.gap, best, tuple(entries))
-
-
-class _Unjudged:
-    """A method whose run nothing but the callback and the budgets end.
-
-    A gradient method has no residuals, and the loop would ask for a counted certificate in every iteration; residuals
-    that are no numbers never pass, and cost nothing.
-    """
-
-    NEVER = Residuals(**{f.name: math.nan for f in fields(Residuals)})
-
-    def __init__(self, method: Any) -> None:
-        self.method = method
-
-    @property
-    def name(self) -> str:
-        return str(self.method.name)
-
-    def init(self, setup: Any, reduce: Any) -> Any:
-        return self.method.init(setup, reduce)
-
-    def step(self, state: Any, reduce: Any) -> Any:
-        new = self.method.step(state, reduce)
-        if new.shared.residuals is not None:
-            return new
-        return replace(new, shared=replace(new.shared, residuals=self.NEVER))
 
 
 def curve(run: Run) -> dict[str, list[Any]]:

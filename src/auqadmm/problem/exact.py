@@ -243,12 +243,12 @@ class Exact:
         return total
 
     def bad_rows(self, v: Tensor) -> Tensor:
-        """Of every block, the first row whose loss is not finite at v; −1: none. (B,)"""
+        """Of every block, the first row whose loss is not finite at v; −1: none, −2: some row. (B,)"""
         shard = self.shard
         found = torch.full((shard.blocks,), -1, dtype=torch.int64, device=shard.device)
         if not hasattr(shard.loss, "row_value"):  # known block by block only
             values = shard.linearize(shard.expand(self._raw(v))).value
-            return torch.where(values.isfinite(), found, 0)
+            return torch.where(values.isfinite(), found, -2)
         block, counts = shard.design.block_of_row, shard.row_weight > 0
         first, bad = 0, []
         for rows in self._products(1):

@@ -50,6 +50,12 @@ class Regularizer(ABC):
     def subgradient_distance(self, v: Tensor, grad: Tensor) -> Tensor:
         """Euclidean distance from −grad to ∂g(v), the KKT residual of S10; inf where v is infeasible."""
 
+    def fall(self, v: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
+        """g(v) − g(there), and the size of the numbers it was added up from, both 0-dim: at two points that are nearly
+        the same, better than from two values where g is a sum over entries."""
+        before, after = self.value(v), self.value(there)
+        return before - after, before.abs() + after.abs()
+
     def conjugate(self, w: Tensor) -> Tensor:
         """g*(w), 0-dim; inf outside its domain and where g* is unknown (the only bound that always holds)."""
         return w.new_full((), math.inf)
@@ -98,6 +104,12 @@ def fits(name: str, entries: object, features: int) -> None:
         raise ValueError(f"{name} must have one entry per feature, got {len(entries)} for {features} features")
 
 
+def elastic_fall(l1: Metric, l2: Metric, v: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
+    """`Regularizer.fall` of Σ l1|v| + l2/2 v², entry by entry."""
+    falls = l1 * (v.abs() - there.abs()) + 0.5 * l2 * (v - there) * (v + there)
+    return falls.sum(), falls.abs().sum()
+
+
 def indicator(inside: Tensor, like: Tensor) -> Tensor:
     """0 if all of `inside` holds, else inf."""
     return like.new_zeros(()).masked_fill(~inside.all(), math.inf)
@@ -130,6 +142,10 @@ class _Elastic(Regularizer):
     def value(self, v: Tensor) -> Tensor:
         l1, l2 = self._strengths()
         return l1 * v.abs().sum() + 0.5 * l2 * v.square().sum()
+
+    def fall(self, v: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
+        l1, l2 = self._strengths()
+        return elastic_fall(l1, l2, v, there)
 
     def prox(self, s: Tensor, K: Metric) -> Tensor:
         l1, l2 = self._strengths()

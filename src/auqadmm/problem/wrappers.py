@@ -103,6 +103,9 @@ class FreeIntercept(Regularizer):
     def value(self, v: Tensor) -> Tensor:
         return self.inner.value(v[:-1])
 
+    def fall(self, v: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
+        return self.inner.fall(v[:-1], there[:-1])
+
     def prox(self, s: Tensor, K: Metric) -> Tensor:
         by_row = isinstance(K, Tensor) and K.ndim > 1 and K.shape[0] > 1
         first, last = (K[:-1], K[-1:]) if by_row else (K, K)  # type: ignore[index]

@@ -5,7 +5,7 @@
     later        the Hessian of the last verdict, which near the optimum is the Hessian; where it is too large, or g
                  has kinks, the first estimate, corrected by what the last verdict found
 
-An estimate decides only when to ask, never what is said. In case it is far off, iterations 16, 32, 64, … ask anyhow.
+An estimate decides only when to ask, never what is said. In case it is far off, iterations 16, 64, 256, … ask anyhow.
 
 Shapes: m features, C columns; v, G (m, C).
 """
@@ -24,7 +24,7 @@ from auqadmm.core.state import Consensus
 from auqadmm.core.verdict.judge import Judge, Verdict
 from auqadmm.core.weights import DiagonalMetric
 
-LENIENT = 10.0  # a first estimate may be this far above the tolerance
+LENIENT = 3.0  # a first estimate may be this far above the tolerance
 FIRST = 16  # the first iteration that asks in any case
 KEPT = 1024  # unknowns up to which the Hessian of a verdict is kept
 
@@ -69,7 +69,7 @@ class Gate:
         """May the verdict after iteration k be yes, or that rounding ends the run?"""
         if not math.isfinite(objective):
             return False
-        if k >= FIRST and k & (k - 1) == 0:
+        if k >= FIRST and k & (k - 1) == 0 and k.bit_length() % 2 == 1:
             return True
         if k < self.asked + 2**self.wrong and self.wrong:
             return False

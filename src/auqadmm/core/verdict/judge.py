@@ -34,6 +34,7 @@ from auqadmm.core.verdict.model import CONSTANT, EPS, SMALL, Model
 MOST = 4096  # unknowns whose triangle is formed at most
 ALWAYS = 2**17  # numbers of a triangle that are never too many; beyond, as many as the data have
 POWER = 16
+UNTOLD = 8.0  # roundings of F that a duality gap is added up from
 EXPLAINED = 1e-4  # of F: the least that counts as explained
 
 
@@ -142,12 +143,19 @@ class Judge:
             return at
         model = self._model(at, sums)
         v, G = at.v, at.G
+        freed, reason = None, ""
         if model.singular:
+            reason = self._collinear(model)
             found = self._dual_ahead(at, model.lifted().step(self.g, G, v, 0.01 * tol * at.scale).d)
             if found is not None and found.passes(tol):
                 return Verdict(found, floor=at.floor)
-            return Verdict(replace(found or at.known, reason=self._collinear(model)), floor=at.floor)
-        step = model.step(self.g, G, v, 0.01 * tol * at.scale)
+            if found is not None and at.untold(found.gap_bound):
+                return Verdict(at.rounding(found, found.gap_bound), floor=at.floor)
+            freed = self._freed(at, sums) if found is None else None
+            if freed is None:
+                return Verdict(replace(found or at.known, reason=reason), floor=at.floor)
+            model = freed
+        step = model.step(self.g, G, v, 0.01 * tol * at.scale) if freed is None else model.newton(G, v)
         delta = at.rounded(model.slack * step.delta)
         # the rows' reach in a diagonal metric came along; the exact one is another round
         x = 0.0 if M == 0 else math.inf
@@ -163,6 +171,7 @@ class Judge:
         verdict = Verdict(found, model, None, _ratio(bound, delta), at.floor)
         if found.passes(tol):
             return verdict
+        found = replace(found, reason=reason)
         if delta <= tol * at.scale and not math.isfinite(bound):
             dual = self._dual_ahead(at, step.d)
             if dual is not None and dual.passes(tol):
@@ -195,7 +204,17 @@ class Judge:
         bound = max(delta, fell) + 2 * after
         return replace(found, gap_bound=bound, relative=over(bound, at.scale), evidence="estimated")
 
-    def _model(self, at: _At, sums: Any) -> Model:
+    def _freed(self, at: _At, sums: Any) -> Model | None:
+        """The model without g, where classes may be shifted together and g forbids it: where v minimises g, F without g
+        can fall no less far. None elsewhere, or where that is singular too."""
+        g, zero = self.g, torch.zeros_like(at.v)
+        least = float(g.value(at.v)) + float(g.conjugate(zero)) == 0
+        if not self.loss.gauge or not least or bool(g.convexity(at.v).any()):
+            return None
+        model = self._model(at, sums, free=True)
+        return None if model.singular else model
+
+    def _model(self, at: _At, sums: Any, free: bool = False) -> Model:
         columns = self.columns
         assert columns is not None
         H = unpacked(sums["H"]).to(at.v)
@@ -211,7 +230,8 @@ class Judge:
             absent = absent | constant
         gauge = None
         if self.loss.gauge and C > 1:
-            gauge = (l2 == 0).all(1) if self.g.quadratic else torch.zeros(m, dtype=torch.bool, device=l2.device)
+            free = free or self.g.quadratic
+            gauge = (l2 == 0).all(1) if free else torch.zeros(m, dtype=torch.bool, device=l2.device)
             if self.setup.intercept:
                 gauge[-1] = True
             gauge = gauge & ~absent.all(1)
@@ -275,6 +295,8 @@ class Judge:
         if found.passes(tol) or not bounded:
             if not found.passes(tol) and found.evidence == "none":
                 found = replace(found, reason=self._unbounded_reason())
+            elif not found.passes(tol) and at.untold(found.gap_bound):
+                found = at.rounding(found, found.gap_bound)
             return Verdict(found, floor=at.floor)
         out = large.Eliminated.of(B, v)
         HO = out.products(sums["HP"] if B is None else sums["HP"][:, :, :-C])
@@ -402,17 +424,21 @@ class Judge:
         names = self.setup.names
         return f"column {k}" if names is None else f"column {names[k]!r}"
 
+    def infinite(self, v: Tensor) -> str:
+        """Which block and row make the objective infinite at v."""
+        self.begin()
+        assert self.columns is not None
+        return self._infinite(self.columns.inside(v))
+
     def _infinite(self, v: Tensor) -> str:
         assert self.columns is not None
         rows = self.reduce.gather(_BadRow(self.columns.centre, v), None)
-        bad = (rows >= 0).nonzero()[:, 0].tolist()
+        bad = (rows != -1).nonzero()[:, 0].tolist()
         if not bad:
             return "The objective is not finite: rescale the features or the targets."
         name, row = self.reduce.engine.names[bad[0]], int(rows[bad[0]])
-        return (
-            f"The loss of {name}, row {row}, is not finite at this model: rescale its features or targets, or start "
-            "elsewhere."
-        )
+        where = name if row < 0 else f"{name}, row {row},"
+        return f"The loss of {where} is not finite at this model: rescale its features or targets, or start elsewhere."
 
 
 @dataclass(frozen=True)
@@ -439,8 +465,12 @@ class _At:
             return replace(known, gap_bound=bound, relative=over(bound, self.scale), evidence="proved")
         return known
 
-    def rounding(self, found: Certificate) -> Certificate:
-        reach = over(self.floor, self.scale)
+    def untold(self, gap: float) -> bool:
+        """Is a duality gap, a difference of sums, no more than their rounding?"""
+        return gap <= UNTOLD * (self.noise + EPS * abs(self.F))
+
+    def rounding(self, found: Certificate, floor: float | None = None) -> Certificate:
+        reach = over(self.floor if floor is None else floor, self.scale)
         return replace(
             found,
             evidence="rounding",

@@ -163,9 +163,9 @@ class Model:
 
     def step(self, g: Any, G: Tensor, v: Tensor, enough: float) -> Step:
         """The proximal Newton step and δ; the model is minimised until `enough` of δ is left, or as rounding allows."""
-        G = torch.where(self._join([k.absent for k in self.groups]), 0.0, G)
         if g.quadratic:
-            return self._linear(G, v)
+            return self.newton(G, v)
+        G = torch.where(self._join([k.absent for k in self.groups]), 0.0, G)
         return self._composite(g, G, v, enough)
 
     def reach(self, spread: Tensor) -> float:
@@ -188,7 +188,9 @@ class Model:
         return e.reshape(m, C).amax(1) if self.coupled else e
 
     # ------------------------------------------------------------------ the two ways
-    def _linear(self, G: Tensor, v: Tensor) -> Step:
+    def newton(self, G: Tensor, v: Tensor) -> Step:
+        """The step where g is the parabola of l2 and no more."""
+        G = torch.where(self._join([k.absent for k in self.groups]), 0.0, G)
         d, delta, rest = [], 0.0, 0.0
         slopes = G + self.l2 * v
         for group, r in zip(self.groups, _split(slopes, self.coupled), strict=True):
@@ -219,9 +221,9 @@ class Model:
             d = s * (there - v)
             left = Gs + self._apply(d) + (y - wide * z)
             rest = 0.5 * float((left * self._solve(left)).sum())
-            before, after = float(g.value(v)), float(g.value(there))
-            fall = before - after - float((Gs * d).sum() + 0.5 * (d * self._apply(d)).sum())
-            rest += 4 * EPS * (abs(before) + abs(after))
+            fell, size = (float(x) for x in g.fall(v, there))
+            fall = fell - float((Gs * d).sum() + 0.5 * (d * self._apply(d)).sum())
+            rest += 4 * EPS * size
             delta = max(fall, 0.0) + rest if math.isfinite(fall) else math.inf
             if best is None or delta < best.delta:
                 best = Step(there - v, delta, rest)
