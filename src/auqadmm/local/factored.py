@@ -84,12 +84,12 @@ def suits(shard: Shard) -> bool:
     return isinstance(shard.loss, RowLoss) and not shard.loss.expects and len(shard.tall) > 0
 
 
-def factored(problem: LocalProblem, hessian: Hessian, wanted: Tensor) -> Factored | None:
-    """The factor at a point, of the blocks that are `wanted` (B,) and that it suits; not of one for which it does not
-    exist in rounded numbers."""
+def factored(problem: LocalProblem, hessian: Hessian, wanted: Tensor | None = None) -> Factored | None:
+    """The factor at a point, of the blocks that are `wanted` (B,), all without it, and that it suits; not of one for which
+    it does not exist in rounded numbers."""
     assert isinstance(hessian, RowHessian)
     design, tall = problem.shard.design, problem.shard.tall
-    blocks = tall[wanted[tall]]
+    blocks = tall if wanted is None else tall[wanted[tall]]
     H = torch.diag_embed(problem.W.diagonal()[blocks].flatten(1))
     place = torch.full((design.blocks,), -1, dtype=torch.int64, device=H.device)  # of a block among them
     place[blocks] = torch.arange(len(H), device=H.device)

@@ -75,7 +75,7 @@ class Mixed(Accurate):
             return newton.solve(problem, u0, reference, memory)
         known = memory if isinstance(memory, Both) else None
         hard = _short(shard) if known is None else known.hard
-        if bool(hard.all()):
+        if isinstance(memory, Memory) or bool(hard.all()):  # all blocks are Newton's, and stay so
             return newton.solve(problem, u0, reference, memory if known is None else known.newton)
         patience = SOON if known is not None and _helps(shard) else PATIENCE
         pairs, before = None if known is None else known.pairs, None if known is None else known.newton
