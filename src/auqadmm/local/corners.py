@@ -114,8 +114,8 @@ def bending(problem: LocalProblem, hessian: Hessian, eta: Tensor, active: Tensor
 
 
 def with_others(problem: LocalProblem, D: Tensor | None, near: Bending) -> LocalProblem:
-    """With the diagonal of rows that are left out added to W_j, where they count; D (B, m, 1) is that of ∇²f_j. Not where
-    W_j models them already."""
+    """With the diagonal of rows that are left out added to W_j, where they count; D (B, m, 1) is that of ∇²f_j. Not
+    where W_j models them already."""
     if bool(near.enough.all()) or problem.curved or D is None:
         return problem
     others = D - (near.d[..., None] * near.X.square()).sum(1)[..., None]

@@ -150,11 +150,9 @@ def _at(problem: LocalProblem, u: Tensor, anchor: Tensor | None) -> Iterate:
     return problem.near(u, anchor) if problem.shard.light else problem.at(u)
 
 
-def sure(
-    problem: LocalProblem, goal: Goal, here: Iterate, look: Look, who: Tensor | None
-) -> tuple[Iterate, Look]:
-    """Where the anchor of a block is too far away to know its gradient, or whether that is small enough, the anchor moves
-    to the iterate."""
+def sure(problem: LocalProblem, goal: Goal, here: Iterate, look: Look, who: Tensor | None) -> tuple[Iterate, Look]:
+    """Where the anchor of a block is too far away to know its gradient, or whether that is small enough, the anchor
+    moves to the iterate."""
     moved = light.change(here.point)
     if moved is None:
         return here, look
@@ -200,7 +198,9 @@ def _onward(
             if who is not None:
                 theirs = who[some.blocks]
             rest = _onward(method, *ours, own, rounds, theirs)
-            return done.put(some, rest, Left(method.put(state, some, rest.memory.state), light.gathered(here.point, some)))
+            return done.put(
+                some, rest, Left(method.put(state, some, rest.memory.state), light.gathered(here.point, some))
+            )
         step = method.step(problem, here, look, goal, state)
         here, state = step.there, step.state
         hvps, iterations = hvps + step.hvps, iterations + look.active

@@ -36,8 +36,8 @@ PRICE, EASY = 40, 8
 
 @dataclass(frozen=True)
 class Factored:
-    """H_j⁻¹ of some blocks, in ascending order, by triangular solves or, on a GPU, where it is faster, as a matrix; `base`
-    for the others. Without a base they are all blocks.
+    """H_j⁻¹ of some blocks, in ascending order, by triangular solves or, on a GPU, where it is faster, as a matrix;
+    `base` for the others. Without a base they are all blocks.
     """
 
     blocks: Tensor
@@ -85,8 +85,8 @@ def suits(shard: Shard) -> bool:
 
 
 def factored(problem: LocalProblem, hessian: Hessian, wanted: Tensor | None = None) -> Factored | None:
-    """The factor at a point, of the blocks that are `wanted` (B,), all without it, and that it suits; not of one for which
-    it does not exist in rounded numbers."""
+    """The factor at a point, of the blocks that are `wanted` (B,), all without it, and that it suits; not of one for
+    which it does not exist in rounded numbers."""
     assert isinstance(hessian, RowHessian)
     design, tall = problem.shard.design, problem.shard.tall
     blocks = tall if wanted is None else tall[wanted[tall]]

@@ -111,8 +111,8 @@ def put(model: Weights, index: Tensor, some: Weights) -> Weights:
 
 
 def _rank(problem: LocalProblem, point: Point) -> int:
-    """How many directions, the same for all blocks of the problem; none where curvature is a spike or a step, which says
-    little of the next point, or where W_j is not the same for all features."""
+    """How many directions, the same for all blocks of the problem; none where curvature is a spike or a step, which
+    says little of the next point, or where W_j is not the same for all features."""
     shard = problem.shard
     if not isinstance(problem.W, Scalar) or not isinstance(point, RowPoint) or point.loss.expects:
         return 0

@@ -106,9 +106,7 @@ class NewtonCG(Accurate):
         run = problem.shard.programs
         if suits_corners(problem):
             return self._over_corners(problem, here, look, goal, state)
-        system, way, D = run(
-            _begin, problem, here, state.last, state.D, state.keep, state.factor, look.active, goal
-        )
+        system, way, D = run(_begin, problem, here, state.last, state.D, state.keep, state.factor, look.active, goal)
         state = replace(state, last=here.point if here.u.shape[2] == 1 else None, D=D)
         if run.active:
             return self._leap(problem, here, look, goal, system, way, state)
@@ -234,7 +232,7 @@ class Nearby:
 class State:
     """The last point, where `averaged` will look back to it; the diagonal D of ∇²f_j last preconditioned with, and
     whether to `keep` it; the factor in its place, where to `build` a new one (B,), and where it was `built`. Of a hinge
-    how far logits may move in the next step, `width`, how far they `went` in this solve, and where D is `held`, (B,)."""
+    how far logits may move in the next step, `width`, how far they `went` in this solve, and where D is `held`."""
 
     last: Point | None = None
     D: Tensor | None = None

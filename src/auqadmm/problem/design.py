@@ -223,8 +223,8 @@ class Design:
 
     @cached_property
     def coarse(self) -> Tensor | None:
-        """(B,): blocks that single precision does not suit (`light.py`); None where it suits all. Of dense blocks on the
-        host."""
+        """(B,): blocks that single precision does not suit (`light.py`); None where it suits all. Of dense blocks on
+        the host."""
         found = torch.zeros(self.blocks, dtype=torch.bool)
         for piece in self.pieces:
             if isinstance(piece, DensePiece):

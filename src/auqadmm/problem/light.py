@@ -106,7 +106,9 @@ def gathered(point: Point, some: Part) -> Tensor | None:
     if moved is None:
         return own.u
     new = moved[1]
-    exact = RowPoint(own.loss, own.shard, own.u.index_copy(0, some.blocks, new.u), own.z.index_copy(0, some.rows, new.z))
+    exact = RowPoint(
+        own.loss, own.shard, own.u.index_copy(0, some.blocks, new.u), own.z.index_copy(0, some.rows, new.z)
+    )
     vars(exact)["grad"] = own.grad.index_copy(0, some.blocks, new.grad)
     anchor = RowPoint(exact.loss, exact.shard, exact.u, exact.z, exact)
     vars(anchor).update(grad=exact.grad, slope=exact.slope, _prepared=vars(exact)["_prepared"])

@@ -1,11 +1,12 @@
 """Every method with every local solver, for 30 iterations; the models of all of them go to FOLDER/worldN.npz.
 
 One block per process, or all blocks in one. What pays for large data only is tried with small data too.
+
+    placement.py FOLDER [WORD …]    only the cases whose names hold all the words; EVERY=1: each on every problem
 """
 
 import os
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +15,16 @@ import auqadmm as aq
 from auqadmm.local import conjugate, descent, mixed
 from auqadmm.problem import light
 
-folder, world = Path(sys.argv[1]), int(os.environ["WORLD_SIZE"])
-only = sys.argv[2:] or ["plain", "large", "light", "default"]  # noqa
+folder, world, words = Path(sys.argv[1]), int(os.environ["WORLD_SIZE"]), sys.argv[2:]
 ADMM = ("c-admm", "rb-admm", "ac-admm", "uq-admm", "auq-admm", "auq-lr")
+KINDS = ("multinomial", "hinge", "elastic-net")
 SOLVERS = {
     "auto": aq.local.Mixed(tol=1e-12),
     "newton-cg": aq.local.NewtonCG(tol=1e-12),
-    "lbfgs": aq.local.LBFGS(tol=1e-12, max_iter=2000),
     "released": aq.local.Released(calls=2),
+    "lbfgs": aq.local.LBFGS(tol=1e-12, max_iter=2000),
 }
-ROWS, FEATURES = (200, 240, 20, 210, 90), 8
+ROWS, FEATURES = (200, 240, 20, 210, 90), 4
 
 
 def blocks(kind):
@@ -53,32 +54,35 @@ def problem(kind):
 
 
 def cases():
-    for kind in ("multinomial", "elastic-net", "hinge"):
-        for method in ADMM:
-            for name, solver in SOLVERS.items():
-                yield "plain", kind, method, name, solver
-            if kind == "elastic-net":
-                yield "plain", kind, method, "direct", aq.local.Direct()
-            for name in ("auto", "newton-cg", "lbfgs"):
-                if name == "auto" or method in ("c-admm", "auq-admm"):
-                    yield "large", kind, method, name, SOLVERS[name]
-                    yield "light", kind, method, name, SOLVERS[name]
-            yield "default", kind, method, "auto", "auto"
+    """Every method with every local solver, each pair on one of the problems in turn."""
+    for i, method in enumerate(ADMM):
+        for k, (name, solver) in enumerate(SOLVERS.items()):
+            for j, kind in enumerate(KINDS):
+                if (i + k) % 3 == j or os.environ.get("EVERY"):
+                    yield "tight", kind, method, name, solver
+        yield "tight", "elastic-net", method, "direct", aq.local.Direct()
+    for i, method in enumerate(("rb-admm", "auq-admm", "auq-lr")):
+        yield "default", KINDS[i % 2], method, "auto", "auto"
+    yield "chaos", "elastic-net", "auq-lr", "released", SOLVERS["released"]
+    yield "large", "multinomial", "c-admm", "auto", SOLVERS["auto"]
+    for i, method in enumerate(("c-admm", "auq-admm", "auq-lr")):
+        yield "light", KINDS[i], method, "auto", SOLVERS["auto"]
+    for kind in KINDS:
         for method in ("lbfgs", "lbfgs-w", "owl-qn", "fista"):
             if kind != "elastic-net" or method not in ("lbfgs", "lbfgs-w"):
-                yield "plain", kind, method, "none", "auto"
+                yield "tight", kind, method, "none", "auto"
 
 
-found, seconds = {}, {}
-for size, kind, method, name, solver in cases():
-    if size not in only:
+found = {}
+for size, kind, method, local, solver in cases():
+    name = f"{size} {kind} {method} {local}"
+    if not set(words) <= set(name.split()):
         continue
     for module in (conjugate, descent, mixed):
         module.SMALL = 0 if size in ("large", "light") else 2**21
     light.SMALL = 0 if size == "light" else 2**21
     path = []
-    began = time.perf_counter()
-    aq.solve(
+    result = aq.solve(
         problem(kind),
         method,
         "local" if world == 1 else aq.engines.Torch(timeout=60),
@@ -91,13 +95,9 @@ for size, kind, method, name, solver in cases():
         stop="residuals",
         callbacks=[lambda event, path=path: path.append(event.state.shared.v.cpu().numpy().copy())],
     )
-    print(f"{time.perf_counter() - began:6.2f} {size} {kind} {method} {name}", flush=True) if os.environ.get("PLACEMENT_SECONDS") and os.environ["RANK"] == "0" else None
-    found[f"{size} {kind} {method} {name}"] = np.stack(path)
-    seconds[f"{size} {kind} {method} {name}"] = time.perf_counter() - began
+    found[name] = np.stack(path)
+    if len(path) < 30 and os.environ["RANK"] == "0":
+        print(name, result.status, result.message, flush=True)
 
 if os.environ["RANK"] == "0":
     np.savez(folder / f"world{world}.npz", **found)
-    if os.environ.get("PLACEMENT_SECONDS"):
-        for name, took in sorted(seconds.items(), key=lambda x: -x[1])[:25]:
-            print(f"{took:6.2f} {name}")
-        print(f"{sum(seconds.values()):6.2f} in all")
