@@ -37,7 +37,7 @@ def far(off, limit, *kinds):
 
 
 def test_tight_local_solves(off):
-    assert not far(off, CLOSE, "tight", "large")
+    assert not far(off, CLOSE, "tight")
 
 
 def test_the_default_settings(off):
