@@ -95,7 +95,7 @@ def bending(problem: LocalProblem, hessian: Hessian, eta: Tensor, active: Tensor
         left_out = torch.cat([total, total - top.cumsum(1)], 1)  # after 0, 1, …, k rows
         count = (~(left_out <= allowed[piece.blocks, None])).sum(1)
         enough[piece.blocks] = count <= own
-        count = torch.minimum(count, own)
+        count = torch.minimum(count + count // 2, own)  # rows that come near in the step count too
         needed = max(needed, int(count.max()))
         chosen.append((piece, first, rows, count))
         first += piece.rows
