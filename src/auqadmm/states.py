@@ -20,7 +20,7 @@ from auqadmm.core.checkpoint_identity import Identity, describe
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.verdict.gate import Gate
 from auqadmm.curvature.posterior import Posterior
-from auqadmm.local import curve, direct_factors, factored, lbfgs, newton_cg, trail
+from auqadmm.local import curve, direct_factors, factored, lbfgs, mixed, newton_cg, trail
 from auqadmm.local.pairs import Pairs
 from auqadmm.methods.lowrank_round import Directive
 from auqadmm.methods.lowrank_server import Heard, Server
@@ -52,6 +52,7 @@ REGISTRY = Registry(
         "direct.Wide": direct_factors.Wide,
         "local.lbfgs.Memory": lbfgs.Memory,
         "local.lbfgs.Curve": curve.Curve,
+        "local.mixed.Both": mixed.Both,
         "local.newton-cg.Memory": newton_cg.Memory,
         "local.newton-cg.Nearby": newton_cg.Nearby,
         "local.newton-cg.Factored": factored.Factored,

@@ -59,7 +59,7 @@ def test_pairs_follow_the_weights(kind):
     memory = LBFGS(tol=1e-9).solve(first, start_of(shard), None, None).memory
     other = replace(first, W=weights_of(kind, shard.shape, seed=9))
     here = other.at(start_of(shard))
-    curve = module._curve(other, here, memory, 10)
+    curve = module._curve(other, here, here.finite, memory, 10)
     steps = curve.S.mT.reshape(*shard.shape, -1)
     exact = here.point.hvp(steps) + other.W.apply(steps)
     kept = (curve.S != 0).any(2)
@@ -112,7 +112,8 @@ def test_mixed_finishes_with_newton(monkeypatch):
     local = local_problem(shard_of("Multinomial", (200, 200, 200)), "diagonal")
     found = Mixed(tol=1e-9).solve(local, start_of(local.shard), None, None)
     assert found.converged.all()
-    assert isinstance(found.memory, module.Memory)
+    assert isinstance(found.memory, mixed.Both)
+    assert not found.memory.hard.any()
     assert found.iterations.max() > 2
 
 
@@ -125,7 +126,7 @@ def test_mixed_takes_newton_for_small_problems_and_blocks(monkeypatch):
     for local, pairs in ((small, False), (large, True)):
         found = Mixed(tol=1e-9).solve(local, start_of(local.shard), None, None)
         assert found.converged.all()
-        assert isinstance(found.memory, module.Memory) is pairs
+        assert isinstance(found.memory, mixed.Both) is pairs
 
 
 def test_mixed_takes_newton_where_the_weights_model_the_curvature():

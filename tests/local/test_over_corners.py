@@ -19,6 +19,8 @@ from auqadmm.local.secant import averaged
 from tests.local.cases import start_of
 from tests.local.test_corners import low_rank, margins
 
+ALL = torch.ones(2, dtype=torch.bool)
+
 
 def at_corners(weights="scalar", eps=2e-4, sizes=(900, 700), reduction="sum"):
     """A local problem, a point on the way to its solution, and the rows near their corners there."""
@@ -62,7 +64,7 @@ def left(local, here, near, P):
 @pytest.mark.parametrize("eps", [2e-4, 2e-2])
 def test_the_direction_minimises_the_model(weights, share, eps):
     local, here, near, width = at_corners(weights, eps)
-    near = replace(near, enough=True)
+    near = replace(near, enough=ALL)
     assert near.X.shape[1] > 20
     P = direction(local, here, near, width, torch.full((2,), share, dtype=torch.float64))
     rest = left(local, here, near, P)
@@ -76,7 +78,13 @@ def test_the_direction_minimises_the_model(weights, share, eps):
 
 def test_against_another_minimiser():
     local, here, near, width = at_corners(eps=2e-2)
-    P = direction(local, here, replace(near, enough=True), width, torch.full((2,), 1e-9, dtype=torch.float64))
+    P = direction(
+        local,
+        here,
+        replace(near, enough=ALL),
+        width,
+        torch.full((2,), 1e-9, dtype=torch.float64),
+    )
 
     def residual(p):
         return left(local, here, near, torch.from_numpy(p).reshape(2, 30, 1)).flatten().numpy()
@@ -90,7 +98,13 @@ def test_blocks_of_few_rows_beside_tall_ones():
     """The small block has fewer rows than the other chooses: the places that stay empty add nothing."""
     local, here, near, width = at_corners(sizes=(900, 8))
     assert not near.there.all()
-    P = direction(local, here, replace(near, enough=True), width, torch.full((2,), 1e-8, dtype=torch.float64))
+    P = direction(
+        local,
+        here,
+        replace(near, enough=ALL),
+        width,
+        torch.full((2,), 1e-8, dtype=torch.float64),
+    )
     assert torch.linalg.vector_norm(left(local, here, near, P)) <= 1e-6 * torch.linalg.vector_norm(here.grad)
 
 

@@ -34,20 +34,20 @@ if TYPE_CHECKING:
     from auqadmm.local.base import LocalProblem
     from auqadmm.problem.rows import Hessian
 
-# rows per block, at most; and the share of the data that they may take
-MOST, ROOM = 160, 0.25
+# rows per block, at most; and the share of its data that they may take, if they are more than a few
+MOST, ROOM, FEW = 160, 0.25, 32
 
 
 @dataclass(frozen=True)
 class Bending:
     """The chosen rows of every block: X (B, k, m), their places in flat arrays (B, k), d there, 0 for a row that is
-    not `there` (in a block of fewer rows). Are they `enough`?"""
+    not `there` (in a block that needs fewer). Are they `enough`, (B,)?"""
 
     X: Tensor
     row: Tensor
     d: Tensor
     there: Tensor
-    enough: bool
+    enough: Tensor
 
     def of(self, x: Tensor) -> Tensor:
         """The chosen entries of a flat array: (R,) -> (B, k)."""
@@ -70,7 +70,7 @@ def suits(problem: LocalProblem) -> bool:
     """One column, dense blocks, a loss with corners, and weights whose smallest eigenvalue is known. On a GPU dozens of
     steps of conjugate gradients take less time than the choice of rows, for which the host must wait."""
     shard = problem.shard
-    few = shard.shape[2] == 1 and shard.design.dense and shard.loss.cornered and shard.device.type == "cpu"
+    few = shard.shape[2] == 1 and shard.census.dense and shard.loss.cornered and shard.device.type == "cpu"
     return few and shard.blocks > 0 and isinstance(problem.W, Scalar | Diagonal | LowRank)
 
 
@@ -79,51 +79,59 @@ def bending(problem: LocalProblem, hessian: Hessian, eta: Tensor, active: Tensor
     assert isinstance(hessian, RowHessian)
     design, W = problem.shard.design, problem.W
     blocks, m, _ = problem.shard.shape
-    most = min(MOST, int(ROOM * design.rows / blocks))
     d = hessian.curvature.diagonal()[:, 0]
+    rows_of = torch.tensor(problem.shard.rows, device=d.device)
+    most = (ROOM * rows_of).long().clamp(min=FEW, max=MOST).minimum(rows_of)
     allowed = torch.where(active, eta * _least(W), torch.inf)
-    chosen: list[tuple[DensePiece, int, Tensor]] = []
-    needed, enough, first = 0, True, 0
+    chosen: list[tuple[DensePiece, int, Tensor, Tensor]] = []
+    enough = torch.ones_like(active)
+    needed, first = 0, 0
     for piece, sizes in zip(design.pieces, design.split(d * design.squares(problem.lam)), strict=True):
         assert isinstance(piece, DensePiece)
         sizes = sizes.reshape(piece.X.shape[:2])
-        top, rows = sizes.topk(min(most, sizes.shape[1]), dim=1)
+        own = most[piece.blocks]
+        top, rows = sizes.topk(int(own.max()), dim=1)
         total = sizes.sum(1, keepdim=True)
         left_out = torch.cat([total, total - top.cumsum(1)], 1)  # after 0, 1, …, k rows
-        count = int((~(left_out <= allowed[piece.blocks, None])).sum(1).max())
-        enough = enough and count <= top.shape[1]
-        needed = max(needed, min(count, top.shape[1]))
-        chosen.append((piece, first, rows))
+        count = (~(left_out <= allowed[piece.blocks, None])).sum(1)
+        enough[piece.blocks] = count <= own
+        count = torch.minimum(count + count // 2, own)  # rows that come near in the step count too
+        needed = max(needed, int(count.max()))
+        chosen.append((piece, first, rows, count))
         first += piece.rows
     X = d.new_zeros(blocks, needed, m)
     row = torch.zeros(blocks, needed, dtype=torch.int64, device=d.device)
     there = torch.zeros_like(row, dtype=torch.bool)
-    for piece, first, rows in chosen:
+    for piece, first, rows, count in chosen:
         rows = rows[:, :needed]
         n, k = piece.X.shape[1], rows.shape[1]
         own = rows + n * torch.arange(len(rows), device=d.device)[:, None]
-        X[piece.blocks, :k] = piece.X.flatten(0, 1)[own]
+        mine = torch.arange(k, device=d.device) < count[:, None]
+        X[piece.blocks, :k] = piece.X.flatten(0, 1)[own].masked_fill_(~mine[..., None], 0.0)
         row[piece.blocks, :k] = first + own
-        there[piece.blocks, :k] = True
+        there[piece.blocks, :k] = mine
     return Bending(X, row, torch.where(there, d[row], 0.0), there, enough)
 
 
 def with_others(problem: LocalProblem, D: Tensor | None, near: Bending) -> LocalProblem:
-    """With the diagonal of rows that are left out added to W_j, if they count; D (B, m, 1) is that of ∇²f_j. Not where
-    W_j models them already."""
-    if near.enough or problem.curved or D is None:
+    """With the diagonal of rows that are left out added to W_j, where they count; D (B, m, 1) is that of ∇²f_j. Not
+    where W_j models them already."""
+    if bool(near.enough.all()) or problem.curved or D is None:
         return problem
     others = D - (near.d[..., None] * near.X.square()).sum(1)[..., None]
-    return replace(problem, W=Diagonal(problem.W.diagonal() + others.clamp(min=0)))
+    others = others.clamp(min=0).masked_fill(near.enough[:, None, None], 0.0)
+    return replace(problem, W=Diagonal(problem.W.diagonal() + others))
 
 
-def corners(problem: LocalProblem, near: Bending) -> Corners | None:
-    """M with these rows; None where it does not exist in rounded numbers."""
+def corners(problem: LocalProblem, near: Bending) -> Corners:
+    """M with these rows; W_j alone where that does not exist in rounded numbers."""
     W, A = problem.W, near.d.sqrt()[..., None] * near.X
     WA = W.solve(A.mT[:, :, None])[:, :, 0]
     eye = torch.eye(A.shape[1], dtype=A.dtype, device=A.device)
     L, info = torch.linalg.cholesky_ex(eye + A @ WA)
-    return Corners(W, WA, torch.cholesky_inverse(L)) if bool((info == 0).all()) else None
+    inner = torch.cholesky_inverse(L)
+    failed = (info != 0) | ~inner.isfinite().flatten(1).all(1)
+    return Corners(W, WA.masked_fill(failed[:, None, None], 0.0), inner.masked_fill(failed[:, None, None], 0.0))
 
 
 def _least(W: Weights) -> Tensor:

@@ -95,8 +95,8 @@ class Method(Protocol):
         """One step of the active blocks."""
         ...
 
-    def begin(self, problem: LocalProblem, here: Iterate, state: Any) -> Any:
-        """The state to begin with, made of what `descend` was given."""
+    def begin(self, problem: LocalProblem, here: Iterate, look: Look, state: Any) -> Any:
+        """The state to begin with, made of what `descend` was given; perhaps no block will move."""
         ...
 
     def take(self, state: Any, some: Part) -> Any:
@@ -116,43 +116,66 @@ def descend(
     max_iter: int,
     state: Any = None,
     anchor: Tensor | None = None,
+    who: Tensor | None = None,
 ) -> LocalSolution:
-    """Descend from u0 until every block meets the goal; the memory of the solution is what is `Left`."""
+    """Descend from u0 until every block meets the goal; the memory of the solution is what is `Left`.
+
+    `who` (B,): the blocks to move, all without it.
+    """
     run = problem.shard.programs
     goal = Goal.known(problem, reference, method.factor, method.tol)
     if goal is not None:
-        here, look = run(_started, problem, goal, u0, anchor)
+        here, look = run(_started, problem, goal, u0, anchor, who)
     else:
         here = run(_at, problem, u0, None)
         goal = Goal.of(here, method.factor)
-        look = run(looked, goal, here, here.finite, ~here.finite)
+        look = run(looked, goal, here, _among(here.finite, who), ~here.finite)
     look = look.seen()
-    if look.flags[0]:
-        state = method.begin(problem, here, state)
-    return _onward(method, problem, here, goal, look, state, range(max_iter))
+    state = method.begin(problem, here, look, state)
+    return _onward(method, problem, here, goal, look, state, range(max_iter), who)
 
 
-def _started(problem: LocalProblem, goal: Goal, u0: Tensor, anchor: Tensor | None) -> tuple[Iterate, Look]:
+def _started(
+    problem: LocalProblem, goal: Goal, u0: Tensor, anchor: Tensor | None, who: Tensor | None
+) -> tuple[Iterate, Look]:
     here = _at(problem, u0, anchor)
-    return here, looked(goal, here, here.finite, ~here.finite)
+    return here, looked(goal, here, _among(here.finite, who), ~here.finite)
+
+
+def _among(mask: Tensor, who: Tensor | None) -> Tensor:
+    return mask if who is None else mask & who
 
 
 def _at(problem: LocalProblem, u: Tensor, anchor: Tensor | None) -> Iterate:
     return problem.near(u, anchor) if problem.shard.light else problem.at(u)
 
 
-def unsure(goal: Goal, here: Iterate) -> bool:
-    """Is the anchor too far away to know the gradient of a block, or whether it is small enough?"""
+def sure(problem: LocalProblem, goal: Goal, here: Iterate, look: Look, who: Tensor | None) -> tuple[Iterate, Look]:
+    """Where the anchor of a block is too far away to know its gradient, or whether that is small enough, the anchor
+    moves to the iterate."""
     moved = light.change(here.point)
     if moved is None:
-        return False
+        return here, look
     size = torch.maximum(goal.at(here), here.grad_norm)
     # norms are those of the problem, in which the change may be larger or smaller by a factor
-    return bool((size * here.plain_scale < light.TRUST * moved * here.scale).any())
+    far = _among(size * here.plain_scale < light.TRUST * moved * here.scale, who)
+    if not bool(far.any()):
+        return here, look
+    assert isinstance(here.point, RowPoint)
+    here = problem.around(light.reanchored(here.point, far))
+    alive, checked = torch.where(far, here.finite, look.alive), torch.where(far, ~here.finite, look.checked)
+    return here, looked(goal, here, alive, checked).seen()
 
 
 def _onward(
-    method: Method, problem: LocalProblem, here: Iterate, goal: Goal, look: Look, state: Any, rounds: range
+    method: Method,
+    problem: LocalProblem,
+    here: Iterate,
+    goal: Goal,
+    look: Look,
+    state: Any,
+    rounds: range,
+    who: Tensor | None,
 ) -> LocalSolution:
     run = problem.shard.programs
     hvps = iterations = count(here)
@@ -161,30 +184,32 @@ def _onward(
         if look.flags[1]:
             goal, hvps = run(Goal.attainable, goal, problem, here, look.doubt), hvps + look.doubt
             look = run(looked, goal, here, look.alive, look.checked | look.doubt).seen()
-        if unsure(goal, here):
-            here, look = _started(problem, goal, here.u, None)
-            look = look.seen()
+        here, look = sure(problem, goal, here, look, who)
         if not look.flags[0]:
             break
         look = replace(look, told=None, round=i)
         some = remaining(problem, here, look.active)
         if some is not None:
-            ended, hvps = settle(goal, problem, here, hvps, look.active)
+            ended, hvps = settle(goal, problem, here, hvps, look.active if who is None else look.active | ~who)
             done = LocalSolution(here.u, ended, here.grad_norm, hvps, iterations, state)
             own = method.take(state, some)
             rounds = range(i, rounds.stop)
-            rest = _onward(method, problem.take(some), here.take(some), goal.take(some), look.take(some), own, rounds)
-            return done.put(some, rest, Left(method.put(state, some, rest.memory.state), _anchor(here)))
+            ours, theirs = (problem.take(some), here.take(some), goal.take(some), look.take(some)), None
+            if who is not None:
+                theirs = who[some.blocks]
+            rest = _onward(method, *ours, own, rounds, theirs)
+            return done.put(
+                some, rest, Left(method.put(state, some, rest.memory.state), light.gathered(here.point, some))
+            )
         step = method.step(problem, here, look, goal, state)
         here, state = step.there, step.state
         hvps, iterations = hvps + step.hvps, iterations + look.active
         look = step.look or run(looked, goal, here, look.alive & (step.moved | ~look.active), look.checked)
-    if unsure(goal, here):  # out of steps, and not known how far it came
-        here, look = _started(problem, goal, here.u, None)
+    here, look = sure(problem, goal, here, look, who)  # out of steps, and not known how far it came
     look = look.seen()
     converged = look.met
     if look.flags[2]:
-        converged, hvps = settle(goal, problem, here, hvps)
+        converged, hvps = settle(goal, problem, here, hvps, None if who is None else ~who)
     return LocalSolution(here.u, converged, here.grad_norm, hvps, iterations, Left(state, _anchor(here)))
 
 

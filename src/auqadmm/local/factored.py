@@ -3,7 +3,7 @@
     H_j = Σ_i c_iφ''(z_i) x_ix_iᵀ + W_j = LLᵀ
 
 It takes m/2 times the operations of a product with the Hessian, but as products of matrices, which run at another
-pace. So it is computed when the products since the last time add up to its price, and kept over the u-steps that
+pace. So a block gets one when its products since the last time add up to its price, and keeps it over the u-steps that
 follow: the curvature changes little from one to the next. For one column and blocks with more rows than features; the
 others stay with the diagonal.
 
@@ -30,15 +30,14 @@ if TYPE_CHECKING:
 
 # features up to which a factor is worth its room
 LARGEST = 2048
-# what a factor costs, in products of all blocks; and what a solve may take without being hard
+# what a factor costs, in products of its block; and what a solve may take without being hard
 PRICE, EASY = 40, 8
 
 
 @dataclass(frozen=True)
 class Factored:
-    """H_j⁻¹ of some blocks, by triangular solves or, on a GPU, where it is faster, as a matrix; `base` for the others.
-
-    Without a base they are all blocks, in their order.
+    """H_j⁻¹ of some blocks, in ascending order, by triangular solves or, on a GPU, where it is faster, as a matrix;
+    `base` for the others. Without a base they are all blocks.
     """
 
     blocks: Tensor
@@ -58,12 +57,23 @@ class Factored:
         return torch.cholesky_solve(x, self.L)
 
     def take(self, index: Tensor, of: int) -> Factored | None:
-        """For some of so many blocks; None where not all have a factor, which is not worth the trouble."""
-        if len(self.blocks) < of:
-            return None
-        places = torch.arange(len(index), device=index.device)
-        L, inverse = (x if x is None else x[index] for x in (self.L, self.inverse))
-        return Factored(places, L, inverse)
+        """For some of so many blocks; None where none of them has a factor."""
+        slot = self.blocks.new_full((of,), -1)
+        slot[self.blocks] = torch.arange(len(self.blocks), device=index.device)
+        slot = slot[index]
+        places = (slot >= 0).nonzero()[:, 0]
+        L, inverse = (x if x is None else x[slot[places]] for x in (self.L, self.inverse))
+        return Factored(places, L, inverse) if len(places) else None
+
+    def renewed(self, new: Factored) -> Factored:
+        """With the factors of some blocks replaced, or added."""
+        if len(new.blocks) >= len(self.blocks) and bool(torch.isin(self.blocks, new.blocks).all()):
+            return new
+        kept = (~torch.isin(self.blocks, new.blocks)).nonzero()[:, 0]
+        blocks, order = torch.cat([self.blocks[kept], new.blocks]).sort()
+        pairs = ((self.L, new.L), (self.inverse, new.inverse))
+        L, inverse = (None if a is None or b is None else torch.cat([a[kept], b])[order] for a, b in pairs)
+        return Factored(blocks, L, inverse)
 
 
 def suits(shard: Shard) -> bool:
@@ -71,27 +81,35 @@ def suits(shard: Shard) -> bool:
     curvature that is a spike or a step at one point says little of the next."""
     if shard.shape[2] != 1 or shard.design.features > LARGEST:
         return False
-    return isinstance(shard.loss, RowLoss) and not shard.loss.expects and len(shard.design.tall) > 0
+    return isinstance(shard.loss, RowLoss) and not shard.loss.expects and len(shard.tall) > 0
 
 
-def factored(problem: LocalProblem, hessian: Hessian) -> Factored | None:
-    """The factor at a point, of the blocks it suits; None where it does not exist in rounded numbers."""
+def factored(problem: LocalProblem, hessian: Hessian, wanted: Tensor | None = None) -> Factored | None:
+    """The factor at a point, of the blocks that are `wanted` (B,), all without it, and that it suits; not of one for
+    which it does not exist in rounded numbers."""
     assert isinstance(hessian, RowHessian)
-    design = problem.shard.design
-    H = torch.diag_embed(problem.W.diagonal()[design.tall].flatten(1))
-    place = torch.zeros(design.blocks, dtype=torch.int64, device=H.device)  # of a block among the tall ones
-    place[design.tall] = torch.arange(len(H), device=H.device)
+    design, tall = problem.shard.design, problem.shard.tall
+    blocks = tall if wanted is None else tall[wanted[tall]]
+    H = torch.diag_embed(problem.W.diagonal()[blocks].flatten(1))
+    place = torch.full((design.blocks,), -1, dtype=torch.int64, device=H.device)  # of a block among them
+    place[blocks] = torch.arange(len(H), device=H.device)
     for piece, d in zip(design.pieces, design.split(hessian.curvature.diagonal()), strict=True):
-        if not isinstance(piece, DensePiece) or piece.X.shape[1] < design.features:
+        own = place[piece.blocks]
+        slots = (own >= 0).nonzero()[:, 0]
+        if not isinstance(piece, DensePiece) or not len(slots):
             continue
         d = d.reshape(*piece.X.shape[:2], 1)
         step = max(1, -(-piece.X.shape[1] // PARTS))
-        some = H[place[piece.blocks]]
+        some, every = H[own[slots]], len(slots) == len(own)
         for i in range(0, piece.X.shape[1], step):  # the weighted rows of all would be another copy of the data
-            rows = piece.X[:, i : i + step]
-            some = torch.baddbmm(some, (d[:, i : i + step] * rows).mT, rows)
-        H[place[piece.blocks]] = some
+            rows, weight = piece.X[:, i : i + step], d[:, i : i + step]
+            rows, weight = (rows, weight) if every else (rows[slots], weight[slots])
+            some = torch.baddbmm(some, (weight * rows).mT, rows)
+        H[own[slots]] = some
     L, info = torch.linalg.cholesky_ex(H)
-    if bool((info > 0).any()) or not bool(L.diagonal(dim1=1, dim2=2).isfinite().all()):
+    good = (info == 0) & L.diagonal(dim1=1, dim2=2).isfinite().all(1)
+    if not bool(good.all()):
+        L, blocks = L[good], blocks[good]
+    if not len(blocks):
         return None
-    return Factored(design.tall, None, torch.cholesky_inverse(L)) if H.is_cuda else Factored(design.tall, L)
+    return Factored(blocks, None, torch.cholesky_inverse(L)) if H.is_cuda else Factored(blocks, L)

@@ -27,7 +27,7 @@ from auqadmm.local.base import Accurate, Iterate, LocalProblem, LocalSolution, c
 from auqadmm.local.curve import Curve
 from auqadmm.local.descent import Look, Step, descend, searched
 from auqadmm.local.goal import Goal
-from auqadmm.local.model import fits, modelled, reweighted, stale
+from auqadmm.local.model import fits, modelled, renewed, reweighted, stale
 from auqadmm.local.trail import Trail, trail
 from auqadmm.problem.parts import Part
 
@@ -67,11 +67,19 @@ class LBFGS(Accurate):
         check_count("history", self.history)
         check_count("max_iter", self.max_iter)
 
-    def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
+    def solve(
+        self,
+        problem: LocalProblem,
+        u0: Tensor,
+        reference: float | None,
+        memory: Any,
+        who: Tensor | None = None,
+    ) -> LocalSolution:
+        """`who` (B,): the blocks to solve, all without it."""
         known = memory if isinstance(memory, Memory) and memory.curve.S.shape[1] == self.history else None
-        start = u0 if known is None else known.trail.ahead(u0, problem.shard.programs)
+        start = u0 if known is None else known.trail.ahead(u0, problem.shard.programs, who)
         anchor = None if known is None else known.anchor
-        found = descend(self, problem, start, reference, self.max_iter, known, anchor)
+        found = descend(self, problem, start, reference, self.max_iter, known, anchor, who)
         return replace(found, memory=_remembered(problem, u0, found, known))
 
     def step(self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: Bend) -> Step:
@@ -82,8 +90,10 @@ class LBFGS(Accurate):
         curve = _learned(here, step.there, state.curve, step.moved & look.active)
         return replace(step, state=replace(state, curve=curve))
 
-    def begin(self, problem: LocalProblem, here: Iterate, state: Any) -> Bend:
-        return Bend(_curve(problem, here, state, self.history))
+    def begin(self, problem: LocalProblem, here: Iterate, look: Look, state: Any) -> Any:
+        if state is not None and not look.flags[0]:
+            return state
+        return Bend(_curve(problem, here, look.active, state, self.history))
 
     def take(self, state: Bend, some: Part) -> Bend:
         return Bend(state.curve.take(some.blocks))
@@ -100,21 +110,23 @@ class Bend:
     renewed: bool = False
 
 
-def _curve(problem: LocalProblem, here: Iterate, known: Memory | None, history: int) -> Curve:
-    """What to begin with."""
+def _curve(problem: LocalProblem, here: Iterate, active: Tensor, known: Memory | None, history: int) -> Curve:
+    """What to begin with; a block that is solved already keeps its model."""
     if known is None:
         return Curve.empty(here.u, history, modelled(problem, here.point, None))
     W, curve = problem.W, known.curve
     model, same = curve.model, equal(known.W, W)
-    old = stale(model, here.point).any() if isinstance(model, LowRank) else known.trail.renew
-    if old or not fits(model, problem, here.point):
+    if not fits(model, problem, here.point):
+        old = torch.ones_like(active)
         model = modelled(problem, here.point, model)
-    elif same:
-        return curve
     else:
-        model = reweighted(model, known.W, W)
+        old = active & (stale(model, here.point) if isinstance(model, LowRank) else known.trail.renew)
+        if not same:
+            model = reweighted(model, known.W, W)
+        if old.any():
+            model = renewed(problem, here.point, model, old)
     if same:
-        return curve.upon(model)
+        return curve.upon(model) if old.any() else curve
     S, Y = curve.S, curve.Y
     steps = S.mT.reshape(*here.u.shape, history)
     Y = (Y + (W.apply(steps) - known.W.apply(steps)).reshape(S.mT.shape).mT).contiguous()
@@ -122,19 +134,17 @@ def _curve(problem: LocalProblem, here: Iterate, known: Memory | None, history: 
 
 
 def _renewed(problem: LocalProblem, here: Iterate, active: Tensor, state: Bend) -> Bend:
-    """On the way: a new model, where a block left what the old one was made for, and with it what its pairs tell."""
+    """On the way: a new model of a block that left what the old one was made for, and with it what its pairs tell."""
     gone = stale(state.curve.model, here.point) & active
     if not gone.any():
         return state
-    model = modelled(problem, here.point, state.curve.model)
-    return Bend(state.curve.forget(active).upon(model), renewed=True)
+    model = renewed(problem, here.point, state.curve.model, gone)
+    return Bend(state.curve.forget(gone).upon(model), renewed=True)
 
 
 def _remembered(problem: LocalProblem, before: Tensor, found: LocalSolution, known: Memory | None) -> Any:
     """For the next solve. Where not a single step was needed, the pairs are those of before."""
     state, anchor = found.memory.state, found.memory.anchor
-    if state is None:
-        return None
     path = trail(before, found.u, None if known is None else known.trail, problem.shard.programs)
     if isinstance(state, Memory):
         return replace(state, trail=path, anchor=anchor)

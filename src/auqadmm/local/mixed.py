@@ -9,29 +9,44 @@
 - Else L-BFGS. Blocks that have not arrived after many steps are finished by Newton-CG, which stays where a factor of
   the Hessian will help it (`factored.py`).
 
-Blocks of very different height are solved one group after the other (`Shard.groups`), each by what suits it.
+Each block by what suits it, whoever shares its process: what is asked for is its own rows, or the whole problem's.
+Blocks of very different height are solved one group after the other (`Shard.groups`), so that none waits for another.
+
+Shapes: B blocks; masks (B,).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from auqadmm.local import corners
-from auqadmm.local.base import Accurate, LocalProblem, LocalSolution
+from auqadmm.local.base import Accurate, LocalProblem, LocalSolution, select
 from auqadmm.local.factored import suits
 from auqadmm.local.lbfgs import LBFGS
+from auqadmm.local.lbfgs import Memory as Pairs
 from auqadmm.local.newton_cg import Memory, NewtonCG
+from auqadmm.local.trail import Trail
+from auqadmm.problem.shard import Shard
 
 # pairs that L-BFGS keeps, at most and at least; the data take so many times their room
 MOST, LEAST, ROOM = 10, 4, 8
-# multiplications of a product with X below which it is not what takes the time
+# multiplications of a product with X, of all processes together, below which it is not what takes the time
 SMALL = 2**21
 # steps of L-BFGS after which Newton's method takes over; and after the first solve, where a factor would help that
 PATIENCE, SOON = 60, 20
+
+
+@dataclass(frozen=True)
+class Both:
+    """What a solve by both leaves to the next: the memory of each, and the blocks that are Newton's, (B,)."""
+
+    pairs: Pairs
+    newton: Memory | None
+    hard: Tensor
 
 
 class Mixed(Accurate):
@@ -53,19 +68,67 @@ class Mixed(Accurate):
         return found
 
     def _together(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
-        newton = NewtonCG(self.factor, self.tol)
-        blocks, m, columns = problem.shard.shape
-        rows = problem.shard.design.rows
-        pairs = rows // max(1, ROOM * 2 * blocks * columns)
-        hard = isinstance(memory, Memory)
-        small = rows * m * columns < SMALL or pairs < LEAST
-        few = corners.suits(problem)
-        if problem.curved or problem.shard.programs.active or small or hard or few:
+        shard, newton = problem.shard, NewtonCG(self.factor, self.tol)
+        census = shard.census
+        small = sum(census.rows) * census.unknowns < SMALL
+        if problem.curved or shard.programs.active or small or corners.suits(problem):
             return newton.solve(problem, u0, reference, memory)
-        patience = SOON if memory is not None and suits(problem.shard) else PATIENCE
-        first = LBFGS(self.factor, self.tol, min(MOST, pairs), patience).solve(problem, u0, reference, memory)
-        if first.converged.all():
-            return first
-        rest = newton.solve(problem, first.u, reference, None)
-        spent = {"hvps": first.hvps + rest.hvps, "iterations": first.iterations + rest.iterations}
-        return replace(rest, memory=rest.memory if suits(problem.shard) else first.memory, **spent)
+        known = memory if isinstance(memory, Both) else None
+        hard = _short(shard) if known is None else known.hard
+        if isinstance(memory, Memory) or bool(hard.all()):  # all blocks are Newton's, and stay so
+            return newton.solve(problem, u0, reference, memory if known is None else known.newton)
+        patience = SOON if known is not None and _helps(shard) else PATIENCE
+        pairs, before = None if known is None else known.pairs, None if known is None else known.newton
+        first = LBFGS(self.factor, self.tol, _pairs(shard), patience).solve(problem, u0, reference, pairs, ~hard)
+        left = ~hard & ~first.converged
+        found = replace(first, memory=Both(first.memory, None, hard))
+        if bool(hard.any()):
+            rest = newton.solve(problem, u0, reference, before, hard)
+            found = _either(hard, rest, found, replace(found.memory, newton=rest.memory))
+        if bool(left.any()):
+            rest = newton.solve(problem, first.u, reference, None, left)
+            stays = torch.zeros_like(hard).index_fill(0, shard.tall, suits(shard)) & left
+            if bool(stays.any()):
+                steps = first.memory.trail.solves
+                hard, own = hard | stays, _joined(stays, rest.memory, found.memory.newton, u0, rest.u, steps)
+                found = replace(found, memory=replace(found.memory, newton=own, hard=hard))
+            found = _either(left, rest, found, found.memory)
+        return found
+
+
+def _short(shard: Shard) -> Tensor:
+    """(B,): blocks of few rows."""
+    rows = torch.tensor(shard.rows, device=shard.device)
+    return rows // (2 * ROOM * shard.shape[2]) < LEAST
+
+
+def _pairs(shard: Shard) -> int:
+    """How many pairs, the same for all blocks of the problem."""
+    census = shard.census
+    return max(LEAST, min(MOST, sum(census.rows) // (2 * ROOM * census.blocks * census.columns)))
+
+
+def _helps(shard: Shard) -> bool:
+    """Would a factor help some block of the problem?"""
+    return shard.census.columns == 1 and max(shard.census.rows) >= shard.census.features
+
+
+def _either(mask: Tensor, a: LocalSolution, b: LocalSolution, memory: Any) -> LocalSolution:
+    """Blocks of a where the mask holds, of b elsewhere, with what both spent there."""
+    hvps, iterations = torch.where(mask, a.hvps, 0) + b.hvps, torch.where(mask, a.iterations, 0) + b.iterations
+    u, grad_norm = select(mask, a.u, b.u), torch.where(mask, a.grad_norm, b.grad_norm)
+    return LocalSolution(u, torch.where(mask, a.converged, b.converged), grad_norm, hvps, iterations, memory)
+
+
+def _joined(some: Tensor, new: Memory, old: Memory | None, before: Tensor, u: Tensor, solves: int) -> Memory:
+    """The memory of Newton's method where it took over in some blocks (B,), after so many solves. They begin without a
+    share of the last step."""
+    trail = Trail(u - before, torch.zeros_like(u[:, 0, 0]), solves)
+    if old is None:
+        return replace(new, trail=trail)
+    move, share = select(some, trail.move, old.trail.move), torch.where(some, 0.0, old.trail.share)
+    D = new.D if old.D is None else old.D if new.D is None else select(some, new.D, old.D)
+    anchor = None if old.anchor is None or new.anchor is None else select(some, new.anchor, old.anchor)
+    spent = None if old.spent is None or new.spent is None else torch.where(some, new.spent, old.spent)
+    trail = Trail(move, share, solves)
+    return replace(old, D=D, trail=trail, spent=spent, due=old.due or new.due, anchor=anchor)

@@ -26,6 +26,7 @@ from auqadmm.core.lowrank import LowRank
 from auqadmm.core.weights import Diagonal, Scalar, Weights
 from auqadmm.local.base import select
 from auqadmm.problem.curvature import times
+from auqadmm.problem.parts import part
 from auqadmm.problem.rows import Point, RowPoint
 
 if TYPE_CHECKING:
@@ -35,6 +36,17 @@ if TYPE_CHECKING:
 RANK, ROOM = 16, 16
 # the factor by which the curvature of a block may change before its model is renewed
 FAR = 2.5
+
+
+def renewed(problem: LocalProblem, point: Point, old: Weights, some: Tensor) -> Weights:
+    """The old model, with that of some blocks (B,) made anew at a point."""
+    going = [j for j, goes in enumerate(some.tolist()) if goes]
+    apart = part(problem.shard, going) if isinstance(point, RowPoint) and len(going) < len(some) else None
+    if apart is None:
+        new = modelled(problem, point, old)
+        return new if len(going) == len(some) else put(old, some.nonzero()[:, 0], new.take(some))
+    assert isinstance(point, RowPoint)
+    return put(old, apart.blocks, modelled(problem.take(apart), point.take(apart), old.take(apart.blocks)))
 
 
 def modelled(problem: LocalProblem, point: Point, old: Weights | None) -> Weights:
@@ -99,14 +111,14 @@ def put(model: Weights, index: Tensor, some: Weights) -> Weights:
 
 
 def _rank(problem: LocalProblem, point: Point) -> int:
-    """How many directions; none where curvature is a spike or a step, which says little of the next point, or where W_j
-    is not the same for all features."""
+    """How many directions, the same for all blocks of the problem; none where curvature is a spike or a step, which
+    says little of the next point, or where W_j is not the same for all features."""
     shard = problem.shard
     if not isinstance(problem.W, Scalar) or not isinstance(point, RowPoint) or point.loss.expects:
         return 0
-    if not shard.design.dense or not shard.blocks:
+    if not shard.census.dense or not shard.blocks:
         return 0
-    return min(RANK, shard.design.features, shard.design.rows // (ROOM * shard.blocks))
+    return min(RANK, shard.design.features, sum(shard.census.rows) // (ROOM * shard.census.blocks))
 
 
 def _random(m: int, rank: int, like: Tensor) -> Tensor:

@@ -80,65 +80,105 @@ class NewtonCG(Accurate):
         check_count("max_iter", self.max_iter)
         check_count("max_cg", self.max_cg)
 
-    def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
+    def solve(
+        self,
+        problem: LocalProblem,
+        u0: Tensor,
+        reference: float | None,
+        memory: Any,
+        who: Tensor | None = None,
+    ) -> LocalSolution:
+        """`who` (B,): the blocks to solve, all without it."""
         if problem.curved:
             anchor = memory.anchor if isinstance(memory, Nearby) else None
-            found = descend(self, problem, u0, reference, self.max_iter, State(), anchor)
+            found = descend(self, problem, u0, reference, self.max_iter, State(), anchor, who)
             # not where slopes jump: rows near a corner are better seen from nearby
             anchor = None if problem.shard.loss.cornered else found.memory.anchor
             return replace(found, memory=None if anchor is None else Nearby(anchor))
         known = memory if isinstance(memory, Memory) else None
-        start = u0 if known is None else known.trail.ahead(u0, problem.shard.programs)
+        start = u0 if known is None else known.trail.ahead(u0, problem.shard.programs, who)
         state, anchor = (State(), None) if known is None else (known.state(), known.anchor)
-        found = descend(self, problem, start, reference, self.max_iter, state, anchor)
+        found = descend(self, problem, start, reference, self.max_iter, state, anchor, who)
         return replace(found, memory=_remembered(problem, u0, found, known))
 
     def step(self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: State) -> Step:
         """One Newton step of the active blocks."""
         run = problem.shard.programs
-        factor: Factored | Corners | None = state.factor
-        hinge = suits_corners(problem)
-        if hinge:
-            over, state, rows = _over_corners(problem, here, look, goal, state)
-            if over is not None:
-                return over
-            factor = rows or factor
-        D = state.D if state.keep else None
-        system, way, D = run(_begin, problem, here, state.last, D, factor, look.active, goal)
+        if suits_corners(problem):
+            return self._over_corners(problem, here, look, goal, state)
+        system, way, D = run(_begin, problem, here, state.last, state.D, state.keep, state.factor, look.active, goal)
         state = replace(state, last=here.point if here.u.shape[2] == 1 else None, D=D)
         if run.active:
             return self._leap(problem, here, look, goal, system, way, state)
-        way = replace(way, XP=no_rows(here.point))
-        while (left := only_open(problem, way.open)) is not None:
-            way = advance(way, system, problem, self.max_cg, left)
+        way = self._solved(problem, here, system, way)
         P, XP = way.P, way.XP
         if XP is None or not (~look.active | (dot(here.grad, P) < 0)).all():
             P, XP = descending(here, system, way), None
-        step = searched(problem, here, look, P, way.hvps, state, XP)
-        return _measured(here, step) if hinge else step
+        return searched(problem, here, look, P, way.hvps, state, XP)
 
-    def begin(self, problem: LocalProblem, here: Iterate, state: State) -> State:
+    def _solved(self, problem: LocalProblem, here: Iterate, system: System, way: Way) -> Way:
+        """To the end of a system, on a CPU."""
+        way = replace(way, XP=no_rows(here.point))
+        while (left := only_open(problem, way.open)) is not None:
+            way = advance(way, system, problem, self.max_cg, left)
+        return way
+
+    def _over_corners(self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: State) -> Step:
+        """A step of a hinge over its corners; by conjugate gradients in the blocks where too many rows bend."""
+        width, held = state.width, state.held
+        assert width is not None
+        assert held is not None
+        model = averaged(here.point, None, width)
+        near = bending(problem, model.hessian, _eta(here).clamp(min=LOOSE), look.active)
+        many = look.active & ~near.enough
+        D, new = state.D, many & ~held
+        if not problem.curved and bool(new.any()):
+            found = model.hessian_diagonal()
+            D, held = found if D is None else select(new, found, D), held | new
+        wider = with_others(problem, D, near)
+        P = direction(wider, here, near, width, 0.5 * goal.at(here) / here.grad_norm)
+        hvps = count(here) + look.active  # a step reads X twice
+        if (problem.curved or look.round >= LEAPS) and bool(many.any()):
+            system, way, _ = _begin(problem, here, state.last, None, False, corners(wider, near), many, goal)
+            way = self._solved(problem, here, system, way)
+            P, hvps = select(many, descending(here, system, way), P), torch.where(many, way.hvps, hvps)
+        return _measured(here, searched(problem, here, look, P, hvps, replace(state, last=here.point, D=D, held=held)))
+
+    def begin(self, problem: LocalProblem, here: Iterate, look: Look, state: State) -> State:
         if suits_corners(problem):
             none = torch.zeros_like(here.grad_norm)
-            state = replace(state, width=none if state.width is None else state.width, went=none)
-        if not state.build:
+            width, held = none if state.width is None else state.width, state.held
+            return replace(state, width=width, went=none, held=none > 0 if held is None else held)
+        if not look.flags[0]:
+            # as if others had moved: what a block leaves to its next solve does not depend on them
+            first = state.D is None and state.factor is None and not problem.curved
+            return replace(state, D=here.point.hessian_diagonal()) if first else state
+        if state.build is None:
             return state
-        new = factored(problem, here.point.hessian)
-        return state if new is None else replace(state, factor=new, built=True)
+        new = factored(problem, here.point.hessian, state.build & look.active)
+        if new is None:
+            return state
+        built = torch.zeros_like(look.active).index_fill(0, new.blocks, True)
+        return replace(state, factor=new if state.factor is None else state.factor.renewed(new), built=built)
 
     def take(self, state: State, some: Part) -> State:
         last = None if state.last is None else state.last.take(some)  # type: ignore[attr-defined]
         D, factor = state.D, state.factor
         D = None if D is None else D[some.blocks]
         own = None if factor is None else factor.take(some.blocks, some.of)
-        width, went = (None if x is None else x[some.blocks] for x in (state.width, state.went))
+        width, went, held = (None if x is None else x[some.blocks] for x in (state.width, state.went, state.held))
         keep = state.keep and D is not None
-        return replace(state, last=last, D=D, factor=own, keep=keep, width=width, went=went)
+        return replace(state, last=last, D=D, factor=own, keep=keep, width=width, went=went, held=held)
 
     def put(self, state: State, some: Part, new: State) -> State:
-        D = None if state.D is None or new.D is None else state.D.index_copy(0, some.blocks, new.D)
-        went = None if state.went is None or new.went is None else state.went.index_copy(0, some.blocks, new.went)
-        return replace(state, last=None, D=D, width=None, went=went)
+        def together(whole: Tensor | None, part: Tensor | None) -> Tensor | None:
+            return whole if whole is None or part is None else whole.index_copy(0, some.blocks, part)
+
+        D = state.D
+        if D is None and new.D is not None:  # of a hinge, in blocks that did not leave
+            D = new.D.new_zeros(some.of, *new.D.shape[1:])
+        went, held = together(state.went, new.went), together(state.held, new.held)
+        return replace(state, last=None, D=together(D, new.D), width=None, went=went, held=held)
 
     def _leap(
         self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, system: System, way: Way, state: State
@@ -162,19 +202,23 @@ class NewtonCG(Accurate):
 @dataclass(frozen=True)
 class Memory:
     """What a solve leaves to the next: the diagonal D (B, m, C) of ∇²f_j, the path of the solutions, a factor of the
-    Hessian where the diagonal was not enough, the products `spent` since it was made, u at the last anchor, and how far
-    the logits of a hinge `went` (B,)."""
+    Hessian where the diagonal was not enough, the products `spent` since it was made (B,) and whether a block is `due`
+    for one, u at the last anchor, how far the logits of a hinge `went` (B,), and where its D is `held` (B,)."""
 
     D: Tensor | None
     trail: Trail
     factor: Factored | None = None
-    spent: int = 0
+    spent: Tensor | None = None
+    due: bool = False
     anchor: Tensor | None = None
     went: Tensor | None = None
+    held: Tensor | None = None
 
     def state(self) -> State:
         keep = not self.trail.renew and self.D is not None
-        return State(None, self.D, keep, self.factor, self.spent > PRICE, width=self.went)
+        build = self.spent > PRICE if self.due and self.spent is not None else None
+        held = self.held if keep else None
+        return State(None, self.D, keep, self.factor, build, width=self.went, held=held)
 
 
 @dataclass(frozen=True)
@@ -187,35 +231,18 @@ class Nearby:
 @dataclass(frozen=True)
 class State:
     """The last point, where `averaged` will look back to it; the diagonal D of ∇²f_j last preconditioned with, and
-    whether to `keep` it; the factor in its place, whether to `build` a new one, and whether it was `built`. Of a hinge
-    how far logits may move in the next step, `width`, and how far they `went` in this solve, (B,)."""
+    whether to `keep` it; the factor in its place, where to `build` a new one (B,), and where it was `built`. Of a hinge
+    how far logits may move in the next step, `width`, how far they `went` in this solve, and where D is `held`."""
 
     last: Point | None = None
     D: Tensor | None = None
     keep: bool = False
     factor: Factored | None = None
-    build: bool = False
-    built: bool = False
+    build: Tensor | None = None
+    built: Tensor | None = None
     width: Tensor | None = None
     went: Tensor | None = None
-
-
-def _over_corners(
-    problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: State
-) -> tuple[Step | None, State, Corners | None]:
-    """A step of a hinge over its corners; where too many bend, what to precondition conjugate gradients with."""
-    width = state.width
-    assert width is not None
-    model = averaged(here.point, None, width)
-    near = bending(problem, model.hessian, _eta(here).clamp(min=LOOSE), look.active)
-    if not near.enough and not problem.curved and not state.keep:
-        state = replace(state, D=model.hessian_diagonal(), keep=True)
-    wider = with_others(problem, state.D, near)
-    if not near.enough and (problem.curved or look.round >= LEAPS):
-        return None, state, corners(wider, near)
-    P = direction(wider, here, near, width, 0.5 * goal.at(here) / here.grad_norm)
-    hvps = count(here) + look.active  # a step reads X twice
-    return _measured(here, searched(problem, here, look, P, hvps, replace(state, last=here.point))), state, None
+    held: Tensor | None = None
 
 
 def _measured(here: Iterate, step: Step) -> Step:
@@ -228,10 +255,11 @@ def _remembered(problem: LocalProblem, before: Tensor, found: LocalSolution, kno
     state, anchor = found.memory.state, found.memory.anchor
     path = trail(before, found.u, None if known is None else known.trail, problem.shard.programs)
     if not len(before) or not suits(problem.shard):
-        return Memory(state.D, path, anchor=anchor, went=state.went)
-    hard = int(found.hvps[problem.shard.design.tall].max())
-    spent = max(0, hard - EASY) + (0 if known is None or state.built else known.spent)
-    return Memory(state.D, path, state.factor, spent, anchor, state.went)
+        return Memory(state.D, path, anchor=anchor, went=state.went, held=state.held)
+    spent = torch.zeros_like(found.hvps).index_fill(0, problem.shard.tall, 1) * (found.hvps - EASY).clamp(min=0)
+    if known is not None and known.spent is not None:
+        spent = spent + (known.spent if state.built is None else known.spent * ~state.built)
+    return Memory(state.D, path, state.factor, spent, bool((spent > PRICE).any()), anchor)
 
 
 def _begin(
@@ -239,17 +267,21 @@ def _begin(
     here: Iterate,
     last: Point | None,
     D: Tensor | None,
+    keep: bool,
     factor: Factored | Corners | None,
     active: Tensor,
     goal: Goal,
 ) -> tuple[System, Way, Tensor | None]:
-    """The system, the way to its solution, and the diagonal of ∇²f_j (a new one where none is given)."""
+    """The system, the way to its solution, and the diagonal of ∇²f_j: a new one of the active blocks, unless to `keep`
+    the old, and of all where there is none."""
     quadratic = problem.shard.loss.quadratic
     model = here.point if quadratic else averaged(here.point, last)
     precondition: Weights | Factored | Corners = factor or problem.W
     whole = isinstance(factor, Corners) or (factor is not None and len(factor.blocks) == len(here.u))
     if not problem.curved and not whole:
-        D = model.hessian_diagonal() if D is None else D
+        if D is None or not keep:
+            new = model.hessian_diagonal()
+            D = new if D is None else select(active, new, D)
         base = Diagonal(D + problem.W.diagonal())
         precondition = replace(factor, base=base) if isinstance(factor, Factored) else base
     # W_j keeps the residual small in the norm that counts: what is computed next is hardly larger

@@ -48,13 +48,17 @@ class Bends:
 
     def change(self, delta: Tensor) -> Tensor:
         """σ(δ)."""
-        return self.c * (self._slope(self.z + delta) - self.slope)
+        return self._weigh(self._slope(self.z + delta) - self.slope)
 
     def curvature(self, delta: Tensor, width: Tensor) -> Tensor:
         """ψ'' within `width` (B, 1) of δ."""
         z = (self.z + delta).reshape(-1, 1)
         found = average(self.loss, z, self.y.flatten(), width.expand_as(self.z).reshape(-1, 1))
-        return self.c * found.reshape(self.z.shape)
+        return self._weigh(found.reshape(self.z.shape))
+
+    def _weigh(self, x: Tensor) -> Tensor:
+        """c x; a row of weight 0 is none, whatever it holds."""
+        return torch.where(self.c == 0, 0.0, self.c * x)
 
     def _slope(self, z: Tensor) -> Tensor:
         return self.loss.row_slope(self.loss.prepare(z.reshape(-1, 1)), self.y.flatten()).reshape(z.shape)
@@ -71,25 +75,29 @@ def direction(problem: LocalProblem, here: Iterate, near: Bending, width: Tensor
     G, delta = near.X @ WX, -(here.grad.mT @ WX)[:, 0]
     D = bends.curvature(torch.zeros_like(delta), width[:, None])
     s = _newton(G, D, -D * delta)  # as if σ were linear
-    if near.enough:
-        s = _solved(bends, G, delta, s, width[:, None], share * dot(-here.grad, down).sqrt())
+    if bool(near.enough.any()):
+        target = (share * dot(-here.grad, down).sqrt()).masked_fill(~near.enough, torch.inf)
+        target = target.nan_to_num(torch.inf, torch.inf)  # of a block at rest
+        s = _solved(bends, G, delta, s, width[:, None], target)
     P = down - WX @ s[..., None]
     return select(dot(here.grad, P) < 0, P, down)
 
 
 def _solved(bends: Bends, G: Tensor, delta: Tensor, s: Tensor, width: Tensor, enough: Tensor) -> Tensor:
-    """From s and δ₀ to s with ‖e‖_G ≤ `enough` (B,), or as near as the steps lead."""
+    """From s and δ₀ to s with ‖e‖_G ≤ `enough` (B,), or as near as the steps lead; a block that is there stays."""
     delta = delta - _times(G, s)
     change = bends.change(delta)
+    count = (bends.c > 0).sum(1, keepdim=True).clamp(min=1)  # others do not bend
     for _ in range(STEPS):
         e = s - change
-        if bool((_dot(e, _times(G, e)).clamp(min=0).sqrt()[:, 0] <= enough).all()):
+        left = ~(_dot(e, _times(G, e)).clamp(min=0).sqrt() <= enough[:, None])
+        if not bool(left.any()):
             break
-        ds = _newton(G, bends.curvature(delta, width), e)
+        ds = torch.where(left, _newton(G, bends.curvature(delta, width), e), 0.0)
         h = _times(G, ds)
         t, change = _length(bends, delta, s, ds, h, _dot(h, e).abs())
         s, delta = s + t * ds, delta - t * h
-        width = t * h.square().mean(1, keepdim=True).sqrt()
+        width = torch.where(left, t * (h.square().sum(1, keepdim=True) / count).sqrt(), width)
     return s
 
 

@@ -28,9 +28,9 @@ class Trail:
     share: Tensor
     solves: int
 
-    def ahead(self, u: Tensor, run: Programs) -> Tensor:
-        """From u, the last solution, to the next."""
-        return run(_ahead, u, self.share, self.move)
+    def ahead(self, u: Tensor, run: Programs, who: Tensor | None = None) -> Tensor:
+        """From u, the last solution, to the next, in the blocks `who` (B,), all without it."""
+        return run(_ahead, u, self.share if who is None else self.share * who, self.move)
 
     @property
     def renew(self) -> bool:

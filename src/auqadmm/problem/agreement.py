@@ -4,7 +4,7 @@ Each process reads its own blocks only. Three short messages (JSON text, one per
 
     settings   loss, regularizer, …: must be the same everywhere
     count      how many blocks are here: blocks are numbered through, process after process
-    tally      features, rows, weights and labels of the blocks here; all tallies together give the census
+    tally      features, rows, weights, labels and kind of the blocks here; all tallies together give the census
 
 An error in one process is one sentence in all of them: `together` never leaves the others waiting.
 """
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import numpy as np
+import scipy.sparse
 
 from auqadmm.problem.ingest import InputError, RawBlock, agree_on_classes, labels_of, same_columns
 from auqadmm.problem.rows import Loss
@@ -102,6 +103,7 @@ class Tally:
     features: int | None
     columns: tuple[str, tuple[str, ...]] | None
     labels: tuple[np.ndarray, ...] | None
+    dense: bool = True
 
     @staticmethod
     def of(blocks: Sequence[RawBlock], loss: Loss) -> Tally:
@@ -113,6 +115,7 @@ class Tally:
             features=int(blocks[0].X.shape[1]) if blocks else None,
             columns=None if named is None else (named.name, named.columns or ()),
             labels=None if loss.target_kind == "real" else tuple(labels_of(b) for b in blocks),
+            dense=not any(scipy.sparse.issparse(b.X) for b in blocks),
         )
 
     def message(self) -> dict[str, Any]:
@@ -129,6 +132,7 @@ class Tally:
             features=message["features"],
             columns=None if columns is None else (columns[0], tuple(columns[1])),
             labels=None if labels is None else tuple(_labels(kind, data) for kind, data in labels),
+            dense=bool(message["dense"]),
         )
 
 
@@ -161,6 +165,7 @@ def census_of(tallies: Sequence[Tally], loss: Loss, intercept: bool) -> Census:
         weight_total=float(sum(weights)),
         classes=classes,
         names=tuple(name for t in holders for name in t.names),
+        dense=all(t.dense for t in holders),
     )
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.problem import products
-from auqadmm.problem.single import Single
+from auqadmm.problem.single import Single, keeps
 
 # Work on copies of the data, such as their squares, goes part by part.
 PARTS = 8
@@ -222,10 +222,14 @@ class Design:
         return out
 
     @cached_property
-    def tall(self) -> Tensor:
-        """Dense blocks of at least as many rows as features, in order."""
-        some = [p.blocks for p in self.pieces if isinstance(p, DensePiece) and p.X.shape[1] >= self.features]
-        return torch.cat(some).sort().values if some else self.pieces[0].blocks[:0]
+    def coarse(self) -> Tensor | None:
+        """(B,): blocks that single precision does not suit (`light.py`); None where it suits all. Of dense blocks on
+        the host."""
+        found = torch.zeros(self.blocks, dtype=torch.bool)
+        for piece in self.pieces:
+            if isinstance(piece, DensePiece):
+                found[piece.blocks] = ~keeps(*piece.range)
+        return found if bool(found.any()) else None
 
     @cached_property
     def heights(self) -> list[int]:

@@ -26,18 +26,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from auqadmm.problem.design import DensePiece
+from auqadmm.problem.parts import runs
 from auqadmm.problem.rows import Point, RowLoss, RowPoint
 
 if TYPE_CHECKING:
+    from auqadmm.problem.parts import Part
     from auqadmm.problem.shard import Shard
 
-# numbers in X below which products are not what takes the time
+# numbers in X, of all processes together, below which products are not what takes the time
 SMALL = 2**21
-# columns vary by at least this share of their largest number, or not at all: less is lost in single precision
-SPREAD = 1e-3
-# the largest number of a column lies within these: squares of more overflow
-LEAST, MOST = 1e-15, 1e15
 # the share of the machine's memory that the copy may take
 ROOM = 1 / 16
 # the smallest share of the gradient's change since the anchor that is worth trusting
@@ -49,12 +46,11 @@ def suits(shard: Shard) -> bool:
     design = shard.design
     if os.environ.get("AUQADMM_LIGHT") == "0" or shard.device.type != "cpu" or shard.dtype != torch.float64:
         return False
-    if not isinstance(shard.loss, RowLoss) or not design.dense:
+    if not isinstance(shard.loss, RowLoss) or not shard.census.dense:
         return False
-    size = design.rows * design.features
-    if size < SMALL or 4 * size > ROOM * memory():
+    if sum(shard.census.rows) * design.features < SMALL or 4 * design.rows * design.features > ROOM * memory():
         return False
-    return all(_keeps(*p.range) for p in design.pieces if isinstance(p, DensePiece) and p.rows)
+    return design.coarse is None or not bool(design.coarse.all())
 
 
 def memory() -> int:
@@ -64,14 +60,6 @@ def memory() -> int:
     limit = Path("/sys/fs/cgroup/memory.max")
     told = limit.read_text().strip() if limit.is_file() else ""
     return min(whole, int(told)) if told.isdigit() else whole
-
-
-def _keeps(low: Tensor, high: Tensor) -> bool:
-    """Does rounding leave columns between these numbers what they are?"""
-    size = torch.maximum(low.abs(), high.abs())
-    constant, tiny = low == high, (size < LEAST) & (size > 0)
-    fine = (constant | (high - low >= SPREAD * size)) & (size < MOST) & ~tiny
-    return bool(fine.all())
 
 
 def anchored(shard: Shard, u: Tensor) -> RowPoint:
@@ -86,6 +74,46 @@ def anchored(shard: Shard, u: Tensor) -> RowPoint:
     vars(here).update(grad=exact.grad, slope=exact.slope, _prepared=vars(exact)["_prepared"])  # the same numbers
     shard.design.held["anchor"] = (u, here)
     return here
+
+
+def reanchored(point: RowPoint, some: Tensor) -> RowPoint:
+    """The same point, its own anchor in some blocks (B,): their data are read in double precision."""
+    shard, old, loss = point.shard, point.anchor, point.loss
+    assert old is not None
+    if bool(some.all()):
+        return anchored(shard, point.u)
+    left, design, own = some.tolist(), shard.design, some[:, None, None]
+    only = tuple(slice(a, b) for a, b in runs([j for j, is_left in enumerate(left) if is_left]))
+    rows = some[design.block_of_row, None]
+    z = torch.where(rows, design.forward(torch.where(own, point.u, 0.0), only=only), old.z)
+    exact = RowPoint(loss, shard, torch.where(own, point.u, old.u), z)
+    pulled = design.adjoint(torch.where(rows, exact._weigh(exact.slope), 0.0), only=only)
+    grad = torch.where(own, pulled, old.grad)
+    vars(exact)["grad"] = grad
+    anchor = RowPoint(loss, shard, exact.u, z, exact)
+    vars(anchor).update(grad=grad, slope=exact.slope, _prepared=vars(exact)["_prepared"])
+    design.held["anchor"] = (exact.u, anchor)
+    here = RowPoint(loss, shard, point.u, torch.where(rows, z, point.z), exact)
+    vars(here).update(grad=torch.where(own, grad, point.grad), slope=torch.where(rows, exact.slope, point.slope))
+    return here
+
+
+def gathered(point: Point, some: Part) -> Tensor | None:
+    """u at the anchors (B, m, C), after some blocks went on by themselves and moved theirs; None without an anchor."""
+    if not isinstance(point, RowPoint) or point.anchor is None:
+        return None
+    own, moved = point.anchor, some.shard.design.held.get("anchor")
+    if moved is None:
+        return own.u
+    new = moved[1]
+    exact = RowPoint(
+        own.loss, own.shard, own.u.index_copy(0, some.blocks, new.u), own.z.index_copy(0, some.rows, new.z)
+    )
+    vars(exact)["grad"] = own.grad.index_copy(0, some.blocks, new.grad)
+    anchor = RowPoint(exact.loss, exact.shard, exact.u, exact.z, exact)
+    vars(anchor).update(grad=exact.grad, slope=exact.slope, _prepared=vars(exact)["_prepared"])
+    own.shard.design.held["anchor"] = (exact.u, anchor)
+    return exact.u
 
 
 def _no_logits(shard: Shard) -> Tensor:
@@ -110,7 +138,8 @@ def rough(shard: Shard, u: Tensor) -> Point:
 
 
 def change(point: object) -> Tensor | None:
-    """‖∇f_j(u) − ∇f_j(u_a)‖, (B,); None for a point without an anchor."""
+    """‖∇f_j(u) − ∇f_j(u_a)‖, (B,), 0 where the products are exact; None for a point without an anchor."""
     if not isinstance(point, RowPoint) or point.anchor is None:
         return None
-    return point.moved
+    coarse = point.shard.design.coarse
+    return point.moved if coarse is None else point.moved.masked_fill(coarse, 0.0)

@@ -82,9 +82,13 @@ def part(shard: Shard, keep: Sequence[int], copies: bool = True) -> Part | None:
     )
     if "squares" in shard.design.held:
         some.design.held["squares"] = shard.design.held["squares"][where]
+    where_to = torch.tensor(list(keep), device=device)
     if "light" in vars(shard):
         vars(some)["light"] = shard.light
-    return Part(some, torch.tensor(list(keep), device=device), where, shard.blocks)
+    if "coarse" in vars(shard.design):
+        coarse = shard.design.coarse
+        vars(some.design)["coarse"] = None if coarse is None else coarse[where_to]
+    return Part(some, where_to, where, shard.blocks)
 
 
 def groups(shard: Shard) -> tuple[Part, ...]:

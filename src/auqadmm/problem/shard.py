@@ -43,6 +43,7 @@ class Census:
     weight_total: float
     classes: np.ndarray | None
     names: tuple[str, ...] = ()
+    dense: bool = True  # all blocks
 
     @property
     def unknowns(self) -> int:
@@ -89,6 +90,19 @@ class Shard:
     def groups(self) -> tuple[Part, ...]:
         """Blocks of similar height, where heights differ much (`parts.py`); else none."""
         return parts.groups(self)
+
+    @cached_property
+    def rows(self) -> tuple[int, ...]:
+        """Rows of every block here, without padding, which depends on who is here."""
+        heights = self.design.heights
+        return tuple(min(self.census.rows[j], heights[i]) for i, j in enumerate(self.index))
+
+    @cached_property
+    def tall(self) -> Tensor:
+        """Dense blocks of at least as many rows as features, in order."""
+        some = [j for p in self.design.pieces if isinstance(p, DensePiece) for j in p.blocks.tolist()]
+        wide = self.design.features
+        return torch.tensor(sorted(j for j in some if self.rows[j] >= wide), dtype=torch.int64, device=self.device)
 
     @cached_property
     def light(self) -> bool:

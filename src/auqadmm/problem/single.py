@@ -19,41 +19,56 @@ from auqadmm.problem import products
 
 # the share of the columns that must be zero before it pays to do without them
 EMPTY = 0.125
+# columns vary by at least this share of their largest number, or not at all: less is lost in single precision
+SPREAD = 1e-3
+# the largest number of a column lies within these: squares of more overflow
+LEAST, MOST = 1e-15, 1e15
 
 
 @dataclass(frozen=True)
 class Single:
-    """X (b, n, q) in float32 and the columns (q,) of the m `features` that it holds; None: all."""
+    """X (b, n, q) in float32 and the columns (q,) of the m `features` that it holds; None: all.
+
+    `coarse` (b,): blocks that single precision does not suit, for which the `whole` X (b, n, m) serves; None: none.
+    """
 
     X: Tensor
     columns: Tensor | None
     features: int
+    coarse: Tensor | None = None
+    whole: Tensor | None = None
 
     @classmethod
     def of(cls, X: Tensor, low: Tensor, high: Tensor) -> Single:
         """From X (b, n, m) and the least and largest numbers of its columns, (b, m)."""
         used = ((low != 0) | (high != 0)).any(0)
+        coarse = ~keeps(low, high)
+        exact = (coarse, X) if bool(coarse.any()) else (None, None)
         if not used.any() or (~used).sum() <= EMPTY * len(used):
-            return cls(X.float(), None, len(used))
+            return cls(X.float(), None, len(used), *exact)
         columns = used.nonzero()[:, 0]
         kept = torch.empty(*X.shape[:2], len(columns))
         done = 0
         for first, end in _runs(used):  # an index for every column would take five times as long
             kept[:, :, done : done + end - first] = X[:, :, first:end]
             done += end - first
-        return cls(kept, columns, len(used))
+        return cls(kept, columns, len(used), *exact)
 
     def __getitem__(self, blocks: Any) -> Single:
         """Some blocks: a slice or positions."""
-        return Single(self.X[blocks], self.columns, self.features)
+        if self.coarse is None or self.whole is None:
+            return Single(self.X[blocks], self.columns, self.features)
+        return Single(self.X[blocks], self.columns, self.features, self.coarse[blocks], self.whole[blocks])
 
     def forward(self, u: Tensor) -> Tensor:
         """X_j u_j, (b, n, k)."""
-        return _scaled(products.forward, self.X, u if self.columns is None else u.index_select(1, self.columns))
+        z = _scaled(products.forward, self.X, u if self.columns is None else u.index_select(1, self.columns))
+        return self._exact(z, lambda X, run: products.forward(X, u[run]))
 
     def adjoint(self, z: Tensor) -> Tensor:
         """X_jᵀ z_j, (b, m, k)."""
-        return self._spread(_scaled(products.adjoint, self.X, z))
+        u = self._spread(_scaled(products.adjoint, self.X, z))
+        return self._exact(u, lambda X, run: products.adjoint(X, z[run]))
 
     def adjoint_squared(self, z: Tensor, parts: Sequence[slice]) -> Tensor:
         """Σ_i x_i² z_i over the rows of each block, (b, m, k), some of them at a time."""
@@ -61,7 +76,17 @@ class Single:
         def product(X: Tensor, z: Tensor) -> Tensor:
             return sum(products.adjoint(X[:, part].square(), z[:, part]).double() for part in parts)  # type: ignore[return-value]
 
-        return self._spread(_scaled(product, self.X, z))
+        u = self._spread(_scaled(product, self.X, z))
+        return self._exact(u, lambda X, run: product(X, z[run]))
+
+    def _exact(self, x: Tensor, product: Callable[[Tensor, slice], Tensor]) -> Tensor:
+        """With the product of coarse blocks as it should be."""
+        if self.coarse is None or self.whole is None:
+            return x
+        for first, end in _runs(self.coarse):
+            run = slice(first, end)
+            x[run] = product(self.whole[run], run)
+        return x
 
     def _spread(self, u: Tensor) -> Tensor:
         """Zeros where there is no column."""
@@ -70,8 +95,16 @@ class Single:
         return u.new_zeros(len(u), self.features, u.shape[2]).index_copy_(1, self.columns, u)
 
 
+def keeps(low: Tensor, high: Tensor) -> Tensor:
+    """(b,): does rounding leave columns between these numbers (b, m) what they are? A block without rows has none."""
+    size = torch.maximum(low.abs(), high.abs())
+    constant, tiny = low == high, (size < LEAST) & (size > 0)
+    fine = (constant | (high - low >= SPREAD * size)) & (size < MOST) & ~tiny
+    return (fine | (low > high)).all(1)
+
+
 def _runs(used: Tensor) -> list[list[int]]:
-    """[first, last + 1) of each run of columns in use (m,)."""
+    """[first, last + 1) of each run in a mask."""
     edges = torch.nn.functional.pad(used.to(torch.int8), (1, 1)).diff().nonzero()[:, 0]
     return edges.reshape(-1, 2).tolist()
 
