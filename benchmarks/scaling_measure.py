@@ -197,13 +197,14 @@ def measure(
     engine = OneByOne(problem)
     timed = Timed(resolve(name), engine)
     watch = Watch(optimum, most)
-    directions = [0]
+    directions, rows = [0], []
 
     def widest(event: aq.Iteration) -> None:
+        rows.append(event.row)
         U = getattr(event.state.shared.memory, "U", None)
         directions.append(0 if U is None else int(U.shape[2]))
 
-    result = aq.solve(
+    aq.solve(
         problem,
         LeftToCallback(timed),
         engine,
@@ -212,7 +213,7 @@ def measure(
         callbacks=[watch, widest],
         **NO_TEST,
     )
-    row = result.history[-1]
+    row = rows[-1]  # as it was when the run ended: what only its result takes is not the method's
     done, calls = row.rounds, timed.rounds
     hit = {target: watch.hits[target].rounds if target in watch.hits else None for target in TARGETS}
     return Measured(

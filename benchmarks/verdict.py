@@ -1,6 +1,6 @@
 """What a verdict costs: seconds, rounds and numbers of a default run, beside the same iterations without one.
 
-    python benchmarks/verdict.py --workloads 'mnist-*' 'digits-*' --device cuda --out results/verdict/h200.json --commit C
+    python benchmarks/verdict.py --workloads "mnist-*" --device cuda --out results/verdict/h200.json --commit C
 
 Each workload is solved as users do, to a gap of 1e-5 that is proved or estimated; then again for as many iterations
 with no verdict asked for (`certificate_tol=0`), in turns, and the medians are compared. Optima of `optima.json`, where

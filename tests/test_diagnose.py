@@ -97,11 +97,12 @@ def test_a_block_far_from_consensus():
 
 def test_inaccurate_local_solves():
     problem = multinomial()
-    result = aq.solve(problem, "c-admm", local=local.NewtonCG(max_iter=1, max_cg=1), max_iter=60)
+    limits = {"max_iter": 96, "certificate_tol": 1e-8}
+    result = aq.solve(problem, "c-admm", local=local.NewtonCG(max_iter=1, max_cg=1), **limits)
     finding = only(result.diagnose())
     assert finding.code == "inner-inaccurate"
-    assert "in 30 of the last 30 iterations" in finding.sentence
-    assert with_setting(problem, finding, max_iter=60).status == "converged"
+    assert "in 48 of the last 48 iterations" in finding.sentence
+    assert with_setting(problem, finding, **limits).status == "converged"
 
 
 def crowded(rng):
@@ -130,15 +131,39 @@ def test_features_of_uneven_size(sparse, intercept):
     make = scipy.sparse.csr_matrix if sparse else np.asarray
     blocks = [(make(X * scale), y) for X, y in regression_blocks()]
     problem = aq.Problem(aq.LeastSquares(reduction="mean"), aq.L2(0.1), blocks, intercept=intercept)
-    result = aq.solve(problem, "c-admm", max_iter=20)
-    finding = result.diagnose(problem).findings[0]
     X = np.vstack([np.asarray(X) for X, _ in regression_blocks()]) * scale
+    result = aq.solve(problem, "c-admm", max_iter=20)
+    # what round 0 saw: rows weigh as they do in the loss, and an intercept takes up the means
+    w = np.concatenate([np.full(len(y), 1 / len(y)) for _, y in blocks]) / len(blocks)
+    spread = np.sqrt(w @ (X - intercept * (w @ X)) ** 2)
+    for finding in (result.diagnose().findings[0], result.diagnose(problem).findings[0]):
+        assert finding.code == "uneven-features"
+        times = f"{spread.max() / spread.min():.1e}"
+        assert f"column 1 is {times} times as large as column {spread.argmin()}" in finding.sentence
+    assert finding.sentence[1:] in result.message
+    # without a verdict nobody looked, unless the problem is at hand
+    silent = aq.solve(problem, "c-admm", max_iter=20, certificate_tol=0)
+    assert "uneven-features" not in silent.diagnose()
+    finding = silent.diagnose(problem).findings[0]
     size = np.sqrt((X**2).mean(0))
     assert finding.code == "uneven-features"
     assert f"feature 1 is {size.max() / size.min():.1e} times as large as feature {size.argmin()}" in finding.sentence
-    assert "uneven-features" not in result.diagnose()  # the data were not looked at
     even = aq.Problem(problem.loss, problem.regularizer, regression_blocks(), intercept=intercept)
     assert aq.solve(even, "c-admm", max_iter=60).status == "converged"
+
+
+def test_a_feature_far_from_zero():
+    shift = np.array([0, 0, 0, 1e3, 0, 0])
+    problem = aq.Problem(
+        aq.LeastSquares(), aq.L2(0.1), [(X + shift, y) for X, y in regression_blocks()], intercept=True
+    )
+    result = aq.solve(problem, "c-admm", max_iter=20)
+    finding = result.diagnose().findings[0]
+    assert finding.code == "far-from-zero"
+    assert "column 3 lies far from zero (mean 1e+03, spread " in finding.sentence
+    assert finding.sentence[1:] in result.message
+    near = aq.Problem(aq.LeastSquares(), aq.L2(0.1), regression_blocks(), intercept=True)
+    assert "far-from-zero" not in aq.solve(near, "c-admm", max_iter=3).diagnose(near)
 
 
 def test_a_problem_whose_blocks_are_made_where_they_live():
@@ -155,7 +180,7 @@ def test_a_budget_that_is_too_small(make, method, limit):
     assert re.search(r"steadily, by \d+\.\d% per iteration, and would need about \d+ more", finding.sentence)
     result = with_setting(problem, finding, method=method)
     assert result.status == "converged"
-    assert result.n_iter > 0.5 * int(finding.setting.removeprefix("max_iter="))  # and it was not far too much
+    assert result.n_iter > 0.7 * int(finding.setting.removeprefix("max_iter="))  # and it was not far too much
 
 
 def test_a_run_that_slows_down_is_promised_nothing():
@@ -231,12 +256,13 @@ def test_findings_are_frozen_and_read_as_text():
         diagnosis.findings[0].code = "other"
 
 
-def test_evidence_is_off_the_books_and_names_every_block():
+def test_evidence_is_one_round_at_the_end_and_names_every_block():
     problem = outlier()
-    result = aq.solve(problem, "c-admm", max_iter=10)
+    result = aq.solve(problem, "c-admm", max_iter=10, certificate_tol=0)
     assert result.evidence.names == tuple(f"block {j}" for j in range(6))
     assert result.evidence.distance.shape == (6,)
-    assert result.history[-1].rounds == 10
+    assert result.history[-2].rounds == 9
+    assert result.history[-1].rounds_verdict == 2  # the last certificate, and this
     v, ray = result.v, result.evidence.ray
     assert ray.here == pytest.approx(result.objective)
     f = aq.solve(problem, warm_start=3 * v, max_iter=0).objective

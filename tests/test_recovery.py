@@ -21,7 +21,7 @@ from tests.problems import multinomial
 __all__ = ["no_waiting"]  # a fixture
 
 LENGTH = 14
-RUN = {"method": "ac-admm", "max_iter": LENGTH, "abs_tol": 0, "rel_tol": 0, "certificate_tol": 0}
+RUN = {"method": "ac-admm", "max_iter": LENGTH, "certificate_tol": 0, "evaluate_every": 1}
 
 
 @dataclass(frozen=True)
@@ -155,6 +155,19 @@ def test_a_run_that_lost_its_worker_begins_again_and_arrives_at_the_same_answer(
     assert place.placed == 2
     assert isinstance(place.closed[0], aq.WorkerLost)
     assert place.closed[1] is None
+
+
+def test_lost_in_a_verdict_or_after_it(tmp_path):
+    """Rounds of verdicts are counted once, whether or not the run that asked for them is lost."""
+    options = {"certificate_tol": 1e-8, "evaluate_every": 0, "max_iter": 200}
+    plain = aq.solve(multinomial(), **{**RUN, **options})
+    assert plain.status == "converged"
+    whole = Mortal()
+    assert_same(solve(whole, tmp_path / "whole", **options), plain)
+    for back in range(12):
+        place = Mortal(dies=(len(whole.calls) - back,))
+        assert_same(solve(place, tmp_path / str(back), **options), plain)
+        assert place.placed <= 2
 
 
 def test_it_begins_where_the_last_checkpoint_is(tmp_path):

@@ -144,7 +144,7 @@ def solve(
             )
             keeper = None
             if checkpoint is not None:
-                deciding = {"method": chosen, "local": setup.solve, "dtype": kind, "stop": stop}
+                deciding = {"method": chosen, "local": setup.solve, "dtype": kind, "stop": stopping.rule}
                 deciding |= {"evaluate_every": evaluate_every}
                 identity = identify(reduce, census, problem.loss, deciding, setup)
                 keeper = Keeper(checkpoint, REGISTRY, identity, reduce)

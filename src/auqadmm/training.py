@@ -111,9 +111,10 @@ def rows_of(sheet: Sheet, agreed: Agreed, center: bool) -> list[RawBlock]:
     else:
         y = sheet.target - (agreed.target_mean if center else 0.0)
     weights, given = sheet.weights, sheet.weight is not None
+    names = agreed.encoding.features
     if sheet.site is None:
-        return [RawBlock(sheet.source, X, y, weights, weighted=given)]
-    return [RawBlock(name, X[rows], y[rows], weights[rows], weighted=given) for name, rows in blocks_of(sheet)]
+        return [RawBlock(sheet.source, X, y, weights, given, names)]
+    return [RawBlock(name, X[rows], y[rows], weights[rows], given, names) for name, rows in blocks_of(sheet)]
 
 
 def refuse_repeated_ids(sheets: Sequence[Sheet]) -> None:

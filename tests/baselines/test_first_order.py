@@ -108,7 +108,9 @@ def test_curvature_that_collapses_on_the_way_down():
         method = FISTA(lipschitz=lipschitz)
         result = aq.solve(problem, method, stop="certificate", certificate_tol=1e-8, warm_start=np.full(4, 4.0))
         assert result.status in ("converged", "rounding"), result.message
-        assert result.objective == pytest.approx(60, rel=1e-14)  # v = 0 fits every row: nothing is left to be relative to
+        assert result.objective == pytest.approx(
+            60, rel=1e-14
+        )  # v = 0 fits every row: nothing is left to be relative to
 
 
 def test_a_loss_without_slope_does_not_divide_by_zero():

@@ -33,11 +33,14 @@ def test_everything_is_written_and_told(aq, parts, tmp_path):
     assert ran.code == 0
     assert {p.name for p in out.iterdir()} == WRITTEN
     assert ran.err.splitlines()[0] == "90 rows, 7 features, 2 classes, 3 workers."
-    assert ran.out.splitlines()[0].startswith("Converged after ")
+    assert ran.out.splitlines()[0].startswith("Converged: within ")
     assert all(str(out / name) in ran.out for name in WRITTEN - {"checkpoints"})
     told = summary(out)
     assert (told["status"], told["seed"], told["rows"], told["features"]) == ("converged", 3, 90, 7)
+    assert told["certificate"]["evidence"] == "proved"
+    assert told["certificate"]["relative"] <= 1e-16
     assert told["certificate"]["kkt"] <= 1e-8
+    assert 0 < told["rounds_verdict"] < told["rounds"] <= told["reductions"]
     assert told["versions"]["auqadmm"] == auqadmm.__version__
     assert [b["rows"] for b in told["blocks"]] == [30, 30, 30]
     assert min(told[name] for name in ("iterations", "rounds", "bytes", "seconds", "objective")) > 0
@@ -54,6 +57,7 @@ def test_json_lines_are_the_only_output(aq, parts, tmp_path):
     rows = [json.loads(line) for line in ran.out.splitlines()]
     assert [row["iteration"] for row in rows] == list(range(1, summary(tmp_path / "out")["iterations"] + 1))
     assert rows[-1]["kkt"] <= 1e-8
+    assert rows[-1]["relative"] <= 1e-16
 
 
 def test_quiet_says_nothing(aq, parts, tmp_path):
@@ -224,3 +228,15 @@ def test_a_run_that_was_too_slow_says_why_on_screen_and_page(aq, parts, tmp_path
     assert "Why it did not converge" in page
     assert aq("fit", *parts, *MODEL, "--out", tmp_path / "good").code == 0
     assert summary(tmp_path / "good")["diagnosis"] == []
+
+
+def test_reasons_name_the_columns_as_encoded(aq, tmp_path):
+    frame = people(90).assign(grams=lambda f: 1000 * f["dose"])
+    parts = split(frame, tmp_path, ".csv")
+    columns = ("--features", "age,dose,grams,colour", "--l2", "0", "--max-iter", "20")
+    ran = aq("fit", *parts, *MODEL, *columns, "--out", tmp_path / "out")
+    assert ran.code == 3
+    assert summary(tmp_path / "out")["status"] == "max_iter"
+    assert "olumn 'dose'" in ran.out + ran.err
+    assert "olumn 'grams'" in ran.out + ran.err
+    assert "are collinear to rounding" in ran.out + ran.err

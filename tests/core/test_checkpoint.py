@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 import auqadmm as aq
 from auqadmm.core.basis import Kronecker
+from auqadmm.core.checkpoint import Keeper
 from auqadmm.core.checkpoint_codec import leaves
+from auqadmm.local import mixed
 from auqadmm.problem import light
 from auqadmm.states import REGISTRY
-from tests.core.checkpoints import PROBLEMS, TIGHT, assert_same, names, no_waiting, rows
-from tests.problems import least_squares, multinomial, regression_blocks
+from tests.core.checkpoints import PROBLEMS, TIGHT, TOTALS, assert_same, names, no_waiting, rows
+from tests.problems import class_blocks, least_squares, multinomial, regression_blocks
 
 __all__ = ["no_waiting"]  # a fixture
 
@@ -88,6 +90,16 @@ def test_every_local_solver(tmp_path, local, method):
     assert_same(aq.solve(least_squares(), method, checkpoint=tmp_path, **options), plain)
 
 
+def test_a_local_solver_that_is_two(tmp_path, monkeypatch):
+    """L-BFGS with its memory and Newton-CG, each for its blocks."""
+    for name, value in (("SMALL", 0), ("LEAST", 1), ("ROOM", 1)):
+        monkeypatch.setattr(mixed, name, value)
+    problem = multinomial([class_blocks()[0], *class_blocks(per_block=4)[1:]])
+    plain = aq.solve(problem, "c-admm", max_iter=15, **TIGHT)
+    aq.solve(problem, "c-admm", checkpoint=tmp_path, max_iter=4, **TIGHT)
+    assert_same(aq.solve(problem, "c-admm", checkpoint=tmp_path, max_iter=15, **TIGHT), plain)
+
+
 @pytest.mark.parametrize("regularizer", [aq.ElasticNet(0.05, 0.1), aq.GroupLasso(0.1), aq.NonNegative()], ids=str)
 @pytest.mark.parametrize("method", ["ac-admm", "auq-lr", "owl-qn", "fista"])
 def test_regularizers_with_kinks(tmp_path, regularizer, method):
@@ -119,7 +131,7 @@ def test_every_setting(tmp_path, method, options):
     assert_same(aq.solve(multinomial(), method, max_iter=12, checkpoint=tmp_path, **options), plain)
 
 
-def test_the_matrix_meets_every_kind_of_state(monkeypatch):
+def test_the_matrix_meets_every_kind_of_state(monkeypatch, tmp_path):
     """Low-rank weights with cosines and joint ones; a class of the registry that no run saves would be a dead entry."""
     seen: set[str] = set()
 
@@ -141,7 +153,16 @@ def test_the_matrix_meets_every_kind_of_state(monkeypatch):
         for method in METHODS.values():
             aq.solve(problem(model), method, max_iter=4, callbacks=[look])
     aq.solve(problem("multinomial"), "c-admm", local="lbfgs", max_iter=4, callbacks=[look])
+    save = Keeper.save
+    monkeypatch.setattr(
+        Keeper, "save", lambda self, saved, setup: (visit((saved.gate, saved.certificate)), save(self, saved, setup))
+    )
+    aq.solve(problem("multinomial"), "auq-lr", checkpoint=tmp_path)
     monkeypatch.setattr(light, "SMALL", 0)
+    monkeypatch.setattr(mixed, "SMALL", 0)
+    monkeypatch.setattr(mixed, "LEAST", 1)
+    monkeypatch.setattr(mixed, "ROOM", 1)
+    aq.solve(problem("multinomial"), "c-admm", max_iter=4, callbacks=[look])
     aq.solve(problem("multinomial"), "auq-lr", max_iter=4, callbacks=[look])
     assert seen == set(REGISTRY.classes)
     assert isinstance(whole("image", "auq-lr").weights.F, Kronecker)
@@ -178,7 +199,10 @@ def test_tighter_tolerances_go_on_and_a_diverged_run_does_not(tmp_path):
     tight = aq.solve(multinomial(), "auq-lr", checkpoint=tmp_path / "a", certificate_tol=1e-9, abs_tol=1e-8)
     assert loose.status == tight.status == "converged"
     assert tight.n_iter > loose.n_iter
-    assert rows(tight)[: loose.n_iter] == rows(loose)
+    *before, last = rows(loose)
+    assert rows(tight)[: loose.n_iter - 1] == before
+    assert {**rows(tight)[loose.n_iter - 1], **{name: last[name] for name in TOTALS}} == last
+    assert tight.history[loose.n_iter].rounds_verdict >= last["rounds_verdict"], "nothing that was asked is forgotten"
 
     def explode(u, X, y):
         z = X @ u
@@ -259,12 +283,13 @@ def test_resume_true_needs_a_checkpoint_and_false_an_empty_folder(tmp_path):
     assert not (tmp_path / "new").exists()
     with pytest.raises(aq.CheckpointError, match="no checkpoint to resume from"):
         aq.solve(least_squares(), checkpoint=aq.Checkpoint(tmp_path, resume=True))
-    aq.solve(least_squares(), max_iter=3, checkpoint=aq.Checkpoint(tmp_path, resume=False))
+    aq.solve(least_squares(), max_iter=3, checkpoint=aq.Checkpoint(tmp_path, resume=False), **TIGHT)
     before = names(tmp_path)
     with pytest.raises(aq.CheckpointError, match="holds checkpoints already and resume is False"):
-        aq.solve(least_squares(), max_iter=3, checkpoint=aq.Checkpoint(tmp_path, resume=False))
+        aq.solve(least_squares(), max_iter=3, checkpoint=aq.Checkpoint(tmp_path, resume=False), **TIGHT)
     assert names(tmp_path) == before
-    assert aq.solve(least_squares(), max_iter=5, checkpoint=aq.Checkpoint(tmp_path, resume=True)).n_iter == 5
+    onward = aq.Checkpoint(tmp_path, resume=True)
+    assert aq.solve(least_squares(), max_iter=5, checkpoint=onward, **TIGHT).n_iter == 5
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,13 @@ def test_max_iter_says_what_is_missing():
     assert result.n_iter == len(result.history) == 3
     known = f"V is {result.certificate.words()} (asked: 1.0e-5)"
     assert not result.certificate.passes(1e-5)
-    for words in ("Not converged: stopped at the limit of 3 iterations.", known, "Raise the limit", "try", "diagnose()"):
+    for words in (
+        "Not converged: stopped at the limit of 3 iterations.",
+        known,
+        "Raise the limit",
+        "try",
+        "diagnose()",
+    ):
         assert words in result.message
 
 

@@ -37,7 +37,7 @@ def goes_on(folder, saw):
     assert int(last[1]) > saw["n_iter"] - 2
     result = endless(folder / "run", blocks=everything, max_iter=int(last[1]) + 3)
     assert result.n_iter == int(last[1]) + 3
-    assert result.message.startswith("Stopped at the limit")
+    assert result.message.startswith("Not converged: stopped at the limit")
 
 
 def test_kill_9_of_one_process(tmp_path):

@@ -34,7 +34,7 @@ REMEMBERED = 400  # iterations that the trend is read from, at most
 
 
 class Progress:
-    """Shows iteration, objective, KKT residual, residuals against their tolerances, rate and estimated rest.
+    """Shows iteration, objective, gap, residuals against their tolerances, rate and estimated rest.
 
     Parameters
     ----------

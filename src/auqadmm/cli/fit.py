@@ -84,7 +84,7 @@ def fit(
     method: options.Method = "auto",
     engine: options.Engine = "local",
     max_iter: options.MaxIter = 1000,
-    tol: options.Tol = 1e-12,
+    tol: options.Tol = 1e-16,
     time_limit: options.TimeLimit = None,
     device: options.Device = "cpu",
     seed: options.Seed = 0,

@@ -49,9 +49,11 @@ def empty_table(title: str, names: Sequence[str]) -> Table:
 LEGEND = """\
 it. to   iterations until (objective − optimum) / optimum is within that number
 rounds   sums over all workers until then: one per iteration, two for RB-ADMM,
-         which needs the residuals before it can go on
-seconds  of computing, scoring left out
-KKT, duality gap   of the last iteration, relative"""
+         which needs the residuals before it can go on, and a few for verdicts
+seconds  of computing
+KKT      relative residual of the last iteration; it decides nothing
+gap      what the last verdict says of it without knowing the optimum: it is
+         proved to be within this of it, relatively"""
 
 
 def best_of(runs: Sequence[Run]) -> str:

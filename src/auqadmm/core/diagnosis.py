@@ -215,7 +215,7 @@ def _inner(result: Result, evidence: Evidence) -> Finding | None:
     return Finding(
         "inner-inaccurate",
         f"local solves missed their tolerance in {len(bad)} of the last {len(rows)} iterations, those of {worst!r} in "
-        f"{times}; no iterate built on them is called converged.",
+        f"{times}.",
         _more_inner(evidence.solver),
     )
 
@@ -309,7 +309,7 @@ def _far_block(result: Result, evidence: Evidence) -> Finding | None:
 
 def _budget(result: Result, evidence: Evidence) -> Finding | None:
     stopping = evidence.stopping
-    line: Trend | None = trend(recent(result.history.rows, stopping))
+    line: Trend | None = trend(recent(result.history.rows, stopping, result.certificate.relative_gap))
     done = result.n_iter
     if line is None or line.left < 1 or line.left > MOST * done:
         return None

@@ -74,12 +74,13 @@ def run(
         loop.asked = Asked(signal.SIGTERM)
     try:
         ended = loop.ended()
-        if ended.status is Status.interrupted:  # before anything else is asked of the workers
+        if early := ended.status not in OVER:  # before anything else is asked of the workers
             loop.save_end(ended)
             loop.asked.restore()
         ended = loop.certified(ended)
-        loop.save_end(ended)
-        loop.asked.restore()
+        if not early:  # with the certificate
+            loop.save_end(ended)
+            loop.asked.restore()
         return loop.result(ended, loop.saved_where(ended))
     except WorkerLost as lost:
         loop.leave(lost)
@@ -263,6 +264,9 @@ class _Loop:
         sums = shared.scored
         if sums is None and self.evaluate_every > 0 and shared.iteration % self.evaluate_every == 0:
             sums = self.reduce.free(score, state.blocks, shared.v)  # asked for, off the clock and uncounted
+        if sums is None and by_verdict and tol > 0:
+            with self.clock:
+                sums = self._asked(shared.v)
         found = None if sums is None else self.judge.cheap(shared.v, sums)
         if not by_verdict:
             assert shared.residuals is not None
@@ -274,6 +278,14 @@ class _Loop:
         if found.passes(tol) or found.evidence == "rounding":
             return found, reached(self.done + 1, found)
         return found, None
+
+    def _asked(self, v: Tensor) -> Mapping[str, Tensor]:
+        """What a certificate needs, in rounds of its own: the run was to end by residuals, and the method has none."""
+        before = replace(self.reduce.traffic)
+        self.judge.begin()
+        if self.done:  # resumed: the first iteration asked before
+            self.reduce.traffic = before
+        return self.judge.score(v)
 
     def _verdict(self, shared: Consensus, sums: Mapping[str, Tensor], found: Certificate) -> Certificate:
         """The cheap certificate, or the whole verdict where the cheap one says that it may pass."""

@@ -77,7 +77,18 @@ def _fit(points: Sequence[tuple[int, float]]) -> tuple[float, float, float]:
     return slope, mean_y + slope * (points[-1][0] - mean_k), ky * ky / (kk * yy) if yy > 0 else 0.0
 
 
-def recent(rows: Sequence[Row], stopping: Stopping) -> list[tuple[int, float]]:
-    """(iteration, excess) of the later half of a run, at least as many as a line needs."""
-    found = [(row.iteration, x) for row in rows if (x := excess(row, stopping)) is not None]
+def recent(rows: Sequence[Row], stopping: Stopping, gap: float | None = None) -> list[tuple[int, float]]:
+    """(iteration, excess) of the later half of a run, at least as many as a line needs.
+
+    `gap`: the relative gap of the last row. Before it the gap is taken to fall as the square of the KKT residual, which
+    is measured by one scale throughout; guesses and bounds of the gap change theirs with every verdict.
+    """
+    last = rows[-1].kkt if rows else None
+    found: list[tuple[int, float]] = []
+    if gap is not None and last and (stopping.rule == "certificate" or rows[-1].primal_residual is None):
+        if stopping.certificate_tol > 0:
+            scale = gap / stopping.certificate_tol / last**2
+            found = [(row.iteration, scale * row.kkt**2) for row in rows if row.kkt is not None]
+    else:
+        found = [(row.iteration, x) for row in rows if (x := excess(row, stopping)) is not None]
     return found[-max(FEWEST, len(found) // 2) :]

@@ -29,7 +29,7 @@ class Rows:
     """The rows of every worker: X dense or CSR, y, weight; one entry per block each.
 
     `order` (n,) says at which place each row, blocks one after another, was handed over. Where X stays on workers, it
-    holds one dask.delayed per block, each of `width` features.
+    holds one dask.delayed per block, each of `width` features. `names` are those of a data frame's columns.
     """
 
     X: tuple[Any, ...]
@@ -37,6 +37,7 @@ class Rows:
     weight: tuple[np.ndarray, ...]
     order: np.ndarray
     width: int | None = None
+    names: tuple[str, ...] | None = None
 
     @property
     def sizes(self) -> list[int]:
@@ -66,7 +67,7 @@ class Rows:
         """The rows for which the mask, over all blocks one after another, holds; blocks may become empty."""
         masks = self._parts(keep)
         X, y, w = ([a[k] for a, k in zip(part, masks, strict=True)] for part in (self.X, self.y, self.weight))
-        return Rows(tuple(X), tuple(y), tuple(w), self.order[keep])
+        return Rows(tuple(X), tuple(y), tuple(w), self.order[keep], names=self.names)
 
     @property
     def site(self) -> np.ndarray:
@@ -79,6 +80,12 @@ class Rows:
 
 def read(estimator: Any, X: Any, y: Any, sites: Any, sample_weight: Any, *, numeric: bool) -> Rows:
     """The checked rows of every worker; sets `n_features_in_` and `feature_names_in_`."""
+    rows = _read(estimator, X, y, sites, sample_weight, numeric)
+    names = getattr(estimator, "feature_names_in_", None)
+    return rows if names is None else replace(rows, names=tuple(map(str, names)))
+
+
+def _read(estimator: Any, X: Any, y: Any, sites: Any, sample_weight: Any, numeric: bool) -> Rows:
     if y is None:
         raise InputError(
             f"{type(estimator).__name__} requires y to be passed, but the target y is None; pass one value per row."

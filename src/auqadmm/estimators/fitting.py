@@ -8,7 +8,7 @@ Shapes: m features, C columns; v (m, C) or (m + 1, C), coef (C, m), intercept (C
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,9 @@ from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.penalty import WeightedElasticNet
 from auqadmm.estimators.scaling import Scaling
 from auqadmm.problem import ElasticNet, Problem
+from auqadmm.problem.ingest import read_blocks
 from auqadmm.problem.rows import Loss
+from auqadmm.problem.sources import is_dask
 
 # These read the strengths off a plain regularizer and take no weighted one: they run on the features as they are.
 PLAIN_ONLY = ("lbfgs", "owl-qn")
@@ -90,7 +92,9 @@ class Scaled:
             else Scaling.of(rows, task.intercept, ridge, settings.engine)
         )
         parts = zip(rows.X, rows.y, rows.weight, strict=True)
-        blocks = [(X if plain else scaling.apply(X), y, w) for X, y, w in parts]
+        blocks: Any = [(X if plain else scaling.apply(X), y, w) for X, y, w in parts]
+        if rows.names is not None and not is_dask(rows.X[0]):  # frames on workers keep their names
+            blocks = [replace(block, columns=rows.names) for block in read_blocks(blocks)]
         return Scaled(blocks, task, scaling, plain)
 
     @property

@@ -1,12 +1,11 @@
-"""A change of variables that makes features comparable, so that one tolerance suits them all.
+"""A change of variables that makes features comparable, so that no method is slowed down by their units.
 
     x̃ = (x − μ)/d        xᵀc + b = x̃ᵀw + b̃,   w = d∘c,  b̃ = b + μᵀc
     l1‖c‖₁ + l2/2‖c‖² = Σ_i l1/d_i |w_i| + l2/(2d_i²) w_i²        the same model, the same penalty
 
 μ are the means over all workers' rows (0 without an intercept, and for sparse data, which it would fill), d² the mean
 squares around μ plus `ridge`, which grows with l2. Both are sums over rows: two small reductions before the first
-iteration. Without them the KKT residual is ruled by the features of the largest
-scale, and says nothing about the others.
+iteration. Without them features of odd scales would slow down the run.
 
 Shapes: m features, C columns of the model; v (m, C) or (m + 1, C), the intercept last; coef (C, m), intercept (C,).
 """

@@ -19,7 +19,7 @@ import numpy as np
 
 from auqadmm import baselines, methods
 from auqadmm.api import solve
-from auqadmm.core.history import Row
+from auqadmm.core.history import History, Row
 from auqadmm.core.solve import Callback, Iteration
 from auqadmm.core.state import Status
 from auqadmm.experiments.compare import Run
@@ -130,7 +130,7 @@ def optimum(problem: Problem, gap: float) -> Best:
     result = solve(problem, "auto", max_iter=5000, stop="certificate", certificate_tol=tol)
     if result.status is Status.interrupted:
         raise Interrupted
-    if result.status is not Status.converged:
+    if result.status not in (Status.converged, Status.rounding):
         raise InputError(f"The optimum of this problem was not found, so that no gap is known: {result.message}")
     return Best(result.objective, f"AUQ-LR, {result.certificate.words()}")
 
@@ -153,7 +153,10 @@ def _entry(
 ) -> Entry:
     enough = best.objective + gap * (abs(best.objective) or 1.0)
 
+    rows: list[Row] = []  # as they were made: the last one of a result holds what ending a run took as well
+
     def there(event: Iteration) -> bool:
+        rows.append(event.row)
         return event.row.objective is not None and event.row.objective <= enough
 
     try:
@@ -172,7 +175,7 @@ def _entry(
         )
     except ValueError as error:  # how a method says that a problem is not of its kind
         return Entry(method.name, "not applicable", note=str(error))
-    run = Run("", result, best.objective)
+    run = Run("", replace(result, history=History(tuple(rows))), best.objective)
     at = run.first_within(gap)
     if at is not None:
         return Entry(method.name, "reached", run, at)

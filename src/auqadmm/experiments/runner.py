@@ -137,8 +137,11 @@ class Runner:
     def _solve(self, spec: RunSpec, problem: Problem, best: Optimum) -> Record:
         scale = abs(best.objective) or 1.0  # a perfect fit without regularizer has no scale: the gap is absolute
 
+        seen: list[Row] = []  # as they were made: the last one of a result holds what ending a run took as well
+
         def watch(event: Iteration) -> bool:
             row = event.row
+            seen.append(row)
             gap = math.nan if row.objective is None else (row.objective - best.objective) / scale
             if self.progress is not None:
                 self.progress(Progress(spec.name, row.iteration, spec.iterations, row, gap))
@@ -151,7 +154,9 @@ class Runner:
             max_iter=spec.iterations,
             abs_tol=0.0,
             rel_tol=0.0,
+            certificate_tol=0.0,
             stop="residuals",
+            evaluate_every=1,
             time_limit=self.time_limit,
             local=spec.local,
             device=self.device,
@@ -159,7 +164,7 @@ class Runner:
             start=spec.start,
             callbacks=[watch],
         )
-        rows = result.history.rows
+        rows = tuple(seen)
         gaps = [None if r.objective is None else (r.objective - best.objective) / scale for r in rows]
         reached = bool(gaps) and gaps[-1] is not None and gaps[-1] <= ROUNDING
         if result.status is Status.interrupted and not reached:

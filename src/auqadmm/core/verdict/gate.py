@@ -24,7 +24,10 @@ from auqadmm.core.state import Consensus
 from auqadmm.core.verdict.judge import Judge, Verdict
 from auqadmm.core.weights import DiagonalMetric
 
-LENIENT = 3.0  # a first estimate may be this far above the tolerance
+# A first estimate may be this far above the tolerance, or must be this far below: the blocks' own models promise more
+# than there is for squares, and less where curvature falls on the way.
+LENIENT, STRICT = 1.5, 0.3
+CORNERS = 0.1  # the same later on, for losses whose curvature jumps
 FIRST = 16  # the first iteration that asks in any case
 KEPT = 1024  # unknowns up to which the Hessian of a verdict is kept
 
@@ -75,8 +78,10 @@ class Gate:
             return False
         if self.ratio is None:
             assert judge.columns is not None
-            return estimate <= LENIENT * tol * abs(objective - judge.columns.infimum)
-        return self.inflation * estimate <= max(tol * judge.scale(objective), self.floor)
+            factor = LENIENT if judge.loss.quadratic else STRICT
+            return estimate <= factor * tol * abs(objective - judge.columns.infimum)
+        factor = CORNERS if judge.loss.cornered else 1.0
+        return self.inflation * estimate <= max(factor * tol * judge.scale(objective), self.floor)
 
     def after(self, judge: Judge, shared: Consensus, sums: Mapping[str, Tensor], verdict: Verdict, tol: float) -> Gate:
         """With what this verdict teaches."""

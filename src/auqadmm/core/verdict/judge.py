@@ -280,7 +280,7 @@ class Judge:
         bounded = self.g.quadratic and bool((l2[kept] > 0).all())
         directions = E = self._intercept_directions(v)
         if bounded:
-            O = large.gaussian(v, min(large.DIRECTIONS, v.numel()), intercept)
+            O = large.signs(v, min(large.DIRECTIONS, v.numel()), intercept)
             directions = O if E is None else torch.cat([O, E], 2)
         null = columns.null if self.null is None else None
         ask = Sketch(columns.centre, diagonal=bounded, score=True, null=null)

@@ -98,7 +98,7 @@ def _least(S: Tensor, L: Tensor) -> float:
         return float(torch.linalg.eigvalsh(S)[0])
     coins = torch.Generator().manual_seed(0)
     X = torch.randn(len(S), 4, generator=coins, dtype=S.dtype).to(S.device)
-    for _ in range(6):
+    for _ in range(4):
         X = torch.linalg.qr(torch.cholesky_solve(X, L))[0]
     return 0.7 * float(torch.linalg.eigvalsh(X.mT @ S @ X)[0])
 
