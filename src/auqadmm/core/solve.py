@@ -201,7 +201,7 @@ class _Loop:
             self._save()
             return None
         self.at, self.rows, self.gate = saved, list(saved.rows), saved.gate
-        self.judge.null = self.gate.null
+        self.judge.null, self.judge.gram = self.gate.null, self.gate.gram
         self.reduce.traffic, self.clock.seconds = replace(saved.traffic), saved.seconds
         # other tolerances: what had converged by the old ones goes on
         if saved.ended is None or (saved.ended[0] in OVER and saved.stop != self.stopping.tolerances):

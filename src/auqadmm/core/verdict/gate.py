@@ -26,8 +26,9 @@ from auqadmm.core.weights import DiagonalMetric
 
 # A first estimate may be this far above the tolerance, or must be this far below: the blocks' own models promise more
 # than there is for squares, and less where curvature falls on the way.
-LENIENT, STRICT = 1.5, 0.3
+LENIENT, STRICT = 1.5, 0.15
 CORNERS = 0.1  # the same later on, for losses whose curvature jumps
+WARM = 100.0  # the same of a run that was started near the optimum, perhaps
 FIRST = 16  # the first iteration that asks in any case
 KEPT = 1024  # unknowns up to which the Hessian of a verdict is kept
 
@@ -35,7 +36,8 @@ KEPT = 1024  # unknowns up to which the Hessian of a verdict is kept
 @dataclass(frozen=True)
 class Gate:
     """What earlier verdicts taught: `asked`, the iteration of the last one; `ratio` of δ to the estimate then; what a
-    bound is above δ; the floor of rounding; the null model; and the factors L, s of the Hessian, group by group."""
+    bound is above δ; the floor of rounding; the null model; the factors L, s of the Hessian, group by group; and the
+    triangle of a Hessian that is the same everywhere."""
 
     asked: int = 0
     wrong: int = 0
@@ -44,6 +46,7 @@ class Gate:
     floor: float = 0.0
     null: float | None = None
     factors: tuple[tuple[Tensor, Tensor], ...] = ()
+    gram: Tensor | None = None
 
     def estimate(self, judge: Judge, shared: Consensus, sums: Mapping[str, Tensor]) -> float:
         """About δ at v."""
@@ -79,6 +82,7 @@ class Gate:
         if self.ratio is None:
             assert judge.columns is not None
             factor = LENIENT if judge.loss.quadratic else STRICT
+            factor = factor if judge.setup.warm is None else WARM
             return estimate <= factor * tol * abs(objective - judge.columns.infimum)
         factor = CORNERS if judge.loss.cornered else 1.0
         return self.inflation * estimate <= max(factor * tol * judge.scale(objective), self.floor)
@@ -86,7 +90,10 @@ class Gate:
     def after(self, judge: Judge, shared: Consensus, sums: Mapping[str, Tensor], verdict: Verdict, tol: float) -> Gate:
         """With what this verdict teaches."""
         found = verdict.certificate
-        new = replace(self, asked=shared.iteration, null=judge.null, floor=verdict.floor)
+        gram = (
+            judge.gram if judge.gram is not None and judge.gram.numel() <= KEPT**2 else None
+        )  # to be saved with a run
+        new = replace(self, asked=shared.iteration, null=judge.null, floor=verdict.floor, gram=gram)
         delta = found.delta if math.isfinite(found.delta) else found.gap_bound
         if not math.isfinite(delta):
             return replace(new, wrong=min(self.wrong + 1, 6), ratio=self.ratio or 1.0)

@@ -28,13 +28,14 @@ from auqadmm.core.triangles import unpacked
 from auqadmm.core.verdict import large
 from auqadmm.core.verdict.asks import Conjugate, DiagonalReach, Null, Reach, Sketch, Triangle, moments
 from auqadmm.core.verdict.columns import Columns
-from auqadmm.core.verdict.duality import full_gap, plain_gap
+from auqadmm.core.verdict.duality import full_gap, lifted
 from auqadmm.core.verdict.model import CONSTANT, EPS, SMALL, Model
 
 MOST = 4096  # unknowns whose triangle is formed at most
 ALWAYS = 2**17  # numbers of a triangle that are never too many; beyond, as many as the data have
 POWER = 16
 UNTOLD = 8.0  # roundings of F that a duality gap is added up from
+SHARE = 1 / 8  # of the data, where products would do as well
 EXPLAINED = 1e-4  # of F: the least that counts as explained
 
 
@@ -59,11 +60,12 @@ def inflation(x: float) -> float:
 class Judge:
     """Asks the blocks, and says what is known of v. Remembers what round 0 found and the null model."""
 
-    def __init__(self, reduce: Reduce, setup: Setup, null: float | None = None) -> None:
+    def __init__(self, reduce: Reduce, setup: Setup) -> None:
         self.reduce, self.setup, self.g = reduce, setup, setup.regularizer
         self.loss = setup.loss
         self.columns: Columns | None = None
-        self.null = null
+        self.null: float | None = None
+        self.gram: Tensor | None = None  # the triangle of a loss whose Hessian is the same everywhere
 
     def begin(self) -> None:
         """Round 0."""
@@ -74,13 +76,17 @@ class Judge:
     # ------------------------------------------------------------------ what costs nothing
     def cheap(self, v: Tensor, sums: Any) -> Certificate:
         """From Σf, Σ∇f and Σ‖∇f‖ at v: objective, KKT residual, and a duality gap that needs no conjugate."""
-        f, G = float(sums["f"]), sums["G"]
-        objective = f + float(self.g.value(v))
-        scale = float(sums["norms"]) + (0.0 if self.columns is None else self.columns.steepness)
-        distance = float(self.g.subgradient_distance(v, G))
+        G, g = sums["G"], self.g
+        parts = [sums["f"], sums["norms"], g.value(v), g.subgradient_distance(v, G)]
+        dual = g.dual_scale(-G) == 1.0
+        if dual:
+            parts += [(G * v).sum(), g.conjugate(-G)]
+        f, norms, penalty, distance, *more = torch.stack([x.double() for x in parts]).tolist()  # one look
+        objective = f + penalty
+        scale = norms + (0.0 if self.columns is None else self.columns.steepness)
         # all gradients vanish (e.g. a zero data matrix): only the distance itself can speak
         kkt = distance / scale if scale > 0 else distance
-        gap = plain_gap(self.g, v, G, self.setup.precision) if math.isfinite(objective) else None
+        gap = lifted([penalty, *more], self.setup.precision) if dual and math.isfinite(objective) else None
         found = Certificate(objective, kkt, gap)
         if gap is None or self.columns is None:
             return found
@@ -128,7 +134,8 @@ class Judge:
         if own:
             return p <= SMALL
         numbers = groups * p * (p + 1) / 2
-        return p <= MOST and numbers <= max(ALWAYS, self.columns.held)
+        share = SHARE if self.g.quadratic else 1.0
+        return p <= MOST and numbers <= max(ALWAYS, share * self.columns.held)
 
     # ------------------------------------------------------------------ with the triangle
     def _dense(self, v: Tensor, tol: float, known: Certificate) -> Verdict:
@@ -136,11 +143,17 @@ class Judge:
         assert columns is not None
         spread = columns.spread if 0 < M < math.inf else None
         null = columns.null if self.null is None else None
-        sums = self.reduce.judging(Triangle(columns.centre, spread, null), v, (v,))
+        if self.gram is None:
+            sums = self.reduce.judging(Triangle(columns.centre, spread, null), v, (v,))
+        else:
+            ask = Sketch(columns.centre, score=True, null=null)
+            sums = self.reduce.judging(ask, (v, None), (v,)) | {"H": self.gram}
         self._know_null(sums)
         at = self._at(v, sums, known)
         if isinstance(at, Verdict):
             return at
+        if self.loss.quadratic:
+            self.gram = sums["H"]
         model = self._model(at, sums)
         v, G = at.v, at.G
         freed, reason = None, ""
