@@ -216,7 +216,7 @@ class Newton:
         penalty = _penalty(self.name, setup, v)
         if not reduce.every(_dense_rows):
             raise ValueError("'newton' is written for dense blocks and losses of rows.")
-        own = float(reduce.gather(_widths, None).max())  # a setting of the run, so it is not counted
+        own = float(reduce.gather(_widths, None).max())  # one number of each block
         width = max(own, WIDEST)
         cost = reduce.cost(hvps=0)
         _, sums = reduce(second_order, None, (v, width), down=(v,))

@@ -72,6 +72,8 @@ class Certificate:
 
     def words(self) -> str:
         """In one phrase, e.g. "within 3.1e-07 of the optimum (proved)"."""
+        if self.evidence in ("proved", "estimated") and self.relative >= 1:
+            return f"nowhere near the optimum for all that is {self.evidence} (a gap of {short(self.relative)} of the scale)"
         if self.evidence in ("proved", "estimated"):
             return f"within {short(self.relative)} of the optimum ({self.evidence})"
         if self.evidence == "rounding":

@@ -295,7 +295,7 @@ class _Loop:
             judge.ask_null()  # what the gap is relative to
             found = judge.cheap(shared.v, sums)
         estimate = self.gate.estimate(judge, shared, sums)
-        self.expected = over(estimate, judge.scale(found.objective)) if math.isfinite(estimate) else None
+        self.expected = over(estimate, judge.scale(found.objective, least=False)) if math.isfinite(estimate) else None
         if not found.passes(tol) and self.gate.opens(judge, shared.iteration, estimate, found.objective, tol):
             verdict = judge.full(shared.v, tol, found)
             found = verdict.certificate

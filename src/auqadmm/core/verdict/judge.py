@@ -29,12 +29,13 @@ from auqadmm.core.verdict import large
 from auqadmm.core.verdict.asks import Conjugate, DiagonalReach, Null, Reach, Sketch, Triangle, moments
 from auqadmm.core.verdict.columns import Columns
 from auqadmm.core.verdict.duality import full_gap, lifted
-from auqadmm.core.verdict.model import CONSTANT, EPS, SMALL, Model
+from auqadmm.core.verdict.model import CONSTANT, EPS, HOME, Model
 
 MOST = 4096  # unknowns whose triangle is formed at most
 ALWAYS = 2**17  # numbers of a triangle that are never too many; beyond, as many as the data have
 POWER = 16
 UNTOLD = 8.0  # roundings of F that a duality gap is added up from
+OWN = 512  # unknowns of a loss of the user's own, whose Hessian takes a product for each
 SHARE = 1 / 8  # of the data, where products would do as well
 EXPLAINED = 1e-4  # of F: the least that counts as explained
 
@@ -93,13 +94,13 @@ class Judge:
         scale = self.scale(objective)
         return replace(found, gap_bound=gap, relative=over(gap, scale), evidence="proved", scale=scale)
 
-    def scale(self, objective: float) -> float:
-        """What gaps are relative to; the least it can be as long as the null model is not known."""
+    def scale(self, objective: float, least: bool = True) -> float:
+        """What gaps are relative to; the least it can be as long as the null model is not known, or the most."""
         assert self.columns is not None
         F = objective - self.columns.infimum
         F = abs(objective) if F < 0 else F  # a loss of the user's own that falls below its infimum
         if self.null is None:
-            return EXPLAINED * F
+            return EXPLAINED * F if least else F
         return min(F, max(self.null - objective, EXPLAINED * F))
 
     def ask_null(self) -> None:
@@ -132,7 +133,7 @@ class Judge:
         apart = not own and not self.loss.gauge and C > 1  # columns that do not interact
         p, groups = (m, 1 if self.loss.quadratic else C) if apart else (m * C, 1)
         if own:
-            return p <= SMALL
+            return p <= OWN
         numbers = groups * p * (p + 1) / 2
         share = SHARE if self.g.quadratic else 1.0
         return p <= MOST and numbers <= max(ALWAYS, share * self.columns.held)
@@ -381,7 +382,7 @@ class Judge:
         if not math.isfinite(F) or not bool(sums["G"].isfinite().all()):
             return Verdict(replace(known, objective=F, evidence="none", reason=self._infinite(v)))
         scale, floor = self.scale(F), float(sums["floor"])
-        home = torch.device("cpu") if self.fits_triangle and self.setup.unknowns <= SMALL else v.device
+        home = torch.device("cpu") if self.fits_triangle and self.setup.unknowns <= HOME else v.device
         gap = known.duality_gap
         known = replace(known, objective=F, scale=scale, gap_bound=math.inf, relative=math.inf, evidence="none")
         if gap is not None:

@@ -27,7 +27,8 @@ from auqadmm.core.pivot import pivot
 EPS = torch.finfo(torch.float64).eps
 SINGULAR = 80.0  # times ε·p: an eigenvalue below this is rounding
 LIFT = 1e-9  # curvature, in scaled unknowns, that makes a singular Hessian one to step with
-SMALL = 512  # unknowns up to which the host is as fast as a GPU
+HOME = 1024  # unknowns up to which the host is as fast as a GPU
+EXACT = 256  # and up to which all eigenvalues are
 CONSTANT = 64.0  # times ε·|μ|: what is left of a constant column after centring
 STEPS = 2000  # of the general inner solver
 POLISH = 3
@@ -94,7 +95,7 @@ class Group:
 
 def _least(S: Tensor, L: Tensor) -> float:
     """The smallest eigenvalue; for many unknowns 0.7 of what a few steps of inverse iteration say."""
-    if len(S) <= SMALL:
+    if len(S) <= EXACT:
         return float(torch.linalg.eigvalsh(S)[0])
     coins = torch.Generator().manual_seed(0)
     X = torch.randn(len(S), 4, generator=coins, dtype=S.dtype).to(S.device)
