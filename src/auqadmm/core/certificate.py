@@ -71,9 +71,9 @@ class Certificate:
         return self.evidence in ("proved", "estimated") and self.relative <= tol
 
     def words(self) -> str:
-        """In one phrase, e.g. "within 3.1e-07 of the optimum (proved)"."""
+        """In one phrase, e.g. "within 3.1e-7 of the optimum (proved)"."""
         if self.evidence in ("proved", "estimated") and self.relative >= 1:
-            return f"nowhere near the optimum for all that is {self.evidence} (a gap of {short(self.relative)} of the scale)"
+            return f"up to {short(self.relative)} times the scale above the optimum ({self.evidence})"
         if self.evidence in ("proved", "estimated"):
             return f"within {short(self.relative)} of the optimum ({self.evidence})"
         if self.evidence == "rounding":
