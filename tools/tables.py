@@ -28,6 +28,7 @@ import tables_base as base  # noqa: E402
 import tables_rounds  # noqa: E402
 import tables_scaling  # noqa: E402
 import tables_speed  # noqa: E402
+import tables_verdict  # noqa: E402
 
 for folder in BESIDE:
     sys.path.remove(folder)
@@ -51,6 +52,7 @@ TABLES: dict[str, Callable[[], base.Table]] = {
     "memory": tables_speed.memory,
     "peers": tables_speed.peers,
     "single": tables_speed.single,
+    "verdict": tables_verdict.verdict,
     **{
         f"scaling-{name}": (lambda name=name: tables_scaling.scaling(name))
         for name in ("measured", "modelled", "spent", "wins", "links", "server")
