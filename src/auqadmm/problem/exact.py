@@ -132,7 +132,7 @@ class Exact:
 
     # ------------------------------------------------------------------ before the first iteration
     def moments(self) -> Sums:
-        """Σc, Σcx, Σcx², Σcy (shares of classes: Σc of each), the infimum of Σcφ, Σ∇f_j(0), and numbers held."""
+        """Σc, Σcx, Σcx², Σcy (shares of classes: Σc of each), Σcy², inf Σcφ, Σ∇f_j(0), and numbers held."""
         shard: Any = self.shard
         loss = shard.loss
         sums: Sums = {}
@@ -142,6 +142,7 @@ class Exact:
             _add(sums, "x", rows.adjoint(c)[:, 0])
             _add(sums, "xx", rows.squares(c)[:, 0])
             _add(sums, "y", self._targets(rows.y, rows.c))
+            _add(sums, "yy", times(rows.c, rows.y.double().square()).sum())
             _add(sums, "infimum", times(rows.c, loss.row_infimum(rows.y)).sum())
         numbers = [p.X.numel() if isinstance(p, DensePiece) else p.A.values().numel() for p in shard.design.pieces]
         sums["held"] = torch.tensor(float(sum(numbers)), dtype=torch.float64, device=shard.device)
@@ -156,14 +157,15 @@ class Exact:
         return times(c, y).sum()[None]
 
     def null(self, logits: Tensor) -> Tensor:
-        """Σ c_iφ(logits, y_i): the model that knows nothing but a constant, logits (C,)."""
+        """Σ c_iφ(logits, y_i): models that know nothing but a constant, logits (k, C) -> (k,)."""
         shard = self.shard
         if not hasattr(shard.loss, "row_value"):  # the user's own: its model of zeros
-            return shard.linearize(shard.zeros()).value.double().sum()
-        total = torch.zeros((), dtype=torch.float64, device=shard.device)
+            return shard.linearize(shard.zeros()).value.double().sum().expand(len(logits))
+        total = torch.zeros(len(logits), dtype=torch.float64, device=shard.device)
         for rows in self._products(1):
-            z = logits.to(shard.device).expand(len(rows.y), -1)
-            total = total + times(rows.c, shard.loss.row_value(z, rows.y)).sum()
+            for k, constant in enumerate(logits.to(shard.device)):
+                z = constant.expand(len(rows.y), -1)
+                total[k] += times(rows.c, shard.loss.row_value(z, rows.y)).sum()
         return total
 
     # ------------------------------------------------------------------ at a point

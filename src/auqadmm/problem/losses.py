@@ -29,6 +29,7 @@ from auqadmm.problem.ingest import InputError
 from auqadmm.problem.rows import RowLoss
 
 RARE = 1e-12  # a share or a mean that is not there at all
+FAR = 1e6  # a logit beyond which no constant model goes
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,15 @@ class SmoothedHinge(RowLoss):
         return 1.5 / self.eps  # φ‴/φ″ = 3t/(t² + ε²), largest at t = ε
 
     def null_logits(self, mean: Tensor, columns: int) -> Tensor:
-        return torch.where(mean < 0, -1.0, 1.0).to(mean).expand(columns)  # the hinge's own: the larger class
+        # shares of the classes times their slopes cancel; the slope of the sum rises with the logit
+        more, less = (1 + mean).clamp(min=RARE), (1 - mean).clamp(min=RARE)
+        low, high = torch.full_like(mean, -FAR), torch.full_like(mean, FAR)
+        for _ in range(200):
+            z = 0.5 * (low + high)
+            (h, root), (g, other) = self._hinge(1 - z), self._hinge(1 + z)
+            rising = less * (g / other) > more * (h / root)
+            low, high = torch.where(rising, low, z), torch.where(rising, z, high)
+        return (0.5 * (low + high)).expand(columns)
 
     def row_value(self, z: Tensor, y: Tensor) -> Tensor:
         return self._hinge(1 - y * z[:, 0])[0]
@@ -214,6 +223,10 @@ class Huber(RowLoss):
 
     def null_logits(self, mean: Tensor, columns: int) -> Tensor:
         return mean.expand(columns)
+
+    @property
+    def null_searched(self) -> bool:
+        return True
 
     def row_value(self, z: Tensor, y: Tensor) -> Tensor:
         r = z[:, 0] - y

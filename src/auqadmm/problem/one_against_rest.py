@@ -33,6 +33,10 @@ class OneAgainstRest(RowLoss):
     def concordance(self) -> float:
         return self.loss.concordance
 
+    @property
+    def null_searched(self) -> bool:
+        return self.loss.null_searched
+
     def null_logits(self, mean: Tensor, columns: int) -> Tensor:
         return torch.cat([self.loss.null_logits(2 * share - 1, 1) for share in mean.split(1)])
 

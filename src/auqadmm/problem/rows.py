@@ -145,6 +145,11 @@ class Loss(ABC):
         """inf_z φ(z, y) of every row, (R,)."""
         return torch.zeros(len(y), dtype=torch.float64, device=y.device)
 
+    @property
+    def null_searched(self) -> bool:
+        """Is `null_logits` only where to look for the best constant, as it does not follow from means?"""
+        return False
+
     def null_logits(self, mean: Tensor, columns: int) -> Tensor:
         """Logits (C,) of the model that is a constant: at or near its best for the weighted mean of the target, (1,),
         or the shares of all classes."""

@@ -20,7 +20,7 @@ def moments(shard: Any, blocks: Any, shared: Any) -> tuple[Any, Sums]:
 
 @dataclass(frozen=True)
 class Null:
-    """The loss of a model that is a constant."""
+    """The loss of models that are constants, logits (k, C)."""
 
     logits: Tensor
 

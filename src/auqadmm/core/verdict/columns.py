@@ -22,7 +22,8 @@ from torch import Tensor
 @dataclass(frozen=True)
 class Columns:
     """What round 0 found: `centre` (None: zero), `spread` Σcx̃² > 0, which columns are `empty`, the numbers of data held
-    by all, the infimum of Σ_j f_j, logits of the null model, and ‖Σ∇f_j(0)‖."""
+    by all, the infimum of Σ_j f_j, logits (1, C) of the null model, the standard deviation
+    of the target, and ‖Σ∇f_j(0)‖."""
 
     centre: Tensor | None
     spread: Tensor
@@ -31,6 +32,7 @@ class Columns:
     weight: float
     infimum: float
     null: Tensor
+    target_spread: float
     steepness: float
     intercept: bool
 
@@ -44,6 +46,7 @@ class Columns:
         spread = torch.maximum(spread, 1e-14 * xx)
         empty = xx == 0
         target = sums["y"] / weight if weight > 0 else sums["y"]
+        variance = float(sums["yy"]) / weight - float(target[0]) ** 2 if weight > 0 else 0.0
         null = torch.zeros(columns, dtype=torch.float64, device=xx.device)
         if intercept and weight > 0:
             null = loss.null_logits(target, columns)
@@ -54,7 +57,8 @@ class Columns:
             held=float(sums["held"]),
             weight=weight,
             infimum=float(sums["infimum"]),
-            null=null,
+            null=null[None],
+            target_spread=math.sqrt(max(variance, 0.0)),
             steepness=float(sums["G0"].norm()),
             intercept=intercept,
         )

@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+ROUNDINGS = 64.0  # of the slopes, that their sum may be off by
+
 
 def plain_gap(g: Any, v: Tensor, G: Tensor, precision: float) -> float | None:
     """The gap where it costs nothing: no intercept, and −G in the domain of g*. None elsewhere."""
@@ -40,16 +42,40 @@ def full_gap(
     """The gap with conjugates of the rows, `conjugate(scale, shift)`: one round. B where there is an intercept."""
     inner, shift, slopes = g, None, G
     if B is not None:
-        inner = g.inner
-        block = 0.5 * (B[-1] + B[-1].mT)
-        shift = torch.linalg.pinv(block, hermitian=True) @ G[-1]
-        slopes = (G - B @ shift)[:-1]
+        inner, inverse = g.inner, intercept_inverse(B[-1])
+        if inverse is None:
+            return None
+        shift = inverse @ G[-1]
+        moved = G - B @ shift
+        shift, moved = shift + inverse @ moved[-1], moved - B @ (inverse @ moved[-1])  # once more, for the digits
+        left = float(moved[-1].abs().sum())
+        if left > ROUNDINGS * noise:  # slopes that do not add up to zero are no dual point
+            return None
+        slopes, noise = moved[:-1], noise + left * float(v[-1].abs().max())
         v = v[:-1]
     scale = inner.dual_scale(-slopes)
     if scale is None:
         return None
     terms = [f, float(inner.value(v)), conjugate(scale, shift), float(inner.conjugate(-scale * slopes))]
     return lifted(terms, precision, noise)
+
+
+def intercept_inverse(block: Tensor) -> Tensor | None:
+    """The inverse of H_bb (C, C), however rare a class is; where one number may be added to all classes, on what is left.
+    None where it is singular otherwise."""
+    H = 0.5 * (block + block.mT)
+    d = H.diagonal()
+    if not bool((d > 0).all()) or not bool(H.isfinite().all()):
+        return None
+    root = d.sqrt()
+    K = H / root / root[:, None]
+    if len(d) > 1 and float(H.sum(1).abs().max()) <= 1e-9 * float(d.max()):
+        flat = root / root.norm()
+        K = K + flat[:, None] * flat
+    L, info = torch.linalg.cholesky_ex(K)
+    if not bool(info == 0):
+        return None
+    return torch.cholesky_inverse(L) / root / root[:, None]
 
 
 def lifted(terms: list[float], precision: float, noise: float = 0.0) -> float | None:

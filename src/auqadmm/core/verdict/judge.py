@@ -37,6 +37,8 @@ POWER = 16
 UNTOLD = 8.0  # roundings of F that a duality gap is added up from
 OWN = 512  # unknowns of a loss of the user's own, whose Hessian takes a product for each
 SHARE = 1 / 8  # of the data, where products would do as well
+FAN, SEARCHES = 33, 4  # constants that are tried at once, and how often, closer each time
+MARGIN = 4.0  # on an estimate: two points are not all
 EXPLAINED = 1e-4  # of F: the least that counts as explained
 
 
@@ -215,7 +217,7 @@ class Judge:
         true = after <= max(0.25 * delta, small) and abs(fell - delta) <= max(0.5 * delta, small) + 4 * at.noise
         if not true:
             return replace(found, reason="The quadratic model does not hold where it leads: run on.")
-        bound = max(delta, fell) + 2 * after
+        bound = MARGIN * (max(delta, fell) + 2 * after)
         return replace(found, gap_bound=bound, relative=over(bound, at.scale), evidence="estimated")
 
     def _freed(self, at: _At, sums: Any) -> Model | None:
@@ -313,6 +315,8 @@ class Judge:
                 found = at.rounding(found, found.gap_bound)
             return Verdict(found, floor=at.floor)
         out = large.Eliminated.of(B, v)
+        if not bool(out.inverse.isfinite().all()):
+            return Verdict(replace(found, reason="The intercept hardly bends the objective any more."), floor=at.floor)
         HO = out.products(sums["HP"] if B is None else sums["HP"][:, :, :-C])
         Q = large.orthogonal(HO)
         HQ = self._products(v, Q)
@@ -415,9 +419,25 @@ class Judge:
 
     def _know_null(self, sums: Any) -> None:
         if self.null is None and "null" in sums:
+            columns = self.columns
+            assert columns is not None
             zero = torch.zeros(self.setup.features, self.setup.columns, dtype=torch.float64)
-            value = float(sums["null"]) + float(self.g.value(zero.to(self.setup.device)))
+            least = float(sums["null"].min())
+            if self.loss.null_searched and self.setup.intercept and columns.target_spread > 0:
+                least = min(least, self._searched(columns))
+            value = least + float(self.g.value(zero.to(self.setup.device)))
             self.null = value if math.isfinite(value) else math.inf
+
+    def _searched(self, columns: Columns) -> float:
+        """The best constant model where it does not follow from means: a few rounds of a fan of constants each."""
+        centre, width = columns.null, 4 * columns.target_spread
+        best = math.inf
+        for _ in range(SEARCHES):
+            fan = centre + width * torch.linspace(-1, 1, FAN, dtype=torch.float64, device=centre.device)[:, None]
+            values = self.reduce.judging(Null(fan), None, (fan,))["null"]
+            best = min(best, float(values.min()))
+            centre, width = fan[int(values.argmin())][None], 2 * width / (FAN - 1)
+        return best
 
     def _collinear(self, model: Model) -> str:
         weights = model.weakest()
@@ -515,7 +535,10 @@ def _root(total: Tensor) -> float:
 
 
 def _ratio(bound: float, delta: float) -> float:
-    return bound / delta if math.isfinite(bound) and delta > 0 else 1.0
+    """What a bound is above δ; where there is none, what an estimate will be."""
+    if not math.isfinite(bound):
+        return MARGIN
+    return bound / delta if delta > 0 else 1.0
 
 
 def _listed(names: list[str]) -> str:

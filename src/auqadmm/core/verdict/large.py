@@ -24,6 +24,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from auqadmm.core.verdict.duality import intercept_inverse
+
 DIRECTIONS = 20
 PRODUCTS = 20
 DROP = 1e-12  # eigenvalues of the sketch below this share are rounding
@@ -41,8 +43,8 @@ class Eliminated:
     def of(cls, B: Tensor | None, v: Tensor) -> Eliminated:
         if B is None:
             return cls(v.new_zeros(*v.shape, 0), v.new_zeros(0, 0), False)
-        block = 0.5 * (B[-1] + B[-1].mT)
-        return cls(B, torch.linalg.pinv(block, hermitian=True), True)
+        inverse = intercept_inverse(B[-1])
+        return cls(B, torch.full_like(B[-1], math.nan) if inverse is None else inverse, True)
 
     def rows(self, x: Tensor) -> Tensor:
         """x with the intercept's row left out, as zeros."""
