@@ -61,7 +61,7 @@ def full_gap(
 
 
 def intercept_inverse(block: Tensor) -> Tensor | None:
-    """The inverse of H_bb (C, C), however rare a class is; where one number may be added to all classes, on what is left.
+    """The inverse of H_bb (C, C), however rare a class is; where one number may be added to all classes, on the rest.
     None where it is singular otherwise."""
     H = 0.5 * (block + block.mT)
     d = H.diagonal()
