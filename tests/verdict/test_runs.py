@@ -154,6 +154,8 @@ def test_columns_without_a_say_do_no_harm(how, method):
     odd = aq.Problem(aq.LeastSquares(), aq.L2(0.1), blocks(ODD[how](X), y), intercept=True)
     result = aq.solve(odd, method, max_iter=3000, certificate_tol=1e-10)
     assert result.status == "converged"
+    assert "column 4 is" in result.message.lower()
+    assert "no say" in result.certificate.notes
     best = aq.solve(
         aq.Problem(aq.LeastSquares(), aq.L2(0.1), blocks(X, y), intercept=True), "lbfgs", certificate_tol=1e-12
     )

@@ -44,6 +44,8 @@ class Certificate:
         Predicted decrease of one proximal Newton step (an upper bound of it); NaN where it was not computed.
     reason
         Where the evidence is not enough: why, and what to do.
+    notes
+        Columns that have no say: zeros in every row, or constants beside an intercept.
     """
 
     objective: float
@@ -55,6 +57,7 @@ class Certificate:
     scale: float = math.nan
     delta: float = math.nan
     reason: str = ""
+    notes: str = ""
 
     @property
     def gap(self) -> float | None:

@@ -52,6 +52,10 @@ def out_of_budget(rows: Sequence[Row], status: Status, what: str) -> Ended:
 def worded(result: Result, stopping: Stopping) -> str:
     """The message of a finished run: how far v is from the optimum, and where it is not near enough, why and what to
     do."""
+    return f"{_told(result, stopping)} {result.certificate.notes}".rstrip()
+
+
+def _told(result: Result, stopping: Stopping) -> str:
     found, message = result.certificate, result.message
     if result.status is Status.residuals:
         known = f"; {found.words()}" if found.evidence != "none" else ""

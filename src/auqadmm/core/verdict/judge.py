@@ -68,6 +68,7 @@ class Judge:
         self.loss = setup.loss
         self.columns: Columns | None = None
         self.null: float | None = None
+        self.constant: tuple[int, ...] = ()
         self.gram: Tensor | None = None  # the triangle of a loss whose Hessian is the same everywhere
 
     def begin(self) -> None:
@@ -90,7 +91,7 @@ class Judge:
         # all gradients vanish (e.g. a zero data matrix): only the distance itself can speak
         kkt = distance / scale if scale > 0 else distance
         gap = lifted([penalty, *more], self.setup.precision) if dual and math.isfinite(objective) else None
-        found = Certificate(objective, kkt, gap)
+        found = Certificate(objective, kkt, gap, notes=self._notes())
         if gap is None or self.columns is None:
             return found
         scale = self.scale(objective)
@@ -158,6 +159,7 @@ class Judge:
         if self.loss.quadratic:
             self.gram = sums["H"]
         model = self._model(at, sums)
+        at = replace(at, known=replace(at.known, notes=self._notes()))
         v, G = at.v, at.G
         freed, reason = None, ""
         if model.singular:
@@ -244,6 +246,7 @@ class Judge:
             left = (CONSTANT * EPS * columns.centre.to(l2)).square()[:, None] * size[-1]
             constant = (size <= left) & (columns.centre.to(l2) != 0)[:, None]
             absent = absent | constant
+            self.constant = tuple((constant & ~columns.empty.to(l2.device)[:, None]).all(1).nonzero()[:, 0].tolist())
         gauge = None
         if self.loss.gauge and C > 1:
             free = free or self.g.quadratic
@@ -451,6 +454,20 @@ class Judge:
             f"{_listed(names)} are collinear to rounding: nothing can be proved about that direction. Drop one of "
             "them, or add an L2 term."
         )
+
+    def _notes(self) -> str:
+        """Which columns have no say; as far as is known, constants from the first triangle on."""
+        if self.columns is None:
+            return ""
+        empty = self.columns.empty.nonzero()[:, 0].tolist()
+        said = []
+        for which, one, many in (
+            (empty, "is zero in every row: its coefficient has", "are zero in every row: their coefficients have"),
+            (self.constant, "is constant beside an intercept: it has", "are constant beside an intercept: they have"),
+        ):
+            if which:
+                said.append(f"{_listed([self._named(k) for k in which])} {one if len(which) == 1 else many} no say.")
+        return " ".join(said)
 
     def _named(self, k: int) -> str:
         if self.setup.intercept and k == self.setup.features - 1:
