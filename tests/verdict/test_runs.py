@@ -13,7 +13,7 @@ from tests.verdict.cases import CASES, TABLE, TOL
 
 METHODS = ("auto", "lbfgs", "fista", "owl-qn", "c-admm", "rb-admm", "ac-admm", "auq-admm", "uq-admm", "lbfgs-w")
 SMOOTH = ("lbfgs", "lbfgs-w")
-QUICK = {"max_iter": 60, "time_limit": 5.0}
+QUICK = {"max_iter": 40, "time_limit": 3.0}
 
 
 def run(case, method, **settings):

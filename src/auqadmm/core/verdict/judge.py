@@ -186,7 +186,7 @@ class Judge:
             x = M * _root(reach["reach"]) * math.sqrt(2 * delta)
             bound = inflation(x) * delta
         found = at.judged(delta, bound)
-        verdict = Verdict(found, model, None, _ratio(bound, delta), at.floor)
+        verdict = Verdict(found, model, None, _foreseen(x, delta, tol * at.scale), at.floor)
         if found.passes(tol):
             return verdict
         found = replace(found, reason=reason)
@@ -343,7 +343,8 @@ class Judge:
         judged = at.judged(of.upper, bound)
         if dual is not None and dual.gap_bound < judged.gap_bound:
             judged = replace(dual, delta=of.upper)
-        verdict = Verdict(judged, None, P, _ratio(bound, of.upper), at.floor)
+        asked = of.upper <= enough or M == 0
+        verdict = Verdict(judged, None, P, _foreseen(x, of.upper, enough) if asked else 1.0, at.floor)
         if judged.passes(tol):
             return verdict
         if of.upper <= 4 * at.floor:
@@ -551,11 +552,12 @@ def _root(total: Tensor) -> float:
     return float(total) ** (1 / POWER)
 
 
-def _ratio(bound: float, delta: float) -> float:
-    """What a bound is above δ; where there is none, what an estimate will be."""
-    if not math.isfinite(bound):
-        return MARGIN
-    return bound / delta if delta > 0 else 1.0
+def _foreseen(x: float, delta: float, enough: float) -> float:
+    """What a bound will be above δ where δ is just enough: by the theorem, or where that fails, an estimate's."""
+    if not delta > 0:
+        return 1.0
+    there = inflation(x * math.sqrt(enough / delta)) if math.isfinite(x) else math.inf
+    return there if math.isfinite(there) else MARGIN
 
 
 def _listed(names: list[str]) -> str:
