@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import auqadmm as aq
-from auqadmm.core.verdict.judge import inflation
+from auqadmm.core.verdict.point import inflation
 from auqadmm.estimators.penalty import WeightedElasticNet
 from auqadmm.problem.wrappers import FreeIntercept
 from tests.verdict.asking import judge_of, verdict

@@ -28,7 +28,7 @@ from auqadmm.core.state import Blocks, Consensus, Setup, State, Status
 from auqadmm.core.stopping import Stopping
 from auqadmm.core.verdict import Judge
 from auqadmm.core.verdict.gate import Gate
-from auqadmm.core.verdict.judge import over
+from auqadmm.core.verdict.point import over
 
 
 class Method(Protocol):

@@ -26,6 +26,7 @@ from torch import Tensor
 from auqadmm.core.triangles import packed
 from auqadmm.problem.curvature import DiagonalCurvature, times
 from auqadmm.problem.design import DensePiece
+from auqadmm.problem.exact_rows import DenseRows, SparseRows, centred, with_values
 
 if TYPE_CHECKING:
     from auqadmm.problem.shard import Shard
@@ -38,88 +39,6 @@ POWER = 16
 EPS = torch.finfo(torch.float64).eps
 
 Sums = dict[str, Tensor]
-
-
-# ---------------------------------------------------------------------- rows
-@dataclass(frozen=True, eq=False)
-class DenseRows:
-    """Some rows as a matrix: A (r, m), centred; y (r,), c (r,)."""
-
-    A: Tensor
-    y: Tensor
-    c: Tensor
-
-    def forward(self, V: Tensor) -> Tensor:  # (m, k) -> (r, k)
-        return self.A @ V
-
-    def adjoint(self, Z: Tensor) -> Tensor:  # (r, k) -> (m, k)
-        return self.A.mT @ Z
-
-    def squares(self, h: Tensor) -> Tensor:
-        """Σ_i x̃_i² h_i: (r, k) -> (m, k)."""
-        return self.A.square().mT @ h
-
-    def sizes(self, V: Tensor) -> Tensor:
-        """|X̃||V|: (m, k) -> (r, k)."""
-        return self.A.abs() @ V.abs()
-
-    def gram(self, h: Tensor) -> Tensor:
-        """Σ_i h_i x̃_i x̃_iᵀ: (r,) -> (m, m)."""
-        return self.A.mT @ (h[:, None] * self.A)
-
-
-@dataclass(frozen=True, eq=False)
-class SparseRows:
-    """All rows of sparse blocks: A (rows, b·m) and its transpose as they are, centred in the products."""
-
-    A: Tensor
-    At: Tensor
-    blocks: int
-    centre: Tensor | None
-    y: Tensor
-    c: Tensor
-
-    def forward(self, V: Tensor) -> Tensor:
-        z = self.A @ V.repeat(self.blocks, 1)
-        return z if self.centre is None else z - self.centre @ V
-
-    def adjoint(self, Z: Tensor) -> Tensor:
-        G = self._summed(self.At, Z)
-        return G if self.centre is None else G - self.centre[:, None] * Z.sum(0)
-
-    def squares(self, h: Tensor) -> Tensor:
-        D = self._summed(_with(self.At, self.At.values().square()), h)
-        if self.centre is None:
-            return D
-        mu = self.centre[:, None]
-        return (D - mu * (2 * self._summed(self.At, h) - mu * h.sum(0))).clamp(min=0)
-
-    def sizes(self, V: Tensor) -> Tensor:
-        t = _with(self.A, self.A.values().abs()) @ V.abs().repeat(self.blocks, 1)
-        return t if self.centre is None else t + self.centre.abs() @ V.abs()
-
-    def dense(self, step: int) -> Iterator[DenseRows]:
-        """The rows as matrices, `step` at a time: where there are few columns."""
-        m = self.At.shape[0] // self.blocks
-        crow, col, values = self.A.crow_indices().long(), self.A.col_indices().long(), self.A.values()
-        for first in range(0, max(self.A.shape[0], 1), step):
-            last = min(first + step, self.A.shape[0])
-            held = slice(int(crow[first]), int(crow[last]))
-            row = torch.arange(last - first, device=col.device).repeat_interleave(crow[first : last + 1].diff())
-            A = values.new_zeros(last - first, m)
-            A[row, col[held] % m] = values[held]
-            yield DenseRows(_centred(A, self.centre), self.y[first:last], self.c[first:last])
-
-    def _summed(self, At: Tensor, Z: Tensor) -> Tensor:
-        return (At @ Z).reshape(self.blocks, -1, Z.shape[1]).sum(0)
-
-
-def _with(A: Tensor, values: Tensor) -> Tensor:
-    return torch.sparse_csr_tensor(A.crow_indices(), A.col_indices(), values, A.shape, check_invariants=False)
-
-
-def _centred(A: Tensor, centre: Tensor | None) -> Tensor:
-    return A if centre is None else A - centre
 
 
 # ---------------------------------------------------------------------- sums over all rows of a process
@@ -197,10 +116,7 @@ class Exact:
         """Σ_i (Σ_k α_k x̃_ik² − 2β_k x̃_ik + γ)^8 of rows that count, α, β (m,)."""
         total = torch.zeros((), dtype=torch.float64, device=self.shard.device)
         for rows in self._products(1):
-            if isinstance(rows, SparseRows):  # the square of a centred number is not sparse
-                far = _sparse_form(rows, alpha, beta) + gamma
-            else:
-                far = rows.A.square() @ alpha - 2 * (rows.A @ beta) + gamma
+            far = rows.form(alpha, beta) + gamma
             total = total + times(rows.c.sign(), far.clamp(min=0).pow(POWER / 2)).sum()
         return total
 
@@ -282,9 +198,9 @@ class Exact:
                 X = piece.X.reshape(-1, m)
                 for i in range(0, max(len(X), 1), step):  # no rows add zeros
                     some = slice(i, i + step)
-                    yield DenseRows(_centred(X[some].double(), self.centre), y[some], c[some])
+                    yield DenseRows(centred(X[some].double(), self.centre), y[some], c[some])
                 continue
-            A, At = (_with(x, x.values().double()) for x in (piece.A, piece.At))
+            A, At = (with_values(x, x.values().double()) for x in (piece.A, piece.At))
             rows = SparseRows(A, At, len(piece.blocks), self.centre, y, c)
             if dense:
                 yield from rows.dense(step)
@@ -371,17 +287,6 @@ class _Point:
                 H[:, a, :, b] = rows.gram(column[:, a])
                 H[:, b, :, a] = H[:, a, :, b]
         return H.reshape(1, m * C, m * C)
-
-
-def _sparse_form(rows: SparseRows, alpha: Tensor, beta: Tensor) -> Tensor:
-    """Σ_k α_k x̃_k² − 2β_k x̃_k of every row."""
-    A, b = rows.A, rows.blocks
-    squares = _with(A, A.values().square()) @ alpha.repeat(b)[:, None]
-    linear = beta if rows.centre is None else beta + alpha * rows.centre
-    far = squares[:, 0] - 2 * (A @ linear.repeat(b)[:, None])[:, 0]
-    if rows.centre is not None:
-        far = far + (alpha * rows.centre.square() + 2 * beta * rows.centre).sum()
-    return far
 
 
 def _add(sums: Sums, name: str, x: Tensor) -> None:

@@ -9,6 +9,7 @@ judge.py     the rule: proved, estimated, at the floor of rounding, or none
 gate.py      a cheap estimate at the server: is it worth asking?
 """
 
-from auqadmm.core.verdict.judge import Judge, Verdict
+from auqadmm.core.verdict.judge import Judge
+from auqadmm.core.verdict.point import Verdict
 
 __all__ = ["Judge", "Verdict"]

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.state import Consensus
-from auqadmm.core.verdict.judge import Judge, Verdict
+from auqadmm.core.verdict.judge import Judge
+from auqadmm.core.verdict.point import Verdict
 from auqadmm.core.weights import DiagonalMetric
 
 # A first estimate may be this far above the tolerance, or must be this far below: the blocks' own models promise more

@@ -1,0 +1,103 @@
+"""A point that is judged, what a verdict says of it, and the arithmetic of bounds (docs/theory.md).
+
+Shapes: m features, C columns; v, G (m, C).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from auqadmm.core.certificate import Certificate
+from auqadmm.core.verdict.model import EPS, Model
+
+POWER = 16  # of the sum that stands for a maximum over rows
+UNTOLD = 8.0  # roundings of F that a duality gap is added up from
+ROUNDED = 4.0  # roundings of F, that a difference of two of them may be off by
+MARGIN = 4.0  # on an estimate: two points are not all
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A certificate, and what the next question may be judged by: the model it came from and the step it found."""
+
+    certificate: Certificate
+    model: Model | None = None
+    preconditioner: Any = None
+    inflation: float = 1.0
+    floor: float = 0.0
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point that is judged: v and G where the model is computed, F, scale, rounding, and what is known already."""
+
+    v: Tensor
+    G: Tensor
+    F: float
+    scale: float
+    floor: float
+    noise: float
+    known: Certificate
+    f: Any
+
+    def rounded(self, delta: float) -> float:
+        """What δ may be if every logit is off by its rounding: (√δ + √floor)²."""
+        return (math.sqrt(max(delta, 0.0)) + math.sqrt(self.floor)) ** 2
+
+    def judged(self, delta: float, bound: float) -> Certificate:
+        gap = self.known.duality_gap
+        known = replace(self.known, delta=delta)
+        if math.isfinite(bound) and (gap is None or bound <= gap):
+            return replace(known, gap_bound=bound, relative=over(bound, self.scale), evidence="proved")
+        return known
+
+    def untold(self, gap: float) -> bool:
+        """Is a duality gap, a difference of sums, no more than their rounding?"""
+        return gap <= UNTOLD * (self.noise + EPS * abs(self.F))
+
+    def rounding(self, found: Certificate, floor: float | None = None) -> Certificate:
+        reach = over(self.floor if floor is None else floor, self.scale)
+        return replace(
+            found,
+            evidence="rounding",
+            reason=f"Float64 sums of these rows tell objectives apart to about {reach:.0e} of the scale, no further.",
+        )
+
+
+def over(gap: float, scale: float) -> float:
+    """gap / scale; nothing is nothing of anything."""
+    if gap == 0:
+        return 0.0
+    return gap / scale if scale > 0 else math.inf
+
+
+def inflation(x: float) -> float:
+    """gap ≤ inflation(x)·δ where x = R√(2δ) < 1; at most 2, infinite beyond."""
+    if not x < 1:
+        return math.inf
+    return 1.0 + x / 3 if x < 1e-4 else 2 * (x + (1 - x) * math.log1p(-x)) / x**2
+
+
+def foreseen(x: float, delta: float, enough: float) -> float:
+    """What a bound will be above δ where δ is just enough: by the theorem, or where that fails, an estimate's."""
+    if not delta > 0:
+        return 1.0
+    there = inflation(x * math.sqrt(enough / delta)) if math.isfinite(x) else math.inf
+    return there if math.isfinite(there) else MARGIN
+
+
+def agrees(at: Point, delta: float, fell: float, after: float, small: float, found: Certificate) -> Certificate:
+    true = after <= max(0.25 * delta, small) and abs(fell - delta) <= max(0.5 * delta, small) + ROUNDED * at.noise
+    if not true:
+        return replace(found, reason="The quadratic model does not hold where it leads: run on.")
+    bound = MARGIN * (max(delta, fell) + 2 * after)
+    return replace(found, gap_bound=bound, relative=over(bound, at.scale), evidence="estimated")
+
+
+def root(total: Tensor) -> float:
+    """The largest of many numbers, from the sum of their powers."""
+    return float(total) ** (1 / POWER)

@@ -1,0 +1,133 @@
+"""The verdict where the triangle of the Hessian is cheap against the data: δ exactly, then a proof or a second look.
+
+Shapes: m features, C columns; v, G, d (m, C).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from auqadmm.core.certificate import Certificate
+from auqadmm.core.triangles import unpacked
+from auqadmm.core.verdict.asks import Reach, Sketch, Triangle
+from auqadmm.core.verdict.gaps import gap_ahead
+from auqadmm.core.verdict.model import CONSTANT, EPS, Model
+from auqadmm.core.verdict.point import Point, Verdict, agrees, foreseen, inflation, root
+from auqadmm.core.verdict.words import collinear, notes
+
+if TYPE_CHECKING:
+    from auqadmm.core.verdict.judge import Judge
+
+
+def by_triangle(judge: Judge, v: Tensor, tol: float, known: Certificate) -> Verdict:
+    columns, M = judge.columns, judge.loss.concordance
+    assert columns is not None
+    spread = columns.spread if 0 < M < math.inf else None
+    null = columns.null if judge.null is None else None
+    if judge.gram is None:
+        sums = judge.reduce.judging(Triangle(columns.centre, spread, null), v, (v,))
+    else:
+        ask = Sketch(columns.centre, score=True, null=null)
+        sums = judge.reduce.judging(ask, (v, None), (v,)) | {"H": judge.gram}
+    judge.know_null(sums)
+    at = judge.at(v, sums, known)
+    if isinstance(at, Verdict):
+        return at
+    if judge.loss.quadratic:
+        judge.gram = sums["H"]
+    model = _model(judge, at, sums)
+    at = replace(at, known=replace(at.known, notes=notes(judge)))
+    v, G = at.v, at.G
+    freed, reason = None, ""
+    if model.singular:
+        reason = collinear(judge, model)
+        found = gap_ahead(judge, at, model.lifted().step(judge.g, G, v, 0.01 * tol * at.scale).d)
+        if found is not None and found.passes(tol):
+            return Verdict(found, floor=at.floor)
+        if found is not None and at.untold(found.gap_bound):
+            return Verdict(at.rounding(found, found.gap_bound), floor=at.floor)
+        freed = _freed(judge, at, sums) if found is None else None
+        if freed is None:
+            return Verdict(replace(found or at.known, reason=reason), floor=at.floor)
+        model = freed
+    step = model.step(judge.g, G, v, 0.01 * tol * at.scale) if freed is None else model.newton(G, v)
+    delta = at.rounded(model.slack * step.delta)
+    # the rows' reach in a diagonal metric came along; the exact one is another round
+    x = 0.0 if M == 0 else math.inf
+    if spread is not None:
+        x = M * root(sums["reach"]) * math.sqrt(model.reach(spread.to(v)) * 2 * delta)
+    bound = inflation(x) * delta if delta > 0 else 0.0
+    if bound > tol * at.scale >= delta and math.isfinite(M):
+        roots = model.roots()
+        reach = judge.reduce.judging(Reach(columns.centre), roots.to(judge.setup.device), (roots,))
+        x = M * root(reach["reach"]) * math.sqrt(2 * delta)
+        bound = inflation(x) * delta
+    found = at.judged(delta, bound)
+    verdict = Verdict(found, model, None, foreseen(x, delta, tol * at.scale), at.floor)
+    if found.passes(tol):
+        return verdict
+    found = replace(found, reason=reason)
+    if delta <= tol * at.scale and not math.isfinite(bound):
+        dual = gap_ahead(judge, at, step.d)
+        if dual is not None and dual.passes(tol):
+            return replace(verdict, certificate=replace(dual, delta=delta))
+    if step.delta <= at.floor:
+        return replace(verdict, certificate=at.rounding(found))
+    if delta > tol * at.scale or math.isfinite(bound):
+        return replace(verdict, certificate=found)
+    return replace(verdict, certificate=_second_look(judge, at, step.d, delta, tol, found))
+
+
+def _second_look(judge: Judge, at: Point, d: Tensor, delta: float, tol: float, found: Certificate) -> Certificate:
+    """No proof: does the model hold where it leads?"""
+    assert judge.columns is not None
+    there = at.v + d
+    sums = judge.reduce.judging(Triangle(judge.columns.centre, None, None), there.to(judge.setup.device), (there,))
+    F = float(sums["f"]) + float(judge.g.value(there))
+    small, fell, after = 0.01 * tol * at.scale, at.F - F, math.inf
+    if math.isfinite(F) and bool(sums["G"].isfinite().all()):
+        model = _model(judge, replace(at, v=there), sums)
+        if not model.singular:
+            after = model.step(judge.g, sums["G"].to(there), there, small).delta
+    return agrees(at, delta, fell, after, small, found)
+
+
+def _freed(judge: Judge, at: Point, sums: Any) -> Model | None:
+    """The model without g, where classes may be shifted together and g forbids it: where v minimises g, F without g
+    can fall no less far. None elsewhere, or where that is singular too."""
+    g, zero = judge.g, torch.zeros_like(at.v)
+    least = float(g.value(at.v)) + float(g.conjugate(zero)) == 0
+    if not judge.loss.gauge or not least or bool(g.convexity(at.v).any()):
+        return None
+    model = _model(judge, at, sums, free=True)
+    return None if model.singular else model
+
+
+def _model(judge: Judge, at: Point, sums: Any, free: bool = False) -> Model:
+    columns = judge.columns
+    assert columns is not None
+    H = unpacked(sums["H"]).to(at.v)
+    m, C = at.v.shape
+    l2 = judge.g.convexity(at.v)
+    diagonal = H.diagonal(dim1=1, dim2=2)
+    coupled = H.shape[-1] == m * C
+    size = diagonal[0].reshape(m, C) if coupled else diagonal.mT.expand(m, C)
+    absent = columns.empty.to(l2.device)[:, None].expand(m, C)
+    if columns.centre is not None:  # a constant beside the intercept: what centring leaves is rounding
+        left = (CONSTANT * EPS * columns.centre.to(l2)).square()[:, None] * size[-1]
+        constant = (size <= left) & (columns.centre.to(l2) != 0)[:, None]
+        absent = absent | constant
+        judge.constant = tuple((constant & ~columns.empty.to(l2.device)[:, None]).all(1).nonzero()[:, 0].tolist())
+    gauge = None
+    if judge.loss.gauge and C > 1:
+        free = free or judge.g.quadratic
+        gauge = (l2 == 0).all(1) if free else torch.zeros(m, dtype=torch.bool, device=l2.device)
+        if judge.setup.intercept:
+            gauge[-1] = True
+        gauge = gauge & ~absent.all(1)
+    return Model.of(H, l2, absent, gauge)
