@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from auqadmm.core.findings import SCALED, UNEVEN, Finding, columns, unbounded
 from auqadmm.core.state import Status
 from auqadmm.core.trend import Trend, recent, trend
 from auqadmm.core.weights import sum_blocks
@@ -34,24 +35,9 @@ FAR = 0.7  # share of Σ‖u_j − v‖² that one block has; the others make up
 ALONE = 4.0  # and how many times further out it is than the median block: N − 1 where only one is out
 CROWDED = 0.95  # share of the weights that lie at one end of the interval
 EDGE = 0.02  # as a share of the interval's length
-UNEVEN = 1e3  # largest over smallest scale of a feature
 FAILING = 0.1  # share of the later iterations in which a local solve missed its tolerance
 RISE = 10.0  # residual at the end, over its least value
-DISTANT = 100.0  # mean of a feature over its spread
-SCALED = "features less their means and divided by their standard deviations, as the estimators do"
 MOST = 20.0  # forecasts beyond so many times what was done are no advice
-
-
-@dataclass(frozen=True)
-class Finding:
-    """`code` for programs, `sentence` for people, `setting` the one thing to try next."""
-
-    code: str
-    sentence: str
-    setting: str
-
-    def __str__(self) -> str:
-        return f"{self.code}: {self.sentence}\n  try: {self.setting}"
 
 
 @dataclass(frozen=True)
@@ -115,69 +101,6 @@ def _diverged(result: Result, evidence: Evidence) -> Finding | None:
         f"the {name} residual grows: {known[-1]:.1e} at the end, {min(known):.1e} at its best. Is the loss convex?",
         'method="c-admm"' if rho is None else f"method=methods.{type(evidence.method).__name__}(rho={10 * rho:g})",
     )
-
-
-def unbounded(evidence: Evidence) -> Finding | None:
-    ray = evidence.ray
-    if not ray.falling:
-        return None
-    return Finding(
-        "unbounded",
-        f"the objective still falls along v: {ray.here:.3g} here (‖v‖ = {evidence.norm:.3g}), {ray.near:.3g} three "
-        "times further out, and the loss never rises again: the classes are separable, or the problem has no minimum. "
-        f"Coefficients grow without end, those of {_direction(evidence)} most.",
-        "a stronger regularizer, ten times the present one, or L2(1e-3) where there is none",
-    )
-
-
-def _direction(evidence: Evidence) -> str:
-    """The features that the separating direction is made of."""
-    seen, v = evidence.columns, evidence.v
-    if seen is None or v is None:
-        return "v itself"
-    size = v.abs().amax(1) * seen.spread.to(v).sqrt()
-    if seen.intercept:
-        size[-1] = 0
-    where = (size > 0.3 * size.max()).nonzero()[:, 0].tolist()[:4]
-    names = [_feature(evidence, k) for k in where]
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-def _feature(evidence: Evidence, k: int) -> str:
-    return f"column {k}" if evidence.features is None else f"column {evidence.features[k]!r}"
-
-
-def columns(evidence: Evidence) -> Finding | None:
-    """Columns of very different size, or far from zero: what no single tolerance or penalty fits."""
-    seen = evidence.columns
-    if seen is None or not seen.weight > 0:
-        return None
-    held = ~seen.empty
-    if seen.intercept:
-        held[-1] = False
-    spread = (seen.spread / seen.weight).sqrt()
-    if int(held.sum()) >= 2:
-        a = int(torch.where(held, spread, math.inf).argmin())
-        b = int(torch.where(held, spread, -math.inf).argmax())
-        if float(spread[b]) > UNEVEN * float(spread[a]):
-            names = [_feature(evidence, k) for k in (b, a)]
-            return Finding(
-                "uneven-features",
-                f"{names[0]} is {float(spread[b] / spread[a]):.1e} times as large as {names[1]} (spreads "
-                f"{float(spread[b]):.2g} and {float(spread[a]):.2g}).",
-                SCALED,
-            )
-    if seen.centre is not None:
-        far = torch.where(held, seen.centre.abs() / spread, 0.0)
-        k = int(far.argmax())
-        if float(far[k]) > DISTANT:
-            return Finding(
-                "far-from-zero",
-                f"{_feature(evidence, k)} lies far from zero (mean {float(seen.centre[k]):.3g}, spread "
-                f"{float(spread[k]):.2g}): its coefficient and the intercept can hardly be told apart.",
-                SCALED,
-            )
-    return None
 
 
 def _uneven(scales: Tensor) -> Finding | None:

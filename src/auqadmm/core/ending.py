@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from auqadmm.core.certificate import Certificate, short
 from auqadmm.core.checkpoint_run import Saved
-from auqadmm.core.diagnosis import columns, unbounded
 from auqadmm.core.evidence import Evidence
+from auqadmm.core.findings import columns, unbounded
 from auqadmm.core.history import History, Row
 from auqadmm.core.reduce import WorkerLost
 from auqadmm.core.result import Result

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -24,11 +24,10 @@ from auqadmm.core.history import Clock, History, Row
 from auqadmm.core.reduce import Reduce, Traffic, WorkerLost
 from auqadmm.core.result import Result
 from auqadmm.core.signals import Asked
-from auqadmm.core.state import Blocks, Consensus, Setup, State, Status
+from auqadmm.core.state import Blocks, Setup, State, Status
 from auqadmm.core.stopping import Stopping
 from auqadmm.core.verdict import Judge
-from auqadmm.core.verdict.gate import Gate
-from auqadmm.core.verdict.point import over
+from auqadmm.core.verdict.watch import Watch
 
 
 class Method(Protocol):
@@ -114,9 +113,7 @@ class _Loop:
         self.rows: list[Row] = []
         zero = torch.zeros(setup.features, setup.columns, dtype=torch.float64, device=setup.device)
         self.start = zero if setup.warm is None else setup.warm.v.to(zero)
-        self.judge, self.gate = Judge(reduce, setup), Gate()
-        self.judged: tuple[int, Certificate] | None = None
-        self.expected: float | None = None
+        self.watch = Watch(Judge(reduce, setup), stopping.certificate_tol)
 
     @property
     def done(self) -> int:
@@ -200,8 +197,8 @@ class _Loop:
             self._mark(state)
             self._save()
             return None
-        self.at, self.rows, self.gate = saved, list(saved.rows), saved.gate
-        self.judge.null, self.judge.gram = self.gate.null, self.gate.gram
+        self.at, self.rows = saved, list(saved.rows)
+        self.watch.resume(saved.gate)
         self.reduce.traffic, self.clock.seconds = replace(saved.traffic), saved.seconds
         # other tolerances: what had converged by the old ones goes on
         if saved.ended is None or (saved.ended[0] in OVER and saved.stop != self.stopping.tolerances):
@@ -212,16 +209,16 @@ class _Loop:
     def _look_around(self) -> None:
         """Round 0, where a verdict will be asked for; where certificates only fill a plot, it is not counted either."""
         if self.setup.scoring:
-            self.judge.begin()
+            self.watch.judge.begin()
         elif self.evaluate_every > 0:
             before = replace(self.reduce.traffic)
-            self.judge.begin()
+            self.watch.judge.begin()
             self.reduce.traffic = replace(before, reductions=self.reduce.traffic.reductions)
 
     def _mark(self, state: State) -> None:
         counters = (replace(self.reduce.traffic), self.clock.seconds)
         stop = self.stopping.tolerances
-        self.at = Saved(state, self.rows, self.done, *counters, ended=None, stop=stop, gate=self.gate)
+        self.at = Saved(state, self.rows, self.done, *counters, ended=None, stop=stop, gate=self.watch.gate)
 
     def _save(self, ended: Ended | None = None) -> None:
         if self.keeper is not None and self.at is not None:
@@ -266,44 +263,18 @@ class _Loop:
             sums = self.reduce.free(score, state.blocks, shared.v)  # asked for, off the clock and uncounted
         if sums is None and by_verdict and tol > 0:
             with self.clock:
-                sums = self._asked(shared.v)
-        found = None if sums is None else self.judge.cheap(shared.v, sums)
+                sums = self.watch.asked(shared.v, first=not self.done)
+        found = None if sums is None else self.watch.judge.cheap(shared.v, sums)
         if not by_verdict:
             assert shared.residuals is not None
             return found, by_residuals(self.done + 1) if self.stopping.residuals_pass(shared.residuals) else None
         if found is None or sums is None or not tol > 0:
             return found, None
         with self.clock:
-            found = self._verdict(shared, sums, found)
+            found = self.watch.verdict(shared, sums, found)
         if found.passes(tol) or found.evidence == "rounding":
             return found, reached(self.done + 1, found)
         return found, None
-
-    def _asked(self, v: Tensor) -> Mapping[str, Tensor]:
-        """What a certificate needs, in rounds of its own: the run was to end by residuals, and the method has none."""
-        before = replace(self.reduce.traffic)
-        self.judge.begin()
-        if self.done:  # resumed: the first iteration asked before
-            self.reduce.traffic = before
-        return self.judge.score(v)
-
-    def _verdict(self, shared: Consensus, sums: Mapping[str, Tensor], found: Certificate) -> Certificate:
-        """The cheap certificate, or the whole verdict where the cheap one says that it may pass."""
-        judge, tol = self.judge, self.stopping.certificate_tol
-        gap = found.duality_gap
-        if gap is not None and judge.null is None and gap <= tol * abs(found.objective):
-            judge.ask_null()  # what the gap is relative to
-            found = judge.cheap(shared.v, sums)
-        estimate = self.gate.estimate(judge, shared, sums)
-        self.expected = over(estimate, judge.scale(found.objective, least=False)) if math.isfinite(estimate) else None
-        if not found.passes(tol) and self.gate.opens(judge, shared.iteration, estimate, found.objective, tol):
-            verdict = judge.full(shared.v, tol, found)
-            found = verdict.certificate
-            self.gate = self.gate.after(judge, shared, sums, verdict, tol)
-            self.judged = (shared.iteration, found)
-        else:
-            self.gate = replace(self.gate, null=judge.null)
-        return found
 
     def _row(self, state: State, certificate: Certificate | None) -> Row:
         shared, cost, r = state.shared, state.shared.cost, state.shared.residuals
@@ -327,7 +298,7 @@ class _Loop:
             rounds_verdict=self.reduce.traffic.verdict,
             reductions=self.reduce.traffic.reductions,
             relative=None if certificate is None else certificate.relative_gap,
-            expected=self.expected,
+            expected=self.watch.expected,
         )
 
     # ------------------------------------------------------------------ the end
@@ -335,23 +306,14 @@ class _Loop:
         """With the last certificate, and in words how far v is from the optimum and why it is not nearer."""
         state = None if self.at is None else self.at.state
         v: Tensor = self.start if state is None else state.shared.v
-        tol = self.stopping.certificate_tol
-        if ended.certificate is not None:
-            found = ended.certificate
-        elif self.judged is not None and state is not None and self.judged[0] == state.shared.iteration:
-            found = self.judged[1]
-        else:
-            known = None if state is None else state.shared.scored
-            found = self.judge.cheap(v, self.judge.score(v) if known is None else known)
+        found = ended.certificate
+        if found is None:
             whole = ended.status not in (Status.interrupted, Status.diverged)
-            if whole and tol > 0 and not found.passes(tol):
-                found = self.judge.full(v, tol, found).certificate
-            elif not math.isfinite(found.objective):
-                found = replace(found, reason=self.judge.infinite(v))
+            found = self.watch.last(None if state is None else state.shared, v, whole)
         evidence = None
         arrived = ended.status in (Status.converged, Status.rounding)
         if state is not None and not arrived:
-            evidence = collect(self.reduce, self.setup, self.stopping, self.method, state, self.judge.columns)
+            evidence = collect(self.reduce, self.setup, self.stopping, self.method, state, self.watch.judge.columns)
             found = explained(found, evidence)
         return replace(ended, certificate=found, evidence=evidence)
 

@@ -1,0 +1,94 @@
+"""What stands in the way of a minimum, seen from round 0 and a look along v: no minimum at all, columns of odd sizes.
+
+Shapes: m features, C columns; v (m, C), spreads (m,).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from auqadmm.core.evidence import Evidence
+
+UNEVEN = 1e3  # largest over smallest scale of a feature
+DISTANT = 100.0  # mean of a feature over its spread
+SCALED = "features less their means and divided by their standard deviations, as the estimators do"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`code` for programs, `sentence` for people, `setting` the one thing to try next."""
+
+    code: str
+    sentence: str
+    setting: str
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.sentence}\n  try: {self.setting}"
+
+
+def unbounded(evidence: Evidence) -> Finding | None:
+    ray = evidence.ray
+    if not ray.falling:
+        return None
+    return Finding(
+        "unbounded",
+        f"the objective still falls along v: {ray.here:.3g} here (‖v‖ = {evidence.norm:.3g}), {ray.near:.3g} three "
+        "times further out, and the loss never rises again: the classes are separable, or the problem has no minimum. "
+        f"Coefficients grow without end, those of {_direction(evidence)} most.",
+        "a stronger regularizer, ten times the present one, or L2(1e-3) where there is none",
+    )
+
+
+def _direction(evidence: Evidence) -> str:
+    """The features that the separating direction is made of."""
+    seen, v = evidence.columns, evidence.v
+    if seen is None or v is None:
+        return "v itself"
+    size = v.abs().amax(1) * seen.spread.to(v).sqrt()
+    if seen.intercept:
+        size[-1] = 0
+    where = (size > 0.3 * size.max()).nonzero()[:, 0].tolist()[:4]
+    names = [_feature(evidence, k) for k in where]
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _feature(evidence: Evidence, k: int) -> str:
+    return f"column {k}" if evidence.features is None else f"column {evidence.features[k]!r}"
+
+
+def columns(evidence: Evidence) -> Finding | None:
+    """Columns of very different size, or far from zero: what no single tolerance or penalty fits."""
+    seen = evidence.columns
+    if seen is None or not seen.weight > 0:
+        return None
+    held = ~seen.empty
+    if seen.intercept:
+        held[-1] = False
+    spread = (seen.spread / seen.weight).sqrt()
+    if int(held.sum()) >= 2:
+        a = int(torch.where(held, spread, math.inf).argmin())
+        b = int(torch.where(held, spread, -math.inf).argmax())
+        if float(spread[b]) > UNEVEN * float(spread[a]):
+            names = [_feature(evidence, k) for k in (b, a)]
+            return Finding(
+                "uneven-features",
+                f"{names[0]} is {float(spread[b] / spread[a]):.1e} times as large as {names[1]} (spreads "
+                f"{float(spread[b]):.2g} and {float(spread[a]):.2g}).",
+                SCALED,
+            )
+    if seen.centre is not None:
+        far = torch.where(held, seen.centre.abs() / spread, 0.0)
+        k = int(far.argmax())
+        if float(far[k]) > DISTANT:
+            return Finding(
+                "far-from-zero",
+                f"{_feature(evidence, k)} lies far from zero (mean {float(seen.centre[k]):.3g}, spread "
+                f"{float(spread[k]):.2g}): its coefficient and the intercept can hardly be told apart.",
+                SCALED,
+            )
+    return None

@@ -1,0 +1,72 @@
+"""One run, watched: the cheap certificate after each iteration, the whole verdict where the gate says it may pass.
+
+Shapes: m features, C columns; v (m, C).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from auqadmm.core.certificate import Certificate
+from auqadmm.core.state import Consensus
+from auqadmm.core.verdict.gate import Gate
+from auqadmm.core.verdict.judge import Judge
+from auqadmm.core.verdict.point import over
+
+
+class Watch:
+    """Remembers what verdicts taught (`gate`, part of a checkpoint), the last of them, and a guess of the gap."""
+
+    def __init__(self, judge: Judge, tol: float) -> None:
+        self.judge, self.tol, self.gate = judge, tol, Gate()
+        self.judged: tuple[int, Certificate] | None = None
+        self.expected: float | None = None
+
+    def resume(self, gate: Gate) -> None:
+        """Go on with what was saved."""
+        self.gate = gate
+        self.judge.null, self.judge.gram = gate.null, gate.gram
+
+    def asked(self, v: Tensor, first: bool) -> Mapping[str, Tensor]:
+        """What a certificate needs, in rounds of its own: the run was to end by residuals, and the method has none.
+        `first`: round 0 was not counted before."""
+        before = replace(self.judge.reduce.traffic)
+        self.judge.begin()
+        if not first:
+            self.judge.reduce.traffic = before
+        return self.judge.score(v)
+
+    def verdict(self, shared: Consensus, sums: Mapping[str, Tensor], found: Certificate) -> Certificate:
+        """The cheap certificate, or the whole verdict where the cheap one says that it may pass."""
+        judge, tol = self.judge, self.tol
+        gap = found.duality_gap
+        if gap is not None and judge.null is None and gap <= tol * abs(found.objective):
+            judge.ask_null()  # what the gap is relative to
+            found = judge.cheap(shared.v, sums)
+        estimate = self.gate.estimate(judge, shared, sums)
+        self.expected = over(estimate, judge.scale(found.objective, least=False)) if math.isfinite(estimate) else None
+        if not found.passes(tol) and self.gate.opens(judge, shared.iteration, estimate, found.objective, tol):
+            verdict = judge.full(shared.v, tol, found)
+            found = verdict.certificate
+            self.gate = self.gate.after(judge, shared, sums, verdict, tol)
+            self.judged = (shared.iteration, found)
+        else:
+            self.gate = replace(self.gate, null=judge.null)
+        return found
+
+    def last(self, shared: Consensus | None, v: Tensor, whole: bool) -> Certificate:
+        """The certificate of the v that a run ends with; `whole`: a verdict, and not only what is cheap."""
+        if self.judged is not None and shared is not None and self.judged[0] == shared.iteration:
+            return self.judged[1]
+        known: Any = None if shared is None else shared.scored
+        found = self.judge.cheap(v, self.judge.score(v) if known is None else known)
+        if whole and self.tol > 0 and not found.passes(self.tol):
+            return self.judge.full(v, self.tol, found).certificate
+        if not math.isfinite(found.objective):
+            return replace(found, reason=self.judge.infinite(v))
+        return found
