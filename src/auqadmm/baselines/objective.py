@@ -37,12 +37,12 @@ Sums = dict[str, Tensor]
 
 def value_and_gradient(shard: Any, blocks: Any, v: Tensor) -> tuple[Any, Sums]:
     """Σ f_j(v) and Σ ∇f_j(v), a map over blocks."""
-    return blocks, summands(shard.linearize(shard.expand(v)), scoring=False)
+    return blocks, summands(shard, shard.linearize(shard.expand(v)), scoring=False)
 
 
-def summands(point: Any, scoring: bool) -> Sums:
+def summands(shard: Any, point: Any, scoring: bool) -> Sums:
     """What goes up; `scoring`: all that a certificate needs."""
-    return scores(point) if scoring else {"f": sum_blocks(point.value), "G": sum_blocks(point.grad)}
+    return scores(shard, point) if scoring else {"f": sum_blocks(point.value), "G": sum_blocks(point.grad)}
 
 
 def scored(sums: Mapping[str, Tensor]) -> Sums | None:

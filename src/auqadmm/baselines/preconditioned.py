@@ -59,7 +59,7 @@ class Visit:
     def __call__(self, shard: Any, blocks: Blocks | None, v: Tensor) -> tuple[Blocks, Sums]:
         u = shard.expand(v)
         point = shard.linearize(u)
-        sums = summands(point, self.scoring)
+        sums = summands(shard, point, self.scoring)
         U = self.posterior.directions(shard, v) if blocks is None else blocks.memory["U"]
         W: Any = None if blocks is None else blocks.W
         if self.renew:

@@ -92,14 +92,14 @@ def short(x: float) -> str:
 
 def score(shard: Any, blocks: Any, v: Tensor) -> tuple[Any, dict[str, Tensor]]:
     """Σ f_j(v), Σ ∇f_j(v) and Σ ‖∇f_j(v)‖, a map over blocks."""
-    return blocks, scores(shard.linearize(shard.expand(v)))
+    return blocks, scores(shard, shard.linearize(shard.expand(v)))
 
 
-def scores(point: Any) -> dict[str, Tensor]:
+def scores(shard: Any, point: Any) -> dict[str, Tensor]:
     """The summands of `score` from a point where they are known."""
-    grad = point.grad
-    return {
-        "f": sum_blocks(point.value),
-        "G": sum_blocks(grad),
-        "norms": sum_blocks(grad.flatten(1).double().norm(dim=1)),
-    }
+    return shard.programs(_summed, point.value, point.grad)
+
+
+def _summed(value: Tensor, grad: Tensor) -> dict[str, Tensor]:
+    norms = grad.flatten(1).double().norm(dim=1)
+    return {"f": sum_blocks(value), "G": sum_blocks(grad), "norms": sum_blocks(norms)}

@@ -38,6 +38,7 @@ ALWAYS = 2**17  # numbers of a triangle that are never too many; beyond, as many
 OWN = 512  # unknowns of a loss of the user's own, whose Hessian takes a product for each
 SHARE = 1 / 8  # of the data, where products would do as well
 FAN, SEARCHES = 33, 4  # constants that are tried at once, and how often, closer each time
+NEAR = 2**17  # unknowns of a GPU that the host looks at itself
 EXPLAINED = 1e-4  # of F: the least that counts as explained
 
 
@@ -61,14 +62,15 @@ class Judge:
     # ------------------------------------------------------------------ what costs nothing
     def cheap(self, v: Tensor, sums: Any) -> Certificate:
         """From Σf, Σ∇f and Σ‖∇f‖ at v: objective, KKT residual, and a duality gap that needs no conjugate."""
-        G, g = sums["G"], self.g
-        parts = [sums["f"], sums["norms"], g.value(v), g.subgradient_distance(v, G)]
+        g = self.g
+        v, G, f, norms = _near(v, sums["G"], sums["f"], sums["norms"])
+        parts = [f, norms, g.value(v), g.subgradient_distance(v, G)]
         dual = g.dual_scale(-G) == 1.0
         if dual:
             parts += [(G * v).sum(), g.conjugate(-G)]
-        f, norms, penalty, distance, *more = torch.stack([x.double() for x in parts]).tolist()  # one look
-        objective = f + penalty
-        scale = norms + (0.0 if self.columns is None else self.columns.steepness)
+        value, sizes, penalty, distance, *more = torch.stack([x.double() for x in parts]).tolist()  # one look
+        objective = value + penalty
+        scale = sizes + (0.0 if self.columns is None else self.columns.steepness)
         # all gradients vanish (e.g. a zero data matrix): only the distance itself can speak
         kkt = distance / scale if scale > 0 else distance
         gap = lifted([penalty, *more], self.setup.precision) if dual and math.isfinite(objective) else None
@@ -167,3 +169,12 @@ class Judge:
         self.begin()
         assert self.columns is not None
         return infinite(self, self.columns.inside(v))
+
+
+def _near(*tensors: Tensor) -> list[Tensor]:
+    """Few numbers of a GPU brought home in one piece: some dozen small operations are quicker there."""
+    if tensors[0].device.type == "cpu" or tensors[0].numel() > NEAR:
+        return list(tensors)
+    whole = torch.cat([x.double().reshape(-1) for x in tensors]).cpu()
+    parts = whole.split([x.numel() for x in tensors])
+    return [part.reshape(x.shape) for part, x in zip(parts, tensors, strict=True)]
