@@ -18,12 +18,14 @@ from auqadmm.core.certificate import Certificate, score
 from auqadmm.core.checkpoint_codec import Registry
 from auqadmm.core.checkpoint_identity import Identity, describe
 from auqadmm.core.reduce import Reduce
+from auqadmm.core.verdict.columns import Columns
 from auqadmm.core.verdict.gate import Gate
 from auqadmm.curvature.posterior import Posterior
 from auqadmm.local import curve, direct_factors, factored, lbfgs, mixed, newton_cg, trail
 from auqadmm.local.pairs import Pairs
 from auqadmm.methods.lowrank_round import Directive
 from auqadmm.methods.lowrank_server import Heard, Server
+from auqadmm.methods.newton.here import Here
 from auqadmm.problem.design import DensePiece
 from auqadmm.problem.shard import Census
 
@@ -34,6 +36,8 @@ REGISTRY = Registry(
         "Consensus": state.Consensus,
         "Certificate": Certificate,
         "Gate": Gate,
+        "Columns": Columns,
+        "newton.Here": Here,
         "Cost": state.Cost,
         "Residuals": state.Residuals,
         "Scalar": weights.Scalar,

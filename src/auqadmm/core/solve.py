@@ -210,6 +210,7 @@ class _Loop:
         """Round 0, where a verdict will be asked for; where certificates only fill a plot, it is not counted either."""
         if self.setup.scoring:
             self.watch.judge.begin()
+            self.setup = replace(self.setup, seen=self.watch.judge.columns)
         elif self.evaluate_every > 0:
             before = replace(self.reduce.traffic)
             self.watch.judge.begin()

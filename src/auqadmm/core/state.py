@@ -43,7 +43,8 @@ class WarmStart:
 @dataclass(frozen=True)
 class Setup:
     """What stays fixed during a run, replicated: sizes, g, the u-step `solve`, how to start, the shape of the image
-    that the features are the pixels of, if they are, the loss, and the names of the features, if they have any."""
+    that the features are the pixels of, if they are, the loss, the names of the features, if they have any, and what
+    round 0 found of the columns, if there was one."""
 
     blocks: int
     features: int
@@ -60,6 +61,7 @@ class Setup:
     image: tuple[int, ...] | None = None
     loss: Any = None
     names: tuple[str, ...] | None = None
+    seen: Any = None
 
     @property
     def unknowns(self) -> int:
@@ -128,6 +130,11 @@ class Consensus:
     memory: Any = None
     scored: Mapping[str, Tensor] | None = None
     predicted: float | None = None
+
+    @property
+    def exactly(self) -> Mapping[str, Tensor] | None:
+        """The sums that a verdict at v is made of, Hessian and all, where the method has them (`core/verdict`)."""
+        return getattr(self.memory, "exactly", None)
 
 
 @dataclass(frozen=True)

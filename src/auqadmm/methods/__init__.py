@@ -9,12 +9,13 @@ from auqadmm.methods.auto import choose, found
 from auqadmm.methods.balanced import RB
 from auqadmm.methods.constant import C
 from auqadmm.methods.lowrank import AUQLR
+from auqadmm.methods.newton import Newton
 from auqadmm.methods.spectral import AC
 from auqadmm.methods.uncertainty import AUQ, UQ
 
-__all__ = ["AC", "AUQ", "AUQLR", "KNOWN", "RB", "UQ", "C", "choose", "found", "resolve"]
+__all__ = ["AC", "AUQ", "AUQLR", "KNOWN", "RB", "UQ", "C", "Newton", "choose", "found", "resolve"]
 
-KNOWN: dict[str, Any] = {method.name: method for method in (C, RB, AC, UQ, AUQ, AUQLR)}
+KNOWN: dict[str, Any] = {method.name: method for method in (C, RB, AC, UQ, AUQ, AUQLR, Newton)}
 
 
 def resolve(method: Any, known: Mapping[str, Any] = KNOWN) -> Any:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -48,6 +49,11 @@ class Exact:
 
     shard: Shard
     centre: Tensor | None = None
+    other: Any = None  # a loss in place of the shard's own
+
+    @property
+    def loss(self) -> Any:
+        return self.shard.loss if self.other is None else self.other
 
     # ------------------------------------------------------------------ before the first iteration
     def moments(self) -> Sums:
@@ -90,18 +96,51 @@ class Exact:
     # ------------------------------------------------------------------ at a point
     def triangle(self, v: Tensor, spread: Tensor | None = None) -> Sums:
         """f, ∇̃f, the upper triangles of H̃, what rounding leaves, and with `spread` (m,) the reach of rows in it."""
-        if not hasattr(self.shard.loss, "row_value"):
+        if not hasattr(self.loss, "row_value"):
             sums = self._own(v)
         else:
             sums = {}
             for rows in self._matrices():
-                point = _Point.at(self.shard.loss, rows, v)
+                point = _Point.at(self.loss, rows, v)
                 point.score(sums)
-                _add(sums, "H", packed(point.hessian(self.shard.loss.quadratic)))
+                _add(sums, "H", packed(point.hessian(self.loss.quadratic)))
         if spread is not None:
-            for rows in self._matrices():
-                far = (rows.A.square() @ (1 / spread)).pow(POWER / 2)
-                _add(sums, "reach", times(rows.c.sign(), far).sum())
+            sums["reach"] = self.reach_apart(spread)
+        return sums
+
+    def reach_apart(self, spread: Tensor) -> Tensor:
+        """Σ_i (Σ_k x̃_ik²/spread_k)^8 of rows that count."""
+        return self.reach_diagonal(1 / spread, torch.zeros_like(spread), 0.0)
+
+    def step(self, v: Tensor, d: Tensor | None, fan: tuple[float, ...], index: Tensor, known: Tensor | None) -> Sums:
+        """f, ∇̃f, what rounding leaves, the Hessian of the unknowns in `index` (of a flat v), and f at v + td for every
+        t of the `fan`. `known`: unknowns whose products with each other were told before; those with all the others
+        are sent."""
+        sums: Sums = {}
+        C = v.shape[1]
+        loss = self.loss
+        if not hasattr(loss, "row_value"):
+            return self._own_step(v, d, fan, index)
+        asked = [index[index % C == c] // C for c in range(C)]
+        told = None if known is None else known // C
+        for rows in self._products(C):
+            at = _Point.at(loss, rows, v)
+            at.score(sums)
+            if len(index):
+                _add(sums, "H", at.hessian_of(asked, told))
+            if d is not None and fan:
+                z, Xd = at.z, rows.forward(d)
+                values = [times(rows.c, loss.row_value(z + t * Xd, rows.y)).sum() for t in fan]
+                _add(sums, "fan", torch.stack(values))
+        return sums
+
+    def _own_step(self, v: Tensor, d: Tensor | None, fan: tuple[float, ...], index: Tensor) -> Sums:
+        sums = self._own(v) if len(index) else self._own_score(v, self.shard.linearize(self.shard.expand(self._raw(v))))
+        if len(index) and len(index) < v.numel():
+            raise NotImplementedError("the Hessian of a loss of one's own is known as a whole")
+        if d is not None and fan:
+            values = [self.shard.linearize(self.shard.expand(self._raw(v + t * d))).value.double().sum() for t in fan]
+            sums["fan"] = torch.stack(values)
         return sums
 
     def reach(self, roots: Tensor) -> Tensor:
@@ -136,7 +175,7 @@ class Exact:
                 sums["HP"] = self._own_products(point, directions)
             return sums
         for rows in self._products(C * width):
-            at = _Point.at(self.shard.loss, rows, v)
+            at = _Point.at(self.loss, rows, v)
             if score:
                 at.score(sums)
             if diagonal:
@@ -201,7 +240,8 @@ class Exact:
                     yield DenseRows(centred(X[some].double(), self.centre), y[some], c[some])
                 continue
             A, At = (with_values(x, x.values().double()) for x in (piece.A, piece.At))
-            rows = SparseRows(A, At, len(piece.blocks), self.centre, y, c)
+            by_columns = partial(_by_columns, design.held, piece)
+            rows = SparseRows(A, At, len(piece.blocks), self.centre, y, c, by_columns)
             if dense:
                 yield from rows.dense(step)
             else:
@@ -247,6 +287,7 @@ class _Point:
     """Rows at v: values (r,), slopes (r, C), curvature as it is and times the weights of rows."""
 
     rows: Any
+    z: Tensor
     value: Tensor
     slope: Tensor
     curvature: Any
@@ -260,7 +301,7 @@ class _Point:
         s = loss.prepare(z)
         curvature = loss.row_curvature(s, rows.y)
         value, slope = loss.row_value(z, rows.y), loss.row_slope(s, rows.y)
-        return cls(rows, value, slope, curvature, curvature.weighted(rows.c), v, loss.target_kind == "real")
+        return cls(rows, z, value, slope, curvature, curvature.weighted(rows.c), v, loss.target_kind == "real")
 
     def score(self, sums: Sums) -> None:
         rows = self.rows
@@ -288,6 +329,42 @@ class _Point:
                 H[:, b, :, a] = H[:, a, :, b]
         return H.reshape(1, m * C, m * C)
 
+    def hessian_of(self, features: list[Tensor], known: Tensor | None) -> Tensor:
+        """Of the features named for every class, flat: upper triangles class by class where classes do not interact,
+        one triangle else; with `known`, the products of new features with those and with each other."""
+        rows, C = self.rows, self.v.shape[1]
+        taken = [rows.take(f) for f in features]
+        if known is not None:
+            whole = rows.take(torch.cat([known, features[0]]))
+            return rows.between(taken[0], self.weighted.diagonal()[:, 0], whole).reshape(-1)
+        if isinstance(self.weighted, DiagonalCurvature):
+            blocks = [rows.between(taken[c], self.weighted.h[:, c], taken[c]) for c in range(C)]
+            return torch.cat([packed(block[None])[0] for block in blocks])
+        sizes = [len(f) for f in features]
+        H = self.v.new_zeros(sum(sizes), sum(sizes))
+        ends = [0, *torch.tensor(sizes).cumsum(0).tolist()]
+        for b in range(C):
+            unit = torch.zeros_like(self.slope)
+            unit[:, b] = 1.0
+            column = self.weighted.apply(unit)
+            for a in range(b + 1):
+                block = rows.between(taken[a], column[:, a], taken[b])
+                H[ends[a] : ends[a + 1], ends[b] : ends[b + 1]] = block
+        return packed(H[None])[0]
+
 
 def _add(sums: Sums, name: str, x: Tensor) -> None:
     sums[name] = sums[name] + x if name in sums else x
+
+
+def _by_columns(held: dict[str, Any], piece: Any) -> Any:
+    """The rows of sparse blocks as a scipy matrix of m columns, kept with the data."""
+    if "by_columns" not in held:
+        import scipy.sparse
+
+        A = piece.A
+        parts = (A.values().double(), A.col_indices() % piece.features, A.crow_indices())
+        values, column, ends = (x.cpu().numpy() for x in parts)
+        shape = (A.shape[0], piece.features)
+        held["by_columns"] = scipy.sparse.csr_matrix((values, column, ends), shape=shape).tocsc()
+    return held["by_columns"]

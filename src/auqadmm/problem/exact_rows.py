@@ -5,11 +5,17 @@ Shapes: r rows, m features (the intercept's ones last), k right-hand sides, b sp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+
+FULL = 0.2  # share of non-zeros beyond which a matrix is no longer sparse
+CANCELS = 1e-4  # of a square, that may be left after centring
+ROOM = 2**21  # numbers of a chunk of rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +48,14 @@ class DenseRows:
         """Σ_i h_i x̃_i x̃_iᵀ: (r,) -> (m, m)."""
         return self.A.mT @ (h[:, None] * self.A)
 
+    def take(self, features: Tensor | None) -> Tensor:
+        """Some columns, for `between`."""
+        return self.A if features is None else self.A[:, features]
+
+    def between(self, left: Tensor, h: Tensor, right: Tensor) -> Tensor:
+        """Σ_i h_i x̃_ia x̃_ib of columns a that were taken and others b."""
+        return left.mT @ (h[:, None] * right)
+
 
 @dataclass(frozen=True, eq=False)
 class SparseRows:
@@ -53,6 +67,7 @@ class SparseRows:
     centre: Tensor | None
     y: Tensor
     c: Tensor
+    by_columns: Callable[[], Any] | None = None  # the same rows as a scipy matrix of m columns
 
     def forward(self, V: Tensor) -> Tensor:
         z = self.A @ V.repeat(self.blocks, 1)
@@ -94,6 +109,41 @@ class SparseRows:
             A = values.new_zeros(last - first, m)
             A[row, col[held] % m] = values[held]
             yield DenseRows(centred(A, self.centre), self.y[first:last], self.c[first:last])
+
+    def take(self, features: Tensor | None) -> tuple[Any, np.ndarray]:
+        """Some columns as they are, and their centre."""
+        assert self.by_columns is not None
+        S = self.by_columns()
+        mu = np.zeros(S.shape[1]) if self.centre is None else self.centre.cpu().numpy()
+        if features is None:
+            return S, mu
+        some = features.cpu().numpy()
+        return S[:, some], mu[some]
+
+    def between(self, left: tuple[Any, np.ndarray], h: Tensor, right: tuple[Any, np.ndarray]) -> Tensor:
+        """Σ_i h_i x̃_ia x̃_ib: sparse, and centred afterwards; as matrices where that would cost digits."""
+        (L, mu), (R, nu), w = left, right, h.cpu().numpy()
+        if L.nnz > FULL * L.shape[0] * L.shape[1]:
+            return self._dense_between(left, w, right).to(h)
+        H = np.asarray((L.T @ R.multiply(w[:, None]).tocsc()).todense())
+        if mu.any() or nu.any():
+            a, b, total = L.T @ w, R.T @ w, w.sum()
+            size = L.multiply(L).T @ w
+            left_over = size - mu * (2 * a - mu * total)
+            if bool((left_over < CANCELS * size).any()):
+                return self._dense_between(left, w, right).to(h)
+            H = H - mu[:, None] * b - (a - mu * total)[:, None] * nu
+        return torch.from_numpy(H).to(h)
+
+    def _dense_between(self, left: tuple[Any, np.ndarray], w: np.ndarray, right: tuple[Any, np.ndarray]) -> Tensor:
+        (L, mu), (R, nu) = left, right
+        H = np.zeros((L.shape[1], R.shape[1]))
+        L, R = L.tocsr(), R.tocsr()
+        step = max(1, ROOM // max(L.shape[1], R.shape[1], 1))
+        for first in range(0, L.shape[0], step):
+            some = slice(first, first + step)
+            H += (L[some].toarray() - mu).T @ (w[some, None] * (R[some].toarray() - nu))
+        return torch.from_numpy(H)
 
     def _summed(self, At: Tensor, Z: Tensor) -> Tensor:
         return (At @ Z).reshape(self.blocks, -1, Z.shape[1]).sum(0)

@@ -62,6 +62,10 @@ class GroupLasso(Regularizer):
         if self.groups is None:
             fits("GroupLasso: weights", self.weights, features)
 
+    def row_groups(self, features: int) -> Tensor:
+        """The group of every row, (m,)."""
+        return torch.arange(features) if self._rows is None else self._rows[0]
+
     def _reduce(self, x: Tensor, how: Literal["sum", "max"] = "sum") -> Tensor:
         """(m, C) → (G,), over sorted segments: a scattered add is not reproducible on CUDA, and ranks that
         repeat the consensus step must agree to the last bit."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -161,6 +161,12 @@ class SmoothedHinge(RowLoss):
     def cornered(self) -> bool:
         return self.eps < 0.1
 
+    def eased(self, width: float) -> SmoothedHinge:
+        return replace(self, eps=width * self.eps)
+
+    def easing(self, spread: float) -> float:
+        return max(1.0, 1.0 / self.eps)
+
     @property
     def concordance(self) -> float:
         return 1.5 / self.eps  # φ‴/φ″ = 3t/(t² + ε²), largest at t = ε
@@ -220,6 +226,12 @@ class Huber(RowLoss):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_positive("Huber", "delta", self.delta)
+
+    def eased(self, width: float) -> Times:
+        return Times(replace(self, delta=width * self.delta), 1 / width)  # the same slope far away
+
+    def easing(self, spread: float) -> float:
+        return max(1.0, spread / self.delta)
 
     def null_logits(self, mean: Tensor, columns: int) -> Tensor:
         return mean.expand(columns)
@@ -292,6 +304,26 @@ class Poisson(RowLoss):
     def row_conjugate(self, a: Tensor, y: Tensor) -> Tensor:
         q = a[:, 0] + y
         return torch.where(q < 0, math.inf, torch.xlogy(q, q) - q)
+
+
+@dataclass(frozen=True)
+class Times(RowLoss):
+    """A multiple of another loss of real targets."""
+
+    loss: RowLoss
+    factor: float
+
+    def row_value(self, z: Tensor, y: Tensor) -> Tensor:
+        return self.factor * self.loss.row_value(z, y)
+
+    def row_slope(self, s: Tensor, y: Tensor) -> Tensor:
+        return self.factor * self.loss.row_slope(s, y)
+
+    def row_curvature(self, s: Tensor, y: Tensor) -> Curvature:
+        return DiagonalCurvature(self.factor * self.loss.row_curvature(s, y).diagonal())
+
+    def row_conjugate(self, a: Tensor, y: Tensor) -> Tensor:
+        return self.factor * self.loss.row_conjugate(a / self.factor, y)
 
 
 def _check_positive(loss: str, name: str, value: float) -> None:

@@ -9,7 +9,7 @@ Shapes: R flat rows, C columns; z (R, C), y (R,) classes 0 … C−1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -28,6 +28,12 @@ class OneAgainstRest(RowLoss):
 
     def columns_for(self, classes: int) -> int:
         return classes
+
+    def eased(self, width: float) -> OneAgainstRest:
+        return replace(self, loss=self.loss.eased(width))
+
+    def easing(self, spread: float) -> float:
+        return self.loss.easing(spread)
 
     @property
     def concordance(self) -> float:

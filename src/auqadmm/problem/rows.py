@@ -155,6 +155,14 @@ class Loss(ABC):
         or the shares of all classes."""
         return torch.zeros(columns, dtype=torch.float64, device=mean.device)
 
+    def eased(self, width: float) -> Loss:
+        """The loss with corners that many times as wide; without corners, itself."""
+        return self
+
+    def easing(self, spread: float) -> float:
+        """How many times as wide corners should be at first, for targets of this standard deviation."""
+        return 1.0
+
     @abstractmethod
     def linearize(self, shard: Shard, u: Tensor) -> Point:
         """Every f_j and its derivatives at u (B, m, C)."""

@@ -129,11 +129,12 @@ class Shard:
         """One (m, C) model as the model of every block, without a copy."""
         return v.to(self.dtype).expand(self.shape)
 
-    def exact(self, centre: Tensor | None = None) -> Exact:
-        """Sums over all rows at one v, in double precision and in columns centred at `centre` (m,)."""
+    def exact(self, centre: Tensor | None = None, loss: Loss | None = None) -> Exact:
+        """Sums over all rows at one v, in double precision and in columns centred at `centre` (m,); `loss` in place of
+        the blocks' own."""
         from auqadmm.problem.exact import Exact  # which knows shards
 
-        return Exact(self, None if centre is None else centre.to(self.device))
+        return Exact(self, None if centre is None else centre.to(self.device), loss)
 
     def linearize(self, u: Tensor) -> Point:
         """Value, gradient and Hessian of every f_j at u (B, m, C), sharing the logits."""

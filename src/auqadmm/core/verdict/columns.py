@@ -15,15 +15,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+
+SPLIT = 134217729.0  # 2²⁷ + 1: cuts a double into halves whose products are exact
+EPS = torch.finfo(torch.float64).eps
+CONSTANT = 64.0  # times ε·|μ|: what is left of a constant column after centring
 
 
 @dataclass(frozen=True)
 class Columns:
     """What round 0 found: `centre` (None: zero), `spread` Σcx̃² > 0, which columns are `empty`, the numbers of data held
     by all, the infimum of Σ_j f_j, logits (1, C) of the null model, the standard deviation
-    of the target, and ‖Σ∇f_j(0)‖."""
+    of the target, and Σ∇f_j(0)."""
 
     centre: Tensor | None
     spread: Tensor
@@ -33,7 +38,7 @@ class Columns:
     infimum: float
     null: Tensor
     target_spread: float
-    steepness: float
+    start: Tensor
     intercept: bool
 
     @classmethod
@@ -59,46 +64,63 @@ class Columns:
             infimum=float(sums["infimum"]),
             null=null[None],
             target_spread=math.sqrt(max(variance, 0.0)),
-            steepness=float(sums["G0"].norm()),
+            start=sums["G0"],
             intercept=intercept,
         )
 
+    @property
+    def steepness(self) -> float:
+        """‖Σ∇f_j(0)‖."""
+        return float(self.start.norm())
+
     def inside(self, v: Tensor) -> Tensor:
         """v in centred columns; its intercept is summed without rounding on the way."""
+        return self._moved(v, 1.0)
+
+    def outside(self, v: Tensor) -> Tensor:
+        """v in the user's columns, from centred ones."""
+        return self._moved(v, -1.0)
+
+    def _moved(self, v: Tensor, sign: float) -> Tensor:
         if self.centre is None:
             return v
-        centre, (*W, b) = self.centre[:-1].tolist(), v.tolist()
-        moved = [_sum(_exact(centre, [w[c] for w in W], b[c])) for c in range(v.shape[1])]
+        W, b = v[:-1].cpu().numpy(), v[-1].tolist()
+        terms = _exact(sign * self.centre[:-1, None].cpu().numpy(), W)
+        moved = [_sum([b[c], *terms[:, :, c].reshape(-1).tolist()]) for c in range(v.shape[1])]
         return torch.cat([v[:-1], torch.tensor([moved], dtype=v.dtype, device=v.device)])
 
     def slopes(self, G: Tensor) -> Tensor:
         """The gradient by centred columns."""
+        return self._turned(G, -1.0)
+
+    def slopes_outside(self, G: Tensor) -> Tensor:
+        """The gradient by the user's columns, from that by centred ones."""
+        return self._turned(G, 1.0)
+
+    def _turned(self, G: Tensor, sign: float) -> Tensor:
         if self.centre is None:
             return G
-        return torch.cat([G[:-1] - self.centre[:-1, None] * G[-1:], G[-1:]])
+        return torch.cat([G[:-1] + sign * self.centre[:-1, None] * G[-1:], G[-1:]])
+
+    def constant(self, size: Tensor) -> Tensor:
+        """Which unknowns (m, C) belong to a constant beside the intercept: what centring leaves of it is rounding.
+        `size`: the diagonal of H."""
+        if self.centre is None:
+            return torch.zeros_like(size, dtype=torch.bool)
+        centre = self.centre.to(size)[:, None]
+        return (size <= (CONSTANT * EPS * centre).square() * size[-1]) & (centre != 0)
 
 
-def _exact(a: list[float], b: list[float], more: float) -> list[float]:
-    """Terms whose sum is Σab + more to twice the precision: products and what they lose."""
-    terms = [more]
-    for x, y in zip(a, b, strict=True):
-        p = x * y
-        terms += [p, _lost(x, y, p)]
-    return terms
+def _exact(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Products, and what they lose: terms whose sum is Σab to twice the precision, (2, …)."""
+    with np.errstate(all="ignore"):
+        p = a * b
+        x, y = SPLIT * a, SPLIT * b
+        x, y = x - (x - a), y - (y - b)
+        lost = ((x * y - p) + x * (b - y) + (a - x) * y) + (a - x) * (b - y)
+        safe = np.isfinite(p) & (np.maximum(abs(a), abs(b)) <= 1e290)
+        return np.stack([p, np.where(safe, lost, 0.0)])
 
 
 def _sum(terms: list[float]) -> float:
     return math.fsum(terms) if all(map(math.isfinite, terms)) else math.nan
-
-
-SPLIT = 134217729.0  # 2²⁷ + 1: cuts a double into halves whose products are exact
-
-
-def _lost(x: float, y: float, p: float) -> float:
-    """x·y − p, exactly, where nothing overflows."""
-    if not math.isfinite(p) or max(abs(x), abs(y)) > 1e290:
-        return 0.0
-    a, b = SPLIT * x, SPLIT * y
-    x1, y1 = a - (a - x), b - (b - y)
-    x2, y2 = x - x1, y - y1
-    return ((x1 * y1 - p) + x1 * y2 + x2 * y1) + x2 * y2

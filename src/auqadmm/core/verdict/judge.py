@@ -100,15 +100,17 @@ class Judge:
         return self.reduce.judging(score, v, (v,))
 
     # ------------------------------------------------------------------ the whole verdict
-    def full(self, v: Tensor, tol: float, known: Certificate | None = None) -> Verdict:
-        """The verdict at v; `known` is the cheap certificate there."""
+    def full(self, v: Tensor, tol: float, known: Certificate | None = None, sums: Any = None) -> Verdict:
+        """The verdict at v; `known` is the cheap certificate there, `sums` what a round of the triangle would tell."""
         self.begin()
         assert self.columns is not None
         inside = self.columns.inside(v)
         if not bool(inside.isfinite().all()):
             return Verdict(replace(known or Certificate(math.nan), evidence="none", reason="v is not finite."))
-        way = by_triangle if self.fits_triangle else by_products
-        return way(self, inside, tol, known or Certificate(math.nan))
+        known = known or Certificate(math.nan)
+        if sums is not None or self.fits_triangle:
+            return by_triangle(self, inside, tol, known, sums)
+        return by_products(self, inside, tol, known)
 
     @property
     def fits_triangle(self) -> bool:

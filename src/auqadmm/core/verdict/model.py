@@ -29,7 +29,6 @@ SINGULAR = 80.0  # times ε·p: an eigenvalue below this is rounding
 LIFT = 1e-9  # curvature, in scaled unknowns, that makes a singular Hessian one to step with
 HOME = 512  # unknowns up to which the host is as fast as a GPU
 EXACT = 256  # and up to which all eigenvalues are
-CONSTANT = 64.0  # times ε·|μ|: what is left of a constant column after centring
 STEPS = 2000  # of the general inner solver
 POLISH = 3
 

@@ -16,7 +16,7 @@ from auqadmm.core.certificate import Certificate
 from auqadmm.core.triangles import unpacked
 from auqadmm.core.verdict.asks import Reach, Sketch, Triangle
 from auqadmm.core.verdict.gaps import gap_ahead
-from auqadmm.core.verdict.model import CONSTANT, EPS, Model
+from auqadmm.core.verdict.model import Model
 from auqadmm.core.verdict.point import Point, Verdict, agrees, foreseen, inflation, root
 from auqadmm.core.verdict.words import collinear, notes
 
@@ -24,12 +24,15 @@ if TYPE_CHECKING:
     from auqadmm.core.verdict.judge import Judge
 
 
-def by_triangle(judge: Judge, v: Tensor, tol: float, known: Certificate) -> Verdict:
+def by_triangle(judge: Judge, v: Tensor, tol: float, known: Certificate, sums: Any = None) -> Verdict:
+    """`sums`: what a round at v would tell, where it is known."""
     columns, M = judge.columns, judge.loss.concordance
     assert columns is not None
     spread = columns.spread if 0 < M < math.inf else None
     null = columns.null if judge.null is None else None
-    if judge.gram is None:
+    if sums is not None:
+        pass
+    elif judge.gram is None:
         sums = judge.reduce.judging(Triangle(columns.centre, spread, null), v, (v,))
     else:
         ask = Sketch(columns.centre, score=True, null=null)
@@ -118,11 +121,9 @@ def _model(judge: Judge, at: Point, sums: Any, free: bool = False) -> Model:
     coupled = H.shape[-1] == m * C
     size = diagonal[0].reshape(m, C) if coupled else diagonal.mT.expand(m, C)
     absent = columns.empty.to(l2.device)[:, None].expand(m, C)
-    if columns.centre is not None:  # a constant beside the intercept: what centring leaves is rounding
-        left = (CONSTANT * EPS * columns.centre.to(l2)).square()[:, None] * size[-1]
-        constant = (size <= left) & (columns.centre.to(l2) != 0)[:, None]
-        absent = absent | constant
-        judge.constant = tuple((constant & ~columns.empty.to(l2.device)[:, None]).all(1).nonzero()[:, 0].tolist())
+    constant = columns.constant(size)
+    absent = absent | constant
+    judge.constant = tuple((constant & ~columns.empty.to(l2.device)[:, None]).all(1).nonzero()[:, 0].tolist())
     gauge = None
     if judge.loss.gauge and C > 1:
         free = free or judge.g.quadratic

@@ -50,8 +50,10 @@ class Watch:
             found = judge.cheap(shared.v, sums)
         estimate = self.gate.estimate(judge, shared, sums)
         self.expected = over(estimate, judge.scale(found.objective, least=False)) if math.isfinite(estimate) else None
-        if not found.passes(tol) and self.gate.opens(judge, shared.iteration, estimate, found.objective, tol):
-            verdict = judge.full(shared.v, tol, found)
+        exactly = shared.exactly
+        opens = exactly is not None or self.gate.opens(judge, shared.iteration, estimate, found.objective, tol)
+        if not found.passes(tol) and opens:
+            verdict = judge.full(shared.v, tol, found, exactly)
             found = verdict.certificate
             self.gate = self.gate.after(judge, shared, sums, verdict, tol)
             self.judged = (shared.iteration, found)
@@ -66,7 +68,8 @@ class Watch:
         known: Any = None if shared is None else shared.scored
         found = self.judge.cheap(v, self.judge.score(v) if known is None else known)
         if whole and self.tol > 0 and not found.passes(self.tol):
-            return self.judge.full(v, self.tol, found).certificate
+            exactly = None if shared is None else shared.exactly
+            return self.judge.full(v, self.tol, found, exactly).certificate
         if not math.isfinite(found.objective):
             return replace(found, reason=self.judge.infinite(v))
         return found

@@ -1,0 +1,142 @@
+"""What Newton's method knows at v: all that a step is made of, and all that a verdict is.
+
+Shapes: m features, C columns; inside, G (m, C); index flat; gram (p, p).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from auqadmm.core.state import Setup
+from auqadmm.core.triangles import packed
+from auqadmm.core.verdict.columns import Columns
+from auqadmm.methods.newton.model import Hessian, Proposed, proposed
+from auqadmm.methods.newton.working import FIRST, Movers
+
+INNER = 1e-4  # of the decrease of the last step: what the next may miss of its own
+
+
+@dataclass(frozen=True)
+class Here:
+    """Replicated. `inside`: v in centred columns; f, G and the Hessian there, of the loss eased by `ease`; F of the
+    loss itself and of the eased one; `index`: unknowns whose Hessian is known, `upper` as it was sent, or `gram`, the
+    products of squares; `least` unknowns that a working set has; `scale` of the diagonal of H to the spread of columns.
+    """
+
+    columns: Columns
+    inside: Tensor
+    f: float
+    F: float
+    G: Tensor
+    plain: Mapping[str, Tensor]
+    noise: Tensor
+    floor: Tensor
+    index: Tensor
+    upper: Tensor | None = None
+    gram: Tensor | None = None
+    reach: Tensor | None = None
+    null: Tensor | None = None
+    ease: float = 1.0
+    stretch: float = 1.0
+    shrink: float = 1.0
+    least: int = FIRST
+    scale: float = 1.0
+    fell: float = 0.0
+    apart: bool = True
+    complete: bool = True
+    stalled: bool = False
+
+    @property
+    def finite(self) -> bool:
+        return math.isfinite(self.F) and bool(self.G.isfinite().all())
+
+    @cached_property
+    def hessian(self) -> Hessian:
+        if self.gram is not None:
+            return Hessian(((self.index, self.gram),))
+        assert self.upper is not None
+        return Hessian.of(self.upper, self.index, self.inside.shape[1], self.apart)
+
+    @cached_property
+    def free(self) -> Tensor:
+        """Unknowns that F depends on, (m, C)."""
+        there = ~self.columns.empty.to(self.inside.device)[:, None].expand(self.inside.shape)
+        size = self.hessian.diagonal(self.inside)
+        if self.columns.centre is None or not bool(size[-1].isfinite().all()):
+            return there
+        return there & ~(size.isfinite() & self.columns.constant(size))
+
+    @cached_property
+    def diagonal(self) -> Tensor:
+        """About the diagonal of H, (m, C): as it is where it is known."""
+        about = self.scale * self.columns.spread.to(self.inside)[:, None].expand(self.inside.shape)
+        size = self.hessian.diagonal(self.inside)
+        return torch.where(size.isfinite() & (size > 0), size, about)
+
+    def movers(self, setup: Setup) -> Movers:
+        return Movers.at(setup.regularizer, self.inside, self.G, self.diagonal, self.free)
+
+    def move(self, setup: Setup) -> Proposed:
+        """The step from here; found once."""
+        if "_move" not in vars(self):
+            enough = max(INNER * self.fell, 1e-3 * float(self.noise), 1e-300)
+            kept = self.hessian
+            if not bool(self.free.all()):
+                flat = self.free.reshape(-1)
+                kept = Hessian(tuple((i[flat[i]], H[flat[i]][:, flat[i]]) for i, H in kept.groups))
+            vars(self)["_move"] = proposed(setup.regularizer, self.inside, self.G, kept, enough)
+        return vars(self)["_move"]
+
+    def expected(self, setup: Setup) -> float:
+        """How much F may fall: by the model, and by unknowns outside of it, each by itself."""
+        if self.ease > 1:
+            return math.inf
+        outside = 0.0
+        if not self.complete:
+            rest = self.movers(setup).far.reshape(-1).clone()
+            rest[self.index] = 0.0
+            outside = 0.5 * float(rest.square().sum())
+        return self.move(setup).delta + outside
+
+    @property
+    def scored(self) -> dict[str, Tensor]:
+        """Value and gradient of the loss itself in the user's columns, for a certificate."""
+        f, G = self.plain["f"], self.columns.slopes_outside(self.plain["G"])
+        return {"f": f, "G": G, "norms": torch.zeros_like(f)}
+
+    @property
+    def exactly(self) -> dict[str, Any] | None:
+        """The sums of a verdict, where the whole Hessian of the loss itself is known."""
+        if self.ease > 1 or not self.complete:
+            return None
+        if "_exactly" not in vars(self):
+            sums = {"f": self.plain["f"], "G": self.G, "noise": self.noise, "floor": self.floor, "H": self._triangles()}
+            sums |= {} if self.reach is None else {"reach": self.reach}
+            vars(self)["_exactly"] = sums | ({} if self.null is None else {"null": self.null})
+        return vars(self)["_exactly"]
+
+    def _triangles(self) -> Tensor:
+        """The Hessian of all unknowns as a verdict takes it, (g, p(p + 1)/2); zero where F does not depend on any."""
+        m, C = self.inside.shape
+        like = self.inside
+        if not self.apart and C > 1:
+            H = torch.zeros(m * C, m * C, dtype=like.dtype, device=like.device)
+            ((index, known),) = self.hessian.groups
+            H[index[:, None], index] = known.to(like)
+            return packed(H[None])
+        H = torch.zeros(C, m, m, dtype=like.dtype, device=like.device)
+        for index, known in self.hessian.groups:
+            c, rows = int(index[0]) % C, index // C
+            H[c][rows[:, None], rows] = known.to(like)
+        return packed(H)
+
+    def rest(self) -> Here:
+        """Nothing is better within rounding."""
+        return replace(self, stalled=True)

@@ -1,0 +1,281 @@
+"""Proximal Newton on sums: few rounds, whatever the split of the rows, and nothing of a single site but in a sum.
+
+    d ← argmin g(v + d) + ⟨G, d⟩ + ½⟨d, Hd⟩           at the server, on all unknowns or a working set (`working`)
+    v ← v + td,  t = 1 if F falls by 10⁻⁴ of what d promises; else the t of a fan at which F is least
+
+One round asks for value, gradient and Hessian at v + d, and for the values of the fan: the next step begins with what
+the test of this one brought. A refused step takes one more round. Where the fan found twice the step to be clearly
+better, the next one is doubled. Losses with corners are eased at first, and half as much after every accepted step.
+For squares the Hessian is asked for once, column by column as the working set grows.
+
+Columns are centred inside, so that neither means nor units of columns matter; v, multipliers and certificates are the
+user's. Descent and convergence: docs/theory.md.
+
+References: J. D. Lee, Y. Sun, M. A. Saunders, Proximal Newton-type methods for minimizing composite functions, SIAM J.
+Optim. 24, 2014.
+
+Shapes: m features, C columns; v, G, d (m, C).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from auqadmm.core.reduce import Reduce
+from auqadmm.core.state import Consensus, Cost, Setup, State
+from auqadmm.core.verdict.asks import moments
+from auqadmm.core.verdict.columns import Columns
+from auqadmm.methods.newton.here import Here
+from auqadmm.methods.newton.round import Ask, none, numbers
+from auqadmm.methods.newton.working import ALWAYS, FIRST, Movers, chosen, everything, together
+
+FAN = (2.0, 1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
+DECREASE = 1e-4  # of what the linear model promises
+CLEARLY = 0.1  # better at twice the step: of the fall at once
+TIGHTER = 0.5  # corners after an accepted step
+TRIES = 4  # fans, each a thousand times as small
+NOISE = 4.0  # roundings of F that a difference may be off by
+MOST = 2**27  # numbers of a Hessian
+
+
+@dataclass(frozen=True)
+class Newton:
+    """Proximal Newton with the exact Hessian of the sum.
+
+    Its rounds do not depend on how rows are split, nor on scales and means of columns. One round sends n(n + 1)/2
+    numbers for n unknowns (with l1, group lasso or bounds: of the working set), so it is for few unknowns, few active
+    ones, or dear rounds.
+    """
+
+    name: ClassVar[str] = "newton"
+
+    def init(self, setup: Setup, reduce: Reduce) -> State:
+        columns = setup.seen
+        if columns is None:
+            columns = Columns.of(reduce(moments, None, None)[1], setup.intercept, setup.loss, setup.columns)
+        zero = torch.zeros(setup.features, setup.columns, dtype=torch.float64, device=setup.device)
+        v = zero if setup.warm is None else setup.warm.v.to(zero)
+        inside = columns.inside(v)
+        index = self._first(setup, columns, inside)
+        cost = reduce.cost(hvps=0)
+        ease = setup.loss.easing(columns.target_spread) if setup.warm is None else 1.0
+        spread = columns.spread if 0 < setup.loss.concordance < math.inf else None
+        complete = _complete(setup)
+        ask = Ask(columns.centre, index, None, (), spread if complete else None, columns.null, ease, ease)
+        sums = reduce(ask, None, (inside, None), down=(inside,))[1]
+        at = Here(
+            columns, inside, 0.0, 0.0, inside, {}, sums["noise"], sums["floor"], index, null=sums["null"], ease=ease,
+            apart=_apart(setup), complete=complete,
+        )  # fmt: skip
+        return State(None, self._shared(setup, 0, v, _heard(at, setup, inside, sums, index), cost))
+
+    def step(self, state: State, reduce: Reduce) -> State:
+        old, here = state.shared, state.shared.memory
+        setup = old.setup
+        if not here.finite:
+            return State(None, replace(old, iteration=old.iteration + 1, v=torch.full_like(old.v, math.nan)))
+        if here.stalled:
+            return State(None, self._shared(setup, old.iteration + 1, old.v, here, reduce.cost(hvps=0), old))
+        if not here.complete and here.movers(setup).outside(here.index):
+            here = self._wider(here, setup, reduce)
+        for _ in range(TRIES):
+            v, there, cost = self._tried(here, setup, reduce)
+            if there is not None:
+                return State(None, self._shared(setup, old.iteration + 1, v, there, cost, old))
+            here = replace(here, shrink=here.shrink * FAN[-1], stretch=1.0)
+            if here.move(setup).linear <= NOISE * float(here.noise):
+                break
+        return State(None, self._shared(setup, old.iteration + 1, old.v, here.rest(), reduce.cost(hvps=0), old))
+
+    # ------------------------------------------------------------------ one step
+    def _tried(self, here: Here, setup: Setup, reduce: Reduce) -> tuple[Tensor, Here | None, Cost]:
+        """A step along d that lowers F, in one round or two; None if no t of the fan does."""
+        columns, move, g = here.columns, here.move(setup), setup.regularizer
+        full = here.stretch * here.shrink
+        easier = max(1.0, TIGHTER * here.ease) if here.shrink == 1 else here.ease
+        fan = () if setup.loss.quadratic else tuple(here.shrink * t for t in FAN)
+        v, inside = _outside(columns, here.inside + full * move.d)
+        index = self._next(here, setup, inside)
+        cost = reduce.cost(hvps=0)
+        offsets = tuple(t - full for t in fan)
+        sums = self._ask(here, setup, reduce, inside, move.d, index, offsets, easier, here.ease)
+        values = {t: float(f) for t, f in zip(fan, sums.get("fan", ()), strict=True)}
+        values.setdefault(full, float(sums["f"]))
+        F = {t: f + float(g.value(here.inside + t * move.d)) for t, f in values.items()}
+        slack = NOISE * float(here.noise + torch.where(sums["noise"].isfinite(), sums["noise"], 0.0))
+        good = {t for t, x in F.items() if x <= here.F - DECREASE * t * move.linear + slack}
+        if full in good:
+            twice = F.get(2 * full, math.inf)
+            stretch = 2.0 if twice < F[full] - CLEARLY * (here.F - F[full]) and here.shrink == 1 else 1.0
+            new = replace(here, ease=easier, stretch=stretch, shrink=1.0, fell=max(here.F - F[full], 0.0))
+            return v, _heard(new, setup, inside, sums, index), cost
+        good -= {t for t in good if not F[t] < here.F}  # a smaller step must be better, and not only no worse
+        if not good:
+            return v, None, cost
+        t = min(good, key=lambda t: F[t])
+        v, inside = _outside(columns, here.inside + t * move.d)
+        index = self._next(here, setup, inside)
+        cost = reduce.cost(hvps=0)
+        sums = self._ask(here, setup, reduce, inside, None, index, (), here.ease, here.ease)
+        new = replace(here, stretch=1.0, shrink=1.0, fell=max(here.F - F[t], 0.0))
+        return v, _heard(new, setup, inside, sums, index), cost
+
+    def _ask(
+        self,
+        here: Here,
+        setup: Setup,
+        reduce: Reduce,
+        inside: Tensor,
+        d: Tensor | None,
+        index: Tensor,
+        fan: tuple[float, ...],
+        ease: float,
+        eased: float,
+    ) -> dict[str, Tensor]:
+        """One round at `inside`; for squares only products that are not known yet."""
+        known = None
+        if here.gram is not None:
+            index, known = _without(index, here.index), here.index
+        spread = None if here.reach is None else here.columns.spread
+        ask = Ask(here.columns.centre, index, known, fan, spread, None, ease, eased)
+        down = (inside,) if d is None else (inside, d)
+        return reduce(ask, None, (inside, d), down=down)[1]
+
+    # ------------------------------------------------------------------ the working set
+    def _first(self, setup: Setup, columns: Columns, inside: Tensor) -> Tensor:
+        """Of the first round: all, or by the gradient that round 0 knows."""
+        free = ~columns.empty.to(inside.device)[:, None].expand(inside.shape)
+        if _complete(setup):
+            return everything((setup.features, setup.columns), free)
+        G = columns.slopes(columns.start.to(inside))
+        D = columns.spread.to(inside)[:, None].expand(inside.shape)
+        movers = Movers.at(setup.regularizer, inside, G, D, free)
+        return chosen(movers, together(setup.regularizer, inside.shape, inside.device), FIRST, setup.columns)
+
+    def _next(self, here: Here, setup: Setup, inside: Tensor) -> Tensor:
+        """Of the round at `inside`: its support, and those that would move farthest by what is known now."""
+        if here.complete:
+            return here.index
+        movers = here.movers(setup)
+        rest = setup.regularizer.prox(torch.zeros_like(inside), torch.ones_like(inside))
+        movers = replace(movers, support=(inside != rest) & here.free)
+        return chosen(movers, together(setup.regularizer, inside.shape, inside.device), here.least, setup.columns)
+
+    def _wider(self, here: Here, setup: Setup, reduce: Reduce) -> Here:
+        """One more round at the same point, for unknowns that would move farther than all that were asked for."""
+        index = chosen(
+            here.movers(setup),
+            together(setup.regularizer, here.inside.shape, here.inside.device),
+            here.least,
+            setup.columns,
+        )
+        sums = self._ask(here, setup, reduce, here.inside, None, index, (), here.ease, here.ease)
+        return _heard(here, setup, here.inside, sums, index)
+
+    # ------------------------------------------------------------------ bookkeeping
+    def _shared(
+        self, setup: Setup, k: int, v: Tensor, here: Here, cost: Cost, old: Consensus | None = None
+    ) -> Consensus:
+        finite = here.finite
+        return Consensus(
+            setup=setup,
+            iteration=k,
+            v=v,
+            v_prev=None if old is None else old.v,
+            cost=cost,
+            memory=here,
+            scored=here.scored if setup.scoring else None,
+            predicted=here.expected(setup) if finite and setup.scoring else None,
+        )
+
+
+def _heard(here: Here, setup: Setup, inside: Tensor, sums: dict[str, Tensor], index: Tensor) -> Here:
+    """What a round told, at `inside`."""
+    f, g = float(sums["f"]), setup.regularizer
+    plain = {"f": sums.get("plain_f", sums["f"]), "G": sums.get("plain_G", sums["G"])}
+    F = f + float(g.value(inside))
+    upper, gram = sums.get("H"), None
+    if setup.loss.quadratic and setup.columns == 1:
+        index, gram = _grown(here, sums, index)
+        upper = None
+    new = replace(
+        here,
+        inside=inside,
+        f=f,
+        F=F,
+        G=sums["G"],
+        plain=plain,
+        noise=sums["noise"],
+        floor=sums["floor"],
+        index=index,
+        upper=upper if upper is not None or gram is not None else inside.new_zeros(0),
+        gram=gram,
+        reach=sums.get("reach"),
+    )
+    return replace(new, scale=_scale(new))
+
+
+def _grown(here: Here, sums: dict[str, Tensor], index: Tensor) -> tuple[Tensor, Tensor]:
+    """The products of squares known so far, with the new ones."""
+    H = sums.get("H")
+    if here.gram is None:
+        from auqadmm.core.triangles import unpacked
+
+        return index, sums["G"].new_zeros(0, 0) if H is None else unpacked(H[None])[0]
+    new = _without(index, here.index)
+    if H is None or not len(new):
+        return here.index, here.gram
+    k, p = len(new), len(here.index)
+    H = H.reshape(k, p + k)
+    top = torch.cat([here.gram, H[:, :p].mT], 1)
+    corner = 0.5 * (H[:, p:] + H[:, p:].mT)
+    return torch.cat([here.index, new]), torch.cat([top, torch.cat([H[:, :p], corner], 1)])
+
+
+def _scale(here: Here) -> float:
+    """The diagonal of H over the spread of its columns, on average."""
+    size = here.hessian.diagonal(here.inside)
+    known = size.isfinite()
+    spread = here.columns.spread.to(size)[:, None].expand(size.shape)
+    total = float(spread[known].sum())
+    found = float(size[known].sum()) / total if total > 0 else 0.0
+    return found if math.isfinite(found) and found > 0 else here.scale
+
+
+def _outside(columns: Columns, inside: Tensor) -> tuple[Tensor, Tensor]:
+    """v in the user's columns, and where exactly that is inside."""
+    v = columns.outside(inside)
+    return v, columns.inside(v)
+
+
+def _without(index: Tensor, known: Tensor) -> Tensor:
+    return index[~torch.isin(index, known)]
+
+
+def _apart(setup: Setup) -> bool:
+    """Do the columns of the model share no curvature?"""
+    return setup.columns == 1 or (hasattr(setup.loss, "row_value") and not setup.loss.gauge)
+
+
+def _complete(setup: Setup) -> bool:
+    """Are all unknowns asked for? Not where g leaves most of them where they are, and they are many."""
+    g, n = setup.regularizer, setup.unknowns
+    own = not hasattr(setup.loss, "row_value")
+    if not (g.quadratic or own or n <= ALWAYS):
+        units = together(g, (setup.features, setup.columns), "cpu")
+        if units is None or int(units.max()) > 0:
+            return False
+    size = setup.columns * numbers(setup.features) if _apart(setup) else numbers(n)
+    if size > MOST:
+        raise ValueError(
+            f"'newton' would send {size:.1e} numbers a round for {n} unknowns, none of which this regularizer sets to "
+            "zero; use 'auq-lr' or 'lbfgs' instead."
+        )
+    return True
+
+

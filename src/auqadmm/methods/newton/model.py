@@ -1,0 +1,120 @@
+"""The quadratic model of F on some unknowns, minimised: d = argmin g(v + d) + ⟨G, d⟩ + ½⟨d, Hd⟩, zero elsewhere.
+
+Shapes: m features, C columns; v, G, d (m, C); index flat, H (p, p) of p unknowns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from auqadmm.core.triangles import unpacked
+from auqadmm.core.verdict.model import Model
+
+
+@dataclass(frozen=True)
+class On:
+    """g as a function of some unknowns, the others left where they are in v."""
+
+    g: Any
+    v: Tensor
+    index: Tensor
+
+    @property
+    def quadratic(self) -> bool:
+        return self.g.quadratic
+
+    @property
+    def separable(self) -> bool:
+        return self.g.separable
+
+    def prox(self, t: Tensor, K: Any) -> Tensor:
+        return self._some(self.g.prox(self._whole(t, 0.0), self._whole(torch.as_tensor(K).expand_as(t), 1.0)))
+
+    def value(self, x: Tensor) -> Tensor:
+        return self.g.value(self._at(x))
+
+    def fall(self, v: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
+        return self.g.fall(self._at(v), self._at(there))
+
+    def _some(self, x: Tensor) -> Tensor:
+        return x.reshape(-1)[self.index][:, None]
+
+    def _whole(self, x: Tensor, rest: float) -> Tensor:
+        whole = torch.full((self.v.numel(),), rest, dtype=x.dtype, device=x.device)
+        return whole.index_put((self.index,), x[:, 0]).reshape(self.v.shape)
+
+    def _at(self, x: Tensor) -> Tensor:
+        return self.v.reshape(-1).index_put((self.index,), x[:, 0]).reshape(self.v.shape)
+
+
+@dataclass(frozen=True)
+class Hessian:
+    """H of some unknowns, in groups that do not interact: flat indices and matrices."""
+
+    groups: tuple[tuple[Tensor, Tensor], ...]
+
+    @classmethod
+    def of(cls, upper: Tensor, index: Tensor, columns: int, apart: bool) -> Hessian:
+        """From what workers send: a triangle for every class (`apart`), or one for all."""
+        parts = [index[index % columns == c] for c in range(columns)] if apart else [index]
+        found, first = [], 0
+        for part in parts:
+            size = len(part) * (len(part) + 1) // 2
+            if len(part):
+                found.append((part, unpacked(upper[None, first : first + size])[0]))
+            first += size
+        return cls(tuple(found))
+
+    def joined(self) -> Hessian:
+        """In one group."""
+        if len(self.groups) <= 1:
+            return self
+        index = torch.cat([i for i, _ in self.groups])
+        return Hessian(((index, torch.block_diag(*[H for _, H in self.groups])),))
+
+    def diagonal(self, like: Tensor) -> Tensor:
+        """The diagonal where it is known, NaN elsewhere, in the shape of v."""
+        out = torch.full_like(like.reshape(-1), torch.nan)
+        for index, H in self.groups:
+            out[index] = H.diagonal().to(out)
+        return out.reshape(like.shape)
+
+    def apply(self, d: Tensor) -> Tensor:
+        """Hd on the unknowns of H, zero elsewhere."""
+        flat, out = d.reshape(-1), torch.zeros_like(d.reshape(-1))
+        for index, H in self.groups:
+            out[index] = H @ flat[index]
+        return out.reshape(d.shape)
+
+
+@dataclass(frozen=True)
+class Proposed:
+    """d, the decrease of the model δ, and its linear part ⟨−G, d⟩ + g(v) − g(v + d) ≥ δ."""
+
+    d: Tensor
+    delta: float
+    linear: float
+
+
+def proposed(g: Any, v: Tensor, G: Tensor, H: Hessian, enough: float) -> Proposed:
+    """The step; a singular H is given a little curvature in every direction."""
+    groups: Sequence[tuple[Tensor, Tensor]] = H.groups if g.separable or g.quadratic else H.joined().groups
+    l2, d, delta = g.convexity(v).reshape(-1), torch.zeros_like(v.reshape(-1)), 0.0
+    for index, matrix in groups:
+        strength = l2[index][:, None]
+        absent = torch.zeros_like(strength, dtype=torch.bool)
+        model = Model.of(matrix[None].to(v), strength, absent)
+        if model.singular:
+            model = model.lifted()
+        some = v.reshape(-1)[index][:, None]
+        found = model.step(On(g, v, index), G.reshape(-1)[index][:, None], some, enough)
+        d[index] = found.d[:, 0]
+        delta += found.delta
+    d = d.reshape(v.shape)
+    fell = float(g.fall(v, v + d)[0])
+    return Proposed(d, delta, fell - float((G * d).sum()))

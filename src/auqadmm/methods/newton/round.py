@@ -1,0 +1,68 @@
+"""What one round of Newton's method asks of every worker: sums over all rows, and nothing of a single site.
+
+    up     f, ∇f and the Hessian of some unknowns at v, each once; f alone at v_old + t·d for every t of a fan;
+           what rounding leaves of f and of δ
+    down   v and d
+
+Columns are centred (core/verdict/columns.py), sums in double precision (problem/exact.py). Where the loss has corners
+that are eased on the way, f, ∇f and the Hessian are those of the eased loss, the fan that of the one before, and value
+and gradient of the loss itself come along.
+
+Shapes: m features, C columns; v, d, G (m, C); index flat.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from auqadmm.core.verdict.asks import Null
+
+Sums = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """The question; `index`: unknowns whose Hessian is asked for, `known`: those that were told before (squares);
+    `ease` and `eased`: how many times as wide corners are now, and were when d was found."""
+
+    centre: Tensor | None
+    index: Tensor
+    known: Tensor | None = None
+    fan: tuple[float, ...] = ()
+    spread: Tensor | None = None
+    null: Tensor | None = None
+    ease: float = 1.0
+    eased: float = 1.0
+
+    def __call__(self, shard: Any, blocks: Any, told: tuple[Tensor, Tensor | None]) -> tuple[Any, Sums]:
+        v, d = (None if x is None else x.to(shard.device) for x in told)
+        loss = shard.loss
+        index, known = (None if x is None else x.to(shard.device) for x in (self.index, self.known))
+        now = shard.exact(self.centre, loss.eased(self.ease) if self.ease > 1 else None)
+        same = self.eased == self.ease
+        sums = now.step(v, d, self.fan if same else (), index, known)
+        if not same:
+            before = shard.exact(self.centre, loss.eased(self.eased))
+            sums["fan"] = before.step(v, d, self.fan, index[:0], None)["fan"]
+        if self.ease > 1:
+            plain = shard.exact(self.centre).step(v, None, (), index[:0], None)
+            sums |= {"plain_f": plain["f"], "plain_G": plain["G"]}
+        if self.spread is not None:
+            sums["reach"] = now.reach_apart(self.spread.to(shard.device))
+        if self.null is not None:
+            sums |= Null(self.null)(shard, None, v)[1]
+        return blocks, sums
+
+
+def numbers(unknowns: int) -> int:
+    """Of a triangle."""
+    return unknowns * (unknowns + 1) // 2
+
+
+def none(v: Tensor) -> Tensor:
+    """No unknowns."""
+    return torch.zeros(0, dtype=torch.int64, device=v.device)

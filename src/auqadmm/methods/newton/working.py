@@ -1,0 +1,93 @@
+"""Which unknowns the Hessian is asked for: all of them, or, where g sets most of them to zero, a working set.
+
+    support of v, and the unknowns that would move farthest by themselves: √D_i|x_i − v_i|, x = prox(Dv − G, D),
+    at most twice as many as the support has, and no fewer than FIRST
+
+D is about the diagonal of the Hessian, so that no unit of a column decides. Unknowns that g ties together (groups) come
+together. When those that would move farthest lie outside, one more round at the same point asks for them.
+
+Shapes: m features, C columns; v, G, D (m, C); index flat, class by class.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FIRST = 50
+GROWTH = 2.0
+ALWAYS = 128  # unknowns up to which all of them are asked for
+
+
+@dataclass(frozen=True)
+class Movers:
+    """How far each unknown would move, (m, C), and which are not at rest already."""
+
+    far: Tensor
+    support: Tensor
+
+    @classmethod
+    def at(cls, g: Any, v: Tensor, G: Tensor, D: Tensor, free: Tensor) -> Movers:
+        """`free` (m, C): unknowns that F depends on."""
+        x = g.prox(D * v - G, D)
+        far = torch.where(free, D.sqrt() * (x - v).abs(), 0.0)
+        rest = g.prox(torch.zeros_like(v), torch.ones_like(v))  # where g alone would leave them
+        return cls(far, (v != rest) & free)
+
+    def outside(self, index: Tensor) -> bool:
+        """Would one outside move farther than all inside?"""
+        flat = self.far.reshape(-1)
+        if not len(index):
+            return bool((flat > 0).any())
+        inside = float(flat[index].max())
+        rest = flat.clone()
+        rest[index] = 0.0
+        return float(rest.max()) > inside
+
+
+def chosen(movers: Movers, units: Tensor | None, least: int, columns: int) -> Tensor:
+    """The working set, class by class. `units` (mC,): which unknowns come together; None: each by itself."""
+    far, support = movers.far.reshape(-1), movers.support.reshape(-1)
+    many = max(least, int(GROWTH * int(support.sum())))
+    if units is None:
+        score, taken = far, support
+    else:
+        count = int(units.max()) + 1
+        score = far.new_zeros(count).index_add(0, units, far.square())
+        taken = torch.zeros(count, dtype=torch.bool, device=far.device)
+        taken[units[support]] = True
+    order = score.topk(min(many, len(score))).indices
+    taken = taken.clone()
+    taken[order[score[order] > 0]] = True
+    if units is not None:
+        taken = taken[units]
+    return by_class(taken.nonzero()[:, 0], columns)
+
+
+def everything(shape: tuple[int, int], free: Tensor) -> Tensor:
+    """All unknowns that count, class by class."""
+    return by_class(free.expand(shape).reshape(-1).nonzero()[:, 0], shape[1])
+
+
+def by_class(index: Tensor, columns: int) -> Tensor:
+    """The same unknowns, those of a class next to each other."""
+    if columns == 1:
+        return index
+    return torch.cat([index[index % columns == c] for c in range(columns)])
+
+
+def together(g: Any, shape: tuple[int, int], device: Any) -> Tensor | None:
+    """Which unknowns g ties together, a label each; None: none, and where nothing is known all of them."""
+    inner, (m, C) = getattr(g, "inner", g), shape
+    if g.separable:
+        return None
+    labels = getattr(inner, "row_groups", None)
+    if labels is None:
+        return torch.zeros(m * C, dtype=torch.int64, device=device)
+    rows = labels(m if inner is g else m - 1).to(device)
+    if inner is not g:
+        rows = torch.cat([rows, rows.max()[None] + 1])
+    return rows.repeat_interleave(C)
