@@ -101,16 +101,16 @@ class Judge:
 
     # ------------------------------------------------------------------ the whole verdict
     def full(self, v: Tensor, tol: float, known: Certificate | None = None, sums: Any = None) -> Verdict:
-        """The verdict at v; `known` is the cheap certificate there, `sums` what a round of the triangle would tell."""
+        """The verdict at v; `known` is the cheap certificate there, `sums` what a round would tell of v."""
         self.begin()
         assert self.columns is not None
         inside = self.columns.inside(v)
         if not bool(inside.isfinite().all()):
             return Verdict(replace(known or Certificate(math.nan), evidence="none", reason="v is not finite."))
         known = known or Certificate(math.nan)
-        if sums is not None or self.fits_triangle:
+        if self.fits_triangle if sums is None else "H" in sums:
             return by_triangle(self, inside, tol, known, sums)
-        return by_products(self, inside, tol, known)
+        return by_products(self, inside, tol, known, sums)
 
     @property
     def fits_triangle(self) -> bool:

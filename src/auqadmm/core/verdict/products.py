@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from auqadmm.core.verdict.judge import Judge
 
 
-def by_products(judge: Judge, v: Tensor, tol: float, known: Certificate) -> Verdict:
+def by_products(judge: Judge, v: Tensor, tol: float, known: Certificate, sums: Any = None) -> Verdict:
+    """`sums`: value, gradient and rounding at v, where they are known, and products with the intercept's unknowns."""
     columns, C = judge.columns, judge.setup.columns
     assert columns is not None
     intercept, l2 = judge.setup.intercept, judge.g.convexity(v)
@@ -37,7 +38,8 @@ def by_products(judge: Judge, v: Tensor, tol: float, known: Certificate) -> Verd
         directions = O if E is None else torch.cat([O, E], 2)
     null = columns.null if judge.null is None else None
     ask = Sketch(columns.centre, diagonal=bounded, score=True, null=null)
-    sums = judge.reduce.judging(ask, (v, directions), (v,))  # directions are seeded, and known to all
+    if sums is None or bounded or (intercept and "HP" not in sums):
+        sums = judge.reduce.judging(ask, (v, directions), (v,))  # directions are seeded, and known to all
     judge.know_null(sums)
     at = judge.at(v, sums, known)
     if isinstance(at, Verdict):

@@ -51,7 +51,8 @@ class Watch:
         estimate = self.gate.estimate(judge, shared, sums)
         self.expected = over(estimate, judge.scale(found.objective, least=False)) if math.isfinite(estimate) else None
         exactly = shared.exactly
-        opens = exactly is not None or self.gate.opens(judge, shared.iteration, estimate, found.objective, tol)
+        free = exactly is not None and "H" in exactly
+        opens = free or self.gate.opens(judge, shared.iteration, estimate, found.objective, tol)
         if not found.passes(tol) and opens:
             verdict = judge.full(shared.v, tol, found, exactly)
             found = verdict.certificate

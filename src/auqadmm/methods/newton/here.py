@@ -18,7 +18,7 @@ from auqadmm.core.state import Setup
 from auqadmm.core.triangles import packed
 from auqadmm.core.verdict.columns import Columns
 from auqadmm.methods.newton.model import Hessian, Proposed, proposed
-from auqadmm.methods.newton.working import FIRST, Movers
+from auqadmm.methods.newton.working import Movers
 
 INNER = 1e-4  # of the decrease of the last step: what the next may miss of its own
 
@@ -27,7 +27,7 @@ INNER = 1e-4  # of the decrease of the last step: what the next may miss of its 
 class Here:
     """Replicated. `inside`: v in centred columns; f, G and the Hessian there, of the loss eased by `ease`; F of the
     loss itself and of the eased one; `index`: unknowns whose Hessian is known, `upper` as it was sent, or `gram`, the
-    products of squares; `least` unknowns that a working set has; `scale` of the diagonal of H to the spread of columns.
+    products of squares; `aside`: products of all columns with the intercept; `least` unknowns that a working set has; `scale` of the diagonal of H to the spread of columns.
     """
 
     columns: Columns
@@ -42,11 +42,12 @@ class Here:
     upper: Tensor | None = None
     gram: Tensor | None = None
     reach: Tensor | None = None
+    aside: Tensor | None = None
     null: Tensor | None = None
     ease: float = 1.0
     stretch: float = 1.0
     shrink: float = 1.0
-    least: int = FIRST
+    least: int = 0
     scale: float = 1.0
     fell: float = 0.0
     apart: bool = True
@@ -113,13 +114,15 @@ class Here:
 
     @property
     def exactly(self) -> dict[str, Any] | None:
-        """The sums of a verdict, where the whole Hessian of the loss itself is known."""
-        if self.ease > 1 or not self.complete:
+        """The sums of a verdict: with the whole Hessian of the loss itself where it is known (H), else with what the
+        intercept's duality gap needs of it (HP)."""
+        if self.ease > 1:
             return None
         if "_exactly" not in vars(self):
-            sums = {"f": self.plain["f"], "G": self.G, "noise": self.noise, "floor": self.floor, "H": self._triangles()}
-            sums |= {} if self.reach is None else {"reach": self.reach}
-            vars(self)["_exactly"] = sums | ({} if self.null is None else {"null": self.null})
+            sums = {"f": self.plain["f"], "G": self.G, "noise": self.noise, "floor": self.floor}
+            more = {"reach": self.reach, "null": self.null}
+            more |= {"H": self._triangles()} if self.complete else {"HP": self.aside}
+            vars(self)["_exactly"] = sums | {name: x for name, x in more.items() if x is not None}
         return vars(self)["_exactly"]
 
     def _triangles(self) -> Tensor:

@@ -28,11 +28,12 @@ from torch import Tensor
 
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Cost, Setup, State
+from auqadmm.core.stopping import is_number
 from auqadmm.core.verdict.asks import moments
 from auqadmm.core.verdict.columns import Columns
 from auqadmm.methods.newton.here import Here
 from auqadmm.methods.newton.round import Ask, none, numbers
-from auqadmm.methods.newton.working import ALWAYS, FIRST, Movers, chosen, everything, together
+from auqadmm.methods.newton.working import Movers, affordable, chosen, everything, together
 
 FAN = (2.0, 1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
 DECREASE = 1e-4  # of what the linear model promises
@@ -41,6 +42,7 @@ TIGHTER = 0.5  # corners after an accepted step
 TRIES = 4  # fans, each a thousand times as small
 NOISE = 4.0  # roundings of F that a difference may be off by
 MOST = 2**27  # numbers of a Hessian
+ROUND_COST = 32_000  # numbers that a link carries while it waits for an answer
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,20 @@ class Newton:
     Its rounds do not depend on how rows are split, nor on scales and means of columns. One round sends n(n + 1)/2
     numbers for n unknowns (with l1, group lasso or bounds: of the working set), so it is for few unknowns, few active
     ones, or dear rounds.
+
+    Parameters
+    ----------
+    round_cost
+        What a round costs beside the numbers it carries, in numbers: working sets have at least as many unknowns as make
+        a round twice as dear.
     """
 
+    round_cost: float = ROUND_COST
     name: ClassVar[str] = "newton"
+
+    def __post_init__(self) -> None:
+        if not (is_number(self.round_cost) and 0 <= self.round_cost < math.inf):
+            raise ValueError(f"round_cost must be a number ≥ 0, got {self.round_cost!r}.")
 
     def init(self, setup: Setup, reduce: Reduce) -> State:
         columns = setup.seen
@@ -65,12 +78,13 @@ class Newton:
         cost = reduce.cost(hvps=0)
         ease = setup.loss.easing(columns.target_spread) if setup.warm is None else 1.0
         spread = columns.spread if 0 < setup.loss.concordance < math.inf else None
-        complete = _complete(setup)
-        ask = Ask(columns.centre, index, None, (), spread if complete else None, columns.null, ease, ease)
+        complete = self._complete(setup)
+        aside = _aside(setup, complete)
+        ask = Ask(columns.centre, index, None, (), spread if complete else None, columns.null, aside, ease, ease)
         sums = reduce(ask, None, (inside, None), down=(inside,))[1]
         at = Here(
             columns, inside, 0.0, 0.0, inside, {}, sums["noise"], sums["floor"], index, null=sums["null"], ease=ease,
-            apart=_apart(setup), complete=complete,
+            least=affordable(self.round_cost), apart=_apart(setup), complete=complete,
         )  # fmt: skip
         return State(None, self._shared(setup, 0, v, _heard(at, setup, inside, sums, index), cost))
 
@@ -142,7 +156,7 @@ class Newton:
         if here.gram is not None:
             index, known = _without(index, here.index), here.index
         spread = None if here.reach is None else here.columns.spread
-        ask = Ask(here.columns.centre, index, known, fan, spread, None, ease, eased)
+        ask = Ask(here.columns.centre, index, known, fan, spread, None, here.aside is not None, ease, eased)
         down = (inside,) if d is None else (inside, d)
         return reduce(ask, None, (inside, d), down=down)[1]
 
@@ -150,12 +164,28 @@ class Newton:
     def _first(self, setup: Setup, columns: Columns, inside: Tensor) -> Tensor:
         """Of the first round: all, or by the gradient that round 0 knows."""
         free = ~columns.empty.to(inside.device)[:, None].expand(inside.shape)
-        if _complete(setup):
+        if self._complete(setup):
             return everything((setup.features, setup.columns), free)
         G = columns.slopes(columns.start.to(inside))
         D = columns.spread.to(inside)[:, None].expand(inside.shape)
         movers = Movers.at(setup.regularizer, inside, G, D, free)
-        return chosen(movers, together(setup.regularizer, inside.shape, inside.device), FIRST, setup.columns)
+        return chosen(movers, together(setup.regularizer, inside.shape, inside.device), affordable(self.round_cost), setup.columns)
+
+    def _complete(self, setup: Setup) -> bool:
+        """Are all unknowns asked for? Not where g leaves most of them where they are, and they are many."""
+        g, n = setup.regularizer, setup.unknowns
+        own = not hasattr(setup.loss, "row_value")
+        if not (g.quadratic or own or n <= affordable(self.round_cost)):
+            units = together(g, (setup.features, setup.columns), "cpu")
+            if units is None or int(units.max()) > 0:
+                return False
+        size = setup.columns * numbers(setup.features) if _apart(setup) else numbers(n)
+        if size > MOST:
+            raise ValueError(
+                f"'newton' would send {size:.1e} numbers a round for {n} unknowns, none of which this regularizer sets "
+                "to zero; use 'auq-lr' or 'lbfgs' instead."
+            )
+        return True
 
     def _next(self, here: Here, setup: Setup, inside: Tensor) -> Tensor:
         """Of the round at `inside`: its support, and those that would move farthest by what is known now."""
@@ -216,6 +246,7 @@ def _heard(here: Here, setup: Setup, inside: Tensor, sums: dict[str, Tensor], in
         upper=upper if upper is not None or gram is not None else inside.new_zeros(0),
         gram=gram,
         reach=sums.get("reach"),
+        aside=sums.get("aside"),
     )
     return replace(new, scale=_scale(new))
 
@@ -262,20 +293,6 @@ def _apart(setup: Setup) -> bool:
     return setup.columns == 1 or (hasattr(setup.loss, "row_value") and not setup.loss.gauge)
 
 
-def _complete(setup: Setup) -> bool:
-    """Are all unknowns asked for? Not where g leaves most of them where they are, and they are many."""
-    g, n = setup.regularizer, setup.unknowns
-    own = not hasattr(setup.loss, "row_value")
-    if not (g.quadratic or own or n <= ALWAYS):
-        units = together(g, (setup.features, setup.columns), "cpu")
-        if units is None or int(units.max()) > 0:
-            return False
-    size = setup.columns * numbers(setup.features) if _apart(setup) else numbers(n)
-    if size > MOST:
-        raise ValueError(
-            f"'newton' would send {size:.1e} numbers a round for {n} unknowns, none of which this regularizer sets to "
-            "zero; use 'auq-lr' or 'lbfgs' instead."
-        )
-    return True
-
-
+def _aside(setup: Setup, complete: bool) -> bool:
+    """Are the products of all columns with the intercept worth sending? A duality gap needs them."""
+    return setup.intercept and setup.columns == 1 and not complete and hasattr(setup.loss, "row_value")

@@ -27,7 +27,7 @@ Sums = dict[str, Tensor]
 @dataclass(frozen=True)
 class Ask:
     """The question; `index`: unknowns whose Hessian is asked for, `known`: those that were told before (squares);
-    `ease` and `eased`: how many times as wide corners are now, and were when d was found."""
+    `aside`: whether products with the intercept are; `ease` and `eased`: how many times as wide corners are now, and were when d was found."""
 
     centre: Tensor | None
     index: Tensor
@@ -35,6 +35,7 @@ class Ask:
     fan: tuple[float, ...] = ()
     spread: Tensor | None = None
     null: Tensor | None = None
+    aside: bool = False
     ease: float = 1.0
     eased: float = 1.0
 
@@ -51,6 +52,10 @@ class Ask:
         if self.ease > 1:
             plain = shard.exact(self.centre).step(v, None, (), index[:0], None)
             sums |= {"plain_f": plain["f"], "plain_G": plain["G"]}
+        if self.aside:
+            E = torch.zeros(*v.shape, 1, dtype=v.dtype, device=v.device)
+            E[-1] = 1.0
+            sums["aside"] = now.sketch(v, E, diagonal=False, score=False)["HP"]
         if self.spread is not None:
             sums["reach"] = now.reach_apart(self.spread.to(shard.device))
         if self.null is not None:

@@ -1,7 +1,8 @@
 """Which unknowns the Hessian is asked for: all of them, or, where g sets most of them to zero, a working set.
 
     support of v, and the unknowns that would move farthest by themselves: √D_i|x_i − v_i|, x = prox(Dv − G, D),
-    at most twice as many as the support has, and no fewer than FIRST
+    at most twice as many as the support has, no fewer than a triangle of one round's worth has, and all where that is
+    half of them
 
 D is about the diagonal of the Hessian, so that no unit of a column decides. Unknowns that g ties together (groups) come
 together. When those that would move farthest lie outside, one more round at the same point asks for them.
@@ -11,15 +12,15 @@ Shapes: m features, C columns; v, G, D (m, C); index flat, class by class.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-FIRST = 50
 GROWTH = 2.0
-ALWAYS = 128  # unknowns up to which all of them are asked for
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Movers:
 
     far: Tensor
     support: Tensor
+    free: Tensor
 
     @classmethod
     def at(cls, g: Any, v: Tensor, G: Tensor, D: Tensor, free: Tensor) -> Movers:
@@ -35,7 +37,7 @@ class Movers:
         x = g.prox(D * v - G, D)
         far = torch.where(free, D.sqrt() * (x - v).abs(), 0.0)
         rest = g.prox(torch.zeros_like(v), torch.ones_like(v))  # where g alone would leave them
-        return cls(far, (v != rest) & free)
+        return cls(far, (v != rest) & free, free)
 
     def outside(self, index: Tensor) -> bool:
         """Would one outside move farther than all inside?"""
@@ -52,6 +54,8 @@ def chosen(movers: Movers, units: Tensor | None, least: int, columns: int) -> Te
     """The working set, class by class. `units` (mC,): which unknowns come together; None: each by itself."""
     far, support = movers.far.reshape(-1), movers.support.reshape(-1)
     many = max(least, int(GROWTH * int(support.sum())))
+    if 2 * many >= len(far):
+        return everything(movers.far.shape, movers.free)
     if units is None:
         score, taken = far, support
     else:
@@ -67,9 +71,9 @@ def chosen(movers: Movers, units: Tensor | None, least: int, columns: int) -> Te
     return by_class(taken.nonzero()[:, 0], columns)
 
 
-def everything(shape: tuple[int, int], free: Tensor) -> Tensor:
+def everything(shape: Sequence[int], free: Tensor) -> Tensor:
     """All unknowns that count, class by class."""
-    return by_class(free.expand(shape).reshape(-1).nonzero()[:, 0], shape[1])
+    return by_class(free.expand(*shape).reshape(-1).nonzero()[:, 0], shape[1])
 
 
 def by_class(index: Tensor, columns: int) -> Tensor:
@@ -77,6 +81,11 @@ def by_class(index: Tensor, columns: int) -> Tensor:
     if columns == 1:
         return index
     return torch.cat([index[index % columns == c] for c in range(columns)])
+
+
+def affordable(round_cost: float) -> int:
+    """Unknowns whose triangle costs as much as a round."""
+    return math.isqrt(int(2 * round_cost))
 
 
 def together(g: Any, shape: tuple[int, int], device: Any) -> Tensor | None:
