@@ -23,6 +23,7 @@ from auqadmm.core.verdict.gate import Gate
 from auqadmm.curvature.posterior import Posterior
 from auqadmm.local import curve, direct_factors, factored, lbfgs, mixed, newton_cg, trail
 from auqadmm.local.pairs import Pairs
+from auqadmm.methods.auto.plan import Change, Plan
 from auqadmm.methods.lowrank_round import Directive
 from auqadmm.methods.lowrank_server import Heard, Server
 from auqadmm.methods.newton.here import Here
@@ -38,6 +39,8 @@ REGISTRY = Registry(
         "Gate": Gate,
         "Columns": Columns,
         "newton.Here": Here,
+        "auto.Plan": Plan,
+        "auto.Change": Change,
         "Cost": state.Cost,
         "Residuals": state.Residuals,
         "Scalar": weights.Scalar,

@@ -29,7 +29,10 @@ class Result:
     certificate
         Objective, KKT residual and duality gap of v for the original problem.
     lam, weights
-        Multipliers (N, m, C), and the weights that the next iteration would use: with v, a complete warm start.
+        Multipliers (N, m, C), and the weights that the next iteration would use: with v, a complete warm start. None
+        where the method has none.
+    choice
+        What `method="auto"` chose, why, and what was expected of every method; else None.
     """
 
     v: Tensor
@@ -44,6 +47,7 @@ class Result:
     classes: np.ndarray | None = None
     has_intercept: bool = False
     evidence: Evidence | None = field(default=None, repr=False)
+    choice: Any = field(default=None, repr=False)
 
     @property
     def coef(self) -> np.ndarray:
@@ -67,6 +71,12 @@ class Result:
     def warm_start(self) -> WarmStart:
         """Everything a later run needs to continue from here."""
         return WarmStart(self.v, self.lam, self.weights, self.method)
+
+    def explain(self) -> str:
+        """Why this method: what was expected of each, beside what happened."""
+        if self.choice is None:
+            return f"The method {self.method} was asked for; 'auto' estimates what each would cost."
+        return self.choice.explain()
 
     def diagnose(self, problem: Any = None) -> Diagnosis:
         """Why the run did not converge: findings, each with one setting to try next.

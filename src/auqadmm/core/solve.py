@@ -166,7 +166,7 @@ class _Loop:
             self.rows.append(row)
             self._mark(state)
             names = self.reduce.engine.names
-            wishes = self._heard(Iteration(row, state, self.stopping, self.method.name, names, slowest))
+            wishes = self._heard(Iteration(row, state, self.stopping, self._name(state), names, slowest))
             if arrived:
                 return arrived
             if any(wishes):
@@ -252,7 +252,7 @@ class _Loop:
         """A worker is lost: hand over the last complete iterate, and say where the run is saved."""
         lost.saved = None if self.keeper is None else self.keeper.iteration
         more = "" if self.keeper is None else self.keeper.way_back
-        lost.left = None if self.at is None else left(self.at, self.method.name, lost, more)
+        lost.left = None if self.at is None else left(self.at, self._name(self.at.state), lost, more)
 
     # ------------------------------------------------------------------ after each iteration
     def _judge(self, state: State) -> tuple[Certificate | None, Ended | None]:
@@ -318,6 +318,18 @@ class _Loop:
             found = explained(found, evidence)
         return replace(ended, certificate=found, evidence=evidence)
 
+    def _choice(self, state: State | None) -> Any:
+        """What a method that chooses among others did, with what it took."""
+        chosen = getattr(self.method, "chosen", None)
+        if chosen is None or state is None:
+            return None
+        return replace(chosen(state), rounds=self.reduce.traffic.rounds, numbers=self.reduce.traffic.up // 8)
+
+    def _name(self, state: State | None) -> str:
+        """Of the method that runs."""
+        named = getattr(self.method, "named", None)
+        return self.method.name if named is None or state is None else named(state)
+
     def result(self, ended: Ended, more: str = "") -> Result:
         state = None if self.at is None else self.at.state
         v: Tensor = self.start if state is None else state.shared.v
@@ -332,7 +344,8 @@ class _Loop:
             n_iter=self.done,
             history=History(tuple(self.rows)).counted(self.reduce.traffic),
             certificate=ended.certificate,
-            method=self.method.name,
+            method=self._name(state),
+            choice=self._choice(state),
             lam=lam,
             weights=self.reduce.place(_weights, blocks, None) if complete and blocks is not None else None,
             evidence=ended.evidence,

@@ -106,7 +106,11 @@ def compare(
     """
     if not 0 < gap < 1:
         raise InputError(f"gap must lie between 0 and 1, got {gap:g}.")
-    chosen = {method.name: method for name in names or DEFAULT if (method := _method(name, problem))}
+    chosen = {
+        method.name: method
+        for name in names or DEFAULT
+        if (method := methods.resolve(name, {**methods.KNOWN, **baselines.KNOWN}))
+    }
     best = optimum(problem, gap)
     entries: list[Entry] = []
     for name, method in chosen.items():
@@ -133,12 +137,6 @@ def optimum(problem: Problem, gap: float) -> Best:
     if result.status not in (Status.converged, Status.rounding):
         raise InputError(f"The optimum of this problem was not found, so that no gap is known: {result.message}")
     return Best(result.objective, f"AUQ-LR, {result.certificate.words()}")
-
-
-def _method(name: str, problem: Problem) -> Any:
-    if name.lower() == "auto":
-        return methods.choose(problem.census.blocks, problem.census.features)[0]
-    return methods.resolve(name, {**methods.KNOWN, **baselines.KNOWN})
 
 
 def _entry(

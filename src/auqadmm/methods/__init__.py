@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from auqadmm.methods.auto import choose, found
+from auqadmm.methods.auto import ROUND_COST, Auto
 from auqadmm.methods.balanced import RB
 from auqadmm.methods.constant import C
-from auqadmm.methods.lowrank import AUQLR
+from auqadmm.methods.lowrank import AUQLR, found
 from auqadmm.methods.newton import Newton
 from auqadmm.methods.spectral import AC
 from auqadmm.methods.uncertainty import AUQ, UQ
 
-__all__ = ["AC", "AUQ", "AUQLR", "KNOWN", "RB", "UQ", "C", "Newton", "choose", "found", "resolve"]
+__all__ = ["AC", "AUQ", "AUQLR", "KNOWN", "RB", "ROUND_COST", "UQ", "Auto", "C", "Newton", "found", "resolve"]
 
-KNOWN: dict[str, Any] = {method.name: method for method in (C, RB, AC, UQ, AUQ, AUQLR, Newton)}
+KNOWN: dict[str, Any] = {method.name: method for method in (C, RB, AC, UQ, AUQ, AUQLR, Newton, Auto)}
 
 
 def resolve(method: Any, known: Mapping[str, Any] = KNOWN) -> Any:
-    """A method by name or as an object ("auto" needs the problem: `auto.choose`)."""
+    """A method by name or as an object."""
     if isinstance(method, str):
         name = method.lower()
         if name in known:
             return known[name]()
-        names = ", ".join(repr(n) for n in ("auto", *known))
+        names = ", ".join(repr(n) for n in known)
         raise ValueError(f"Unknown method {method!r}; known methods are {names}.")
     if isinstance(method, type) and method in known.values():
         return method()

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from auqadmm.core.acceleration import EPSILON, Anderson, D
 from auqadmm.core.consensus import failed_blocks, start_blocks
+from auqadmm.core.lowrank import LowRank
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Residuals, Setup, State
 from auqadmm.core.stopping import is_number
@@ -213,3 +214,14 @@ def _told(shared: Consensus) -> Consensus:
 def _curvature_of(regularizer: Any) -> float:
     """l2 of g on the penalised rows."""
     return float(getattr(regularizer, "inner", regularizer).strong_convexity)
+
+
+def found(weights: Any) -> str:
+    """What a run made of its weights: directions per block, and the basis of the rest."""
+    if not isinstance(weights, LowRank):
+        return ""
+    ranks = (weights.U != 0).any(1).sum(1)
+    least, most = int(ranks.min()), int(ranks.max())
+    count = f"{most}" if least == most else f"{least} to {most}"
+    basis = "" if weights.F is None else ", the rest in cosines"
+    return f"; {count} direction{'s' * (most != 1)} per block paid for themselves{basis}"

@@ -16,7 +16,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -155,7 +155,7 @@ class Loss(ABC):
         or the shares of all classes."""
         return torch.zeros(columns, dtype=torch.float64, device=mean.device)
 
-    def eased(self, width: float) -> Loss:
+    def eased(self, width: float) -> Any:
         """The loss with corners that many times as wide; without corners, itself."""
         return self
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ from auqadmm.core.stopping import is_number
 from auqadmm.core.verdict.asks import moments
 from auqadmm.core.verdict.columns import Columns
 from auqadmm.methods.newton.here import Here
-from auqadmm.methods.newton.round import Ask, none, numbers
+from auqadmm.methods.newton.round import Ask, numbers
 from auqadmm.methods.newton.working import Movers, affordable, chosen, everything, together
 
 FAN = (2.0, 1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
@@ -56,8 +56,8 @@ class Newton:
     Parameters
     ----------
     round_cost
-        What a round costs beside the numbers it carries, in numbers: working sets have at least as many unknowns as make
-        a round twice as dear.
+        What a round costs beside the numbers it carries, in numbers: working sets have at least as many unknowns as
+        make a round twice as dear.
     """
 
     round_cost: float = ROUND_COST
@@ -169,7 +169,9 @@ class Newton:
         G = columns.slopes(columns.start.to(inside))
         D = columns.spread.to(inside)[:, None].expand(inside.shape)
         movers = Movers.at(setup.regularizer, inside, G, D, free)
-        return chosen(movers, together(setup.regularizer, inside.shape, inside.device), affordable(self.round_cost), setup.columns)
+        return chosen(
+            movers, together(setup.regularizer, inside.shape, inside.device), affordable(self.round_cost), setup.columns
+        )
 
     def _complete(self, setup: Setup) -> bool:
         """Are all unknowns asked for? Not where g leaves most of them where they are, and they are many."""

@@ -26,8 +26,9 @@ Sums = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Ask:
-    """The question; `index`: unknowns whose Hessian is asked for, `known`: those that were told before (squares);
-    `aside`: whether products with the intercept are; `ease` and `eased`: how many times as wide corners are now, and were when d was found."""
+    """The question. `index`: unknowns whose Hessian is asked for, `known`: those that were told before (squares);
+    `aside`: whether products with the intercept are; `ease` and `eased`: how many times as wide corners are now, and
+    were when d was found."""
 
     centre: Tensor | None
     index: Tensor
@@ -40,9 +41,8 @@ class Ask:
     eased: float = 1.0
 
     def __call__(self, shard: Any, blocks: Any, told: tuple[Tensor, Tensor | None]) -> tuple[Any, Sums]:
-        v, d = (None if x is None else x.to(shard.device) for x in told)
-        loss = shard.loss
-        index, known = (None if x is None else x.to(shard.device) for x in (self.index, self.known))
+        v, index, loss = told[0].to(shard.device), self.index.to(shard.device), shard.loss
+        d, known = (None if x is None else x.to(shard.device) for x in (told[1], self.known))
         now = shard.exact(self.centre, loss.eased(self.ease) if self.ease > 1 else None)
         same = self.eased == self.ease
         sums = now.step(v, d, self.fan if same else (), index, known)

@@ -88,7 +88,7 @@ def affordable(round_cost: float) -> int:
     return math.isqrt(int(2 * round_cost))
 
 
-def together(g: Any, shape: tuple[int, int], device: Any) -> Tensor | None:
+def together(g: Any, shape: Sequence[int], device: Any) -> Tensor | None:
     """Which unknowns g ties together, a label each; None: none, and where nothing is known all of them."""
     inner, (m, C) = getattr(g, "inner", g), shape
     if g.separable:

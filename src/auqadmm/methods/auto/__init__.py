@@ -1,0 +1,7 @@
+"""What `method="auto"` does: `cost` estimates, `method` chooses, watches and changes, `plan` remembers and explains."""
+
+from auqadmm.methods.auto.cost import ROUND_COST, Estimate, Facts, estimates
+from auqadmm.methods.auto.method import Auto
+from auqadmm.methods.auto.plan import Change, Choice, Plan
+
+__all__ = ["ROUND_COST", "Auto", "Change", "Choice", "Estimate", "Facts", "Plan", "estimates"]

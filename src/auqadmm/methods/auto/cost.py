@@ -1,0 +1,100 @@
+"""What a run is expected to cost, method by method: rounds × round_cost + numbers that one worker sends.
+
+`round_cost` is what a round costs beside the numbers it carries, in numbers: how many a link carries while it waits for
+an answer. Rounds to a gap of 10⁻⁶ are guesses from what was measured on tables and images (results/rounds); a run that
+finds them wrong changes its method (`method`).
+
+Shapes: m features, C columns, n = mC unknowns, N blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from auqadmm.methods.newton.method import MOST, ROUND_COST
+from auqadmm.methods.newton.round import numbers
+from auqadmm.methods.newton.working import affordable, together
+
+__all__ = ["ROUND_COST", "Estimate", "Facts", "estimates"]
+
+# Rounds of Newton's method: squares, smooth losses, and what corners add; with a working set
+SQUARES, SMOOTH, CORNERS, ACTIVE = 2.0, 8.0, 4.0, 9.0
+# of AUQ-LR: squares, one column, several; corners by the number of blocks
+LR_SQUARES, LR_SMOOTH, LR_CLASSES, LR_CORNERS, LR_SPLIT, LR_KINKS = 15.0, 15.0, 32.0, 8.0, 0.85, 60.0
+LR_WEIGHTS = 12.0  # times n: numbers of the weights
+# of L-BFGS, and of FISTA where g has kinks
+GRADIENT, PROXIMAL = 150.0, 400.0
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known before the first iteration."""
+
+    blocks: int
+    features: int
+    columns: int
+    loss: Any
+    g: Any
+
+    @property
+    def unknowns(self) -> int:
+        return self.features * self.columns
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of one method: rounds, numbers that one worker sends in all, and why it is considered."""
+
+    method: str
+    rounds: float
+    numbers: float
+    why: str
+
+    def cost(self, round_cost: float) -> float:
+        return self.rounds * round_cost + self.numbers
+
+
+def estimates(facts: Facts, round_cost: float) -> tuple[Estimate, ...]:
+    """Of every method that can solve the problem, the cheapest first."""
+    found = [e for e in (_newton(facts, round_cost), _lowrank(facts), _gradient(facts)) if e is not None]
+    return tuple(sorted(found, key=lambda e: e.cost(round_cost)))
+
+
+def _newton(facts: Facts, round_cost: float) -> Estimate | None:
+    n, m, C, g, loss = facts.unknowns, facts.features, facts.columns, facts.g, facts.loss
+    own = not hasattr(loss, "row_value")
+    easing = loss.easing(1.0)
+    rounds = SQUARES if loss.quadratic else SMOOTH
+    if easing > 1:
+        rounds = CORNERS + math.log2(easing)
+    least = affordable(round_cost)
+    if not (g.quadratic or own or n <= least):
+        units = together(g, (m, C), "cpu")
+        if units is None or int(units.max()) > 0:
+            rounds = max(rounds, ACTIVE)
+            return Estimate("newton", rounds, rounds * (numbers(min(least, n)) + n), "few unknowns will be active")
+    size = C * numbers(m) if C == 1 or not (own or loss.gauge) else numbers(n)
+    if size > MOST:
+        return None
+    triangles = 1.0 if loss.quadratic else rounds
+    return Estimate("newton", rounds, triangles * size + rounds * n, f"{n} unknowns make small Hessians")
+
+
+def _lowrank(facts: Facts) -> Estimate:
+    n, N, loss = facts.unknowns, facts.blocks, facts.loss
+    rounds = LR_SQUARES if loss.quadratic else LR_SMOOTH if facts.columns == 1 else LR_CLASSES
+    if loss.easing(1.0) > 4 or loss.cornered:
+        rounds = LR_CORNERS * (max(N, 2) / 2) ** LR_SPLIT
+    elif not (facts.g.quadratic or loss.quadratic):
+        rounds = LR_KINKS
+    return Estimate(
+        "auq-lr", rounds, (rounds + LR_WEIGHTS) * n, "curvature weights need the fewest rounds for their size"
+    )
+
+
+def _gradient(facts: Facts) -> Estimate:
+    smooth = facts.g.quadratic
+    name, rounds = ("lbfgs", GRADIENT) if smooth else ("fista", PROXIMAL)
+    return Estimate(name, rounds, rounds * facts.unknowns, "a gradient a round is all that this takes")

@@ -1,0 +1,147 @@
+"""`auto`: the method that should cost least, watched, and changed where it does not keep its promise.
+
+A method is left when
+    F has not fallen below its best for PATIENCE iterations, or v is not finite any more;
+    it has cost more than was expected of it, and by how its steps shrink the rest would cost more than all of another.
+The next one starts from the best v so far (with λ_j = −∇f_j(v), where it has multipliers), in the same run.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from auqadmm.core.reduce import Reduce
+from auqadmm.core.state import Consensus, Setup, State, WarmStart
+from auqadmm.core.stopping import is_number
+from auqadmm.methods.auto.cost import ROUND_COST, Estimate, Facts, estimates
+from auqadmm.methods.auto.plan import Change, Choice, Plan
+
+PATIENCE = 3
+LOOK = 6  # iterations that a rate is measured over
+GOAL = 1e-7  # of F: where runs are expected to end
+DEARER = 1.5  # the rest of a method than all of another
+
+
+@dataclass(frozen=True)
+class Auto:
+    """The method of least expected cost, and another one where it disappoints.
+
+    Parameters
+    ----------
+    round_cost
+        What a round costs beside the numbers it carries, in numbers.
+    """
+
+    round_cost: float = ROUND_COST
+    name: ClassVar[str] = "auto"
+
+    def __post_init__(self) -> None:
+        if not (is_number(self.round_cost) and 0 <= self.round_cost < math.inf):
+            raise ValueError(f"round_cost must be a number ≥ 0, got {self.round_cost!r}.")
+
+    def init(self, setup: Setup, reduce: Reduce) -> State:
+        first = self._estimates(setup)[0]
+        state = self._method(first.method).init(setup, reduce)
+        plan = Plan(first.method, state.shared.memory)
+        return State(state.blocks, replace(state.shared, memory=plan))
+
+    def step(self, state: State, reduce: Reduce) -> State:
+        shared, plan = state.shared, state.shared.memory
+        inner = replace(shared, iteration=shared.iteration - plan.first, memory=plan.inner)
+        new = self._method(plan.method).step(State(state.blocks, inner), reduce)
+        k = shared.iteration + 1
+        plan = _watched(plan, new.shared)
+        why, other = self._left(plan, new.shared)
+        if other is None:
+            return State(new.blocks, replace(new.shared, iteration=k, memory=plan))
+        v = plan.best_v if plan.best_v is not None else shared.v
+        up = new.shared.cost.up // 8
+        change = Change(k, plan.method, other.method, why, new.shared.cost.rounds, up)
+        setup = shared.setup
+        begun = self._method(other.method).init(replace(setup, warm=WarmStart(v)), reduce)
+        plan = Plan(
+            other.method, begun.shared.memory, k, reduce.traffic.rounds, reduce.traffic.up // 8, plan.best, plan.best_v,
+            changes=(*plan.changes, change),
+        )  # fmt: skip
+        fresh = replace(begun.shared, setup=setup, iteration=k, v_prev=shared.v, cost=new.shared.cost, memory=plan)
+        return State(begun.blocks, fresh)
+
+    # ------------------------------------------------------------------ decisions
+    def _estimates(self, setup: Setup) -> tuple[Estimate, ...]:
+        facts = Facts(setup.blocks, setup.features, setup.columns, setup.loss, setup.regularizer)
+        return estimates(facts, self.round_cost)
+
+    def _left(self, plan: Plan, shared: Consensus) -> tuple[str, Estimate | None]:
+        """Why the method is left, and for which one; None: it goes on."""
+        tried = {plan.method, *(c.old for c in plan.changes)}
+        known = self._estimates(shared.setup)
+        others = [e for e in known if e.method not in tried]
+        if not others:
+            return "", None
+        if not bool(shared.v.isfinite().all()) or shared.not_finite:
+            return "numbers that are not finite", others[0]
+        if plan.method == "newton" and getattr(plan.inner, "stalled", False):
+            return "", None
+        if plan.waited >= PATIENCE:
+            return f"no progress in {PATIENCE} iterations", others[0]
+        mine = next(e for e in known if e.method == plan.method)
+        spent = (shared.cost.rounds - plan.rounds) * self.round_cost + shared.cost.up / 8 - plan.numbers
+        rest = _rest(plan, spent, shared.iteration)
+        other = others[0]
+        if spent > mine.cost(self.round_cost) and rest > DEARER * other.cost(self.round_cost):
+            return "the rest would cost more", other
+        return "", None
+
+    def _method(self, name: str) -> Any:
+        from auqadmm import baselines, methods  # which know this one
+
+        if name == "newton":
+            return methods.Newton(self.round_cost)
+        return methods.resolve(name, {**methods.KNOWN, **baselines.KNOWN})
+
+    # ------------------------------------------------------------------ for people
+    def named(self, state: State) -> str:
+        """The method that runs."""
+        return state.shared.memory.method
+
+    def chosen(self, state: State) -> Choice:
+        """What was chosen, and why."""
+        plan, setup = state.shared.memory, state.shared.setup
+        known = self._estimates(setup)
+        names = [c.old for c in plan.changes] + [plan.method]
+        reason = next(e.why for e in known if e.method == names[0])
+        for change in plan.changes:
+            reason += f"; after iteration {change.iteration} {change.new}, {change.why}"
+        return Choice(plan.method, names[0], reason, known, plan.changes, self.round_cost)
+
+
+def _watched(plan: Plan, shared: Consensus) -> Plan:
+    """With the objective and the expected fall of the new iterate."""
+    plan = replace(plan, inner=shared.memory)
+    sums = shared.scored
+    if sums is None:
+        return plan
+    F = float(sums["f"]) + float(shared.setup.regularizer.value(shared.v))
+    better = math.isfinite(F) and plan.best > F
+    delta = shared.predicted
+    expected = plan.expected if delta is None else (*plan.expected, delta / max(abs(F), 1e-300))[-LOOK:]
+    if better:
+        return replace(plan, best=F, best_v=shared.v, waited=0, expected=expected)
+    # at the end rounding decides: that is no lack of progress
+    near = math.isfinite(F) and F - plan.best <= GOAL * abs(plan.best)
+    return replace(plan, waited=0 if near else plan.waited + 1, expected=expected)
+
+
+def _rest(plan: Plan, spent: float, iterations: int) -> float:
+    """What the rest of the method's way costs, by how fast expected falls shrink."""
+    seen = plan.expected
+    if len(seen) < LOOK or not all(0 < x < math.inf for x in (seen[0], seen[-1])):
+        return 0.0
+    each = spent / max(iterations, 1)
+    rate = (math.log(seen[0]) - math.log(seen[-1])) / (LOOK - 1)
+    left = math.log(seen[-1] / GOAL)
+    if left <= 0:
+        return 0.0
+    return math.inf if rate <= 0 else each * left / rate
