@@ -231,7 +231,7 @@ class Huber(RowLoss):
         return Times(replace(self, delta=width * self.delta), 1 / width)  # the same slope far away
 
     def easing(self, spread: float) -> float:
-        return max(1.0, spread / self.delta)
+        return max(1.0, 4 * spread / self.delta)
 
     def null_logits(self, mean: Tensor, columns: int) -> Tensor:
         return mean.expand(columns)

@@ -28,7 +28,7 @@ CONSTANT = 64.0  # times ε·|μ|: what is left of a constant column after centr
 class Columns:
     """What round 0 found: `centre` (None: zero), `spread` Σcx̃² > 0, which columns are `empty`, the numbers of data held
     by all, the infimum of Σ_j f_j, logits (1, C) of the null model, the standard deviation
-    of the target, and Σ∇f_j(0)."""
+    of the target and its root mean square, and Σ∇f_j(0)."""
 
     centre: Tensor | None
     spread: Tensor
@@ -38,6 +38,7 @@ class Columns:
     infimum: float
     null: Tensor
     target_spread: float
+    target_size: float
     start: Tensor
     intercept: bool
 
@@ -64,6 +65,7 @@ class Columns:
             infimum=float(sums["infimum"]),
             null=null[None],
             target_spread=math.sqrt(max(variance, 0.0)),
+            target_size=math.sqrt(float(sums["yy"]) / weight) if weight > 0 else 0.0,
             start=sums["G0"],
             intercept=intercept,
         )

@@ -3,7 +3,7 @@
 A method is left when
     F has not fallen below its best for PATIENCE iterations, or v is not finite any more;
     it has cost more than was expected of it, and by how its steps shrink the rest would cost more than all of another.
-The next one starts from the best v so far (with λ_j = −∇f_j(v), where it has multipliers), in the same run.
+Newton's method falls in every iteration and arrives, however hard the problem: it is not left. The next one starts from the best v so far (with λ_j = −∇f_j(v), where it has multipliers), in the same run.
 """
 
 from __future__ import annotations
@@ -78,12 +78,10 @@ class Auto:
         tried = {plan.method, *(c.old for c in plan.changes)}
         known = self._estimates(shared.setup)
         others = [e for e in known if e.method not in tried]
-        if not others:
+        if not others or plan.method == "newton" or plan.best_v is None:
             return "", None
         if not bool(shared.v.isfinite().all()) or shared.not_finite:
             return "numbers that are not finite", others[0]
-        if plan.method == "newton" and getattr(plan.inner, "stalled", False):
-            return "", None
         if plan.waited >= PATIENCE:
             return f"no progress in {PATIENCE} iterations", others[0]
         mine = next(e for e in known if e.method == plan.method)

@@ -32,6 +32,7 @@ from auqadmm.core.stopping import is_number
 from auqadmm.core.verdict.asks import moments
 from auqadmm.core.verdict.columns import Columns
 from auqadmm.methods.newton.here import Here
+from auqadmm.methods.newton.model import Proposed, inside_of
 from auqadmm.methods.newton.round import Ask, numbers
 from auqadmm.methods.newton.working import Movers, affordable, chosen, everything, together
 
@@ -73,10 +74,13 @@ class Newton:
             columns = Columns.of(reduce(moments, None, None)[1], setup.intercept, setup.loss, setup.columns)
         zero = torch.zeros(setup.features, setup.columns, dtype=torch.float64, device=setup.device)
         v = zero if setup.warm is None else setup.warm.v.to(zero)
+        if setup.warm is None and setup.intercept:  # the best constant is a better start than none
+            v = columns.outside(torch.cat([v[:-1], columns.null.to(v)]))
         inside = columns.inside(v)
         index = self._first(setup, columns, inside)
         cost = reduce.cost(hvps=0)
-        ease = setup.loss.easing(columns.target_spread) if setup.warm is None else 1.0
+        wide = columns.target_spread if setup.intercept else columns.target_size
+        ease = setup.loss.easing(wide) if setup.warm is None else 1.0
         spread = columns.spread if 0 < setup.loss.concordance < math.inf else None
         complete = self._complete(setup)
         aside = _aside(setup, complete)
@@ -113,14 +117,14 @@ class Newton:
         full = here.stretch * here.shrink
         easier = max(1.0, TIGHTER * here.ease) if here.shrink == 1 else here.ease
         fan = () if setup.loss.quadratic else tuple(here.shrink * t for t in FAN)
-        v, inside = _outside(columns, here.inside + full * move.d)
+        v, inside = _outside(columns, _along(g, here, move, full))
         index = self._next(here, setup, inside)
         cost = reduce.cost(hvps=0)
         offsets = tuple(t - full for t in fan)
         sums = self._ask(here, setup, reduce, inside, move.d, index, offsets, easier, here.ease)
         values = {t: float(f) for t, f in zip(fan, sums.get("fan", ()), strict=True)}
         values.setdefault(full, float(sums["f"]))
-        F = {t: f + float(g.value(here.inside + t * move.d)) for t, f in values.items()}
+        F = {t: f + float(g.value(_along(g, here, move, t))) for t, f in values.items()}
         slack = NOISE * float(here.noise + torch.where(sums["noise"].isfinite(), sums["noise"], 0.0))
         good = {t for t, x in F.items() if x <= here.F - DECREASE * t * move.linear + slack}
         if full in good:
@@ -132,7 +136,7 @@ class Newton:
         if not good:
             return v, None, cost
         t = min(good, key=lambda t: F[t])
-        v, inside = _outside(columns, here.inside + t * move.d)
+        v, inside = _outside(columns, _along(g, here, move, t))
         index = self._next(here, setup, inside)
         cost = reduce.cost(hvps=0)
         sums = self._ask(here, setup, reduce, inside, None, index, (), here.ease, here.ease)
@@ -278,6 +282,12 @@ def _scale(here: Here) -> float:
     total = float(spread[known].sum())
     found = float(size[known].sum()) / total if total > 0 else 0.0
     return found if math.isfinite(found) and found > 0 else here.scale
+
+
+def _along(g: Any, here: Here, move: Proposed, t: float) -> Tensor:
+    """v + td; between v and v + d rounding may not leave the domain of g."""
+    x = here.inside + t * move.d
+    return inside_of(g, x) if t <= 1 else x
 
 
 def _outside(columns: Columns, inside: Tensor) -> tuple[Tensor, Tensor]:

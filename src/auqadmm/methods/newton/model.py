@@ -15,6 +15,8 @@ from torch import Tensor
 from auqadmm.core.triangles import unpacked
 from auqadmm.core.verdict.model import Model
 
+SHARP = 1e100  # a metric in which a proximal step moves nothing that may stay
+
 
 @dataclass(frozen=True)
 class On:
@@ -101,6 +103,14 @@ class Proposed:
     linear: float
 
 
+def inside_of(g: Any, x: Tensor) -> Tensor:
+    """x, moved back by a rounding where g would be infinite for it."""
+    if bool(g.value(x).isfinite()):
+        return x
+    K = torch.full_like(x, SHARP)
+    return g.prox(K * x, K)
+
+
 def proposed(g: Any, v: Tensor, G: Tensor, H: Hessian, enough: float) -> Proposed:
     """The step; a singular H is given a little curvature in every direction."""
     groups: Sequence[tuple[Tensor, Tensor]] = H.groups if g.separable or g.quadratic else H.joined().groups
@@ -116,5 +126,5 @@ def proposed(g: Any, v: Tensor, G: Tensor, H: Hessian, enough: float) -> Propose
         d[index] = found.d[:, 0]
         delta += found.delta
     d = d.reshape(v.shape)
-    fell = float(g.fall(v, v + d)[0])
+    fell = float(g.fall(v, inside_of(g, v + d))[0])
     return Proposed(d, delta, fell - float((G * d).sum()))
