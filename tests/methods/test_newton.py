@@ -1,4 +1,4 @@
-"""Newton on sums: against a dense twin and exact optima; whatever the split, the scale of columns and the working set."""
+"""Newton on sums: against a dense twin and exact optima, whatever the split, the scale of columns, the working set."""
 
 from __future__ import annotations
 

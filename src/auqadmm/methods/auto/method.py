@@ -3,7 +3,8 @@
 A method is left when
     F has not fallen below its best for PATIENCE iterations, or v is not finite any more;
     it has cost more than was expected of it, and by how its steps shrink the rest would cost more than all of another.
-Newton's method falls in every iteration and arrives, however hard the problem: it is not left. The next one starts from the best v so far (with λ_j = −∇f_j(v), where it has multipliers), in the same run.
+Newton's method falls in every iteration and arrives, however hard the problem: it is not left. The next one starts from
+the best v so far (with λ_j = −∇f_j(v), where it has multipliers), in the same run.
 """
 
 from __future__ import annotations

@@ -1,0 +1,190 @@
+"""Does `auto` keep its promise? Its cost beside that of every single method, on tables of many kinds.
+
+    python benchmarks/auto.py --out results/auto/cpu.json --commit C
+
+Cost is rounds × round_cost + numbers that one worker sends, to a true gap of 1e-6, for round costs of 4k, 32k and 256k;
+every reduction counts, those of verdicts too. F* comes from Newton's method at a tolerance of 1e-12, checked against
+every other run: none may be lower. A method that does not arrive in its budget has no cost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import torch
+
+import auqadmm as aq
+
+COSTS = (4_000, 32_000, 256_000)
+METHODS = ("newton", "auq-lr", "lbfgs", "owl-qn", "fista")
+GAP = 1e-6
+
+Row = tuple[str, Callable[[], aq.Problem]]
+
+
+def split(X: Any, y: np.ndarray, parts: int, by: np.ndarray | None = None) -> list[tuple[Any, np.ndarray]]:
+    order = np.arange(len(y)) if by is None else np.argsort(by, kind="stable")
+    pieces = [order[j::parts] for j in range(parts)] if by is None else np.array_split(order, parts)
+    return [(X[i], y[i]) for i in pieces]
+
+
+def rows() -> Iterator[Row]:
+    from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_wine
+
+    rng = np.random.default_rng(0)
+    X, t = load_breast_cancer(return_X_y=True)
+    y = 2.0 * t - 1
+    for l2 in (1.0, 1e-2, 1e-4):
+        yield f"breast cancer raw, l2 {l2:g}", _made(aq.Logistic(), aq.L2(l2), split(X, y, 4), True)
+    yield "breast cancer raw, elastic net", _made(aq.Logistic(), aq.ElasticNet(1.0, 0.1), split(X, y, 4), True)
+    A = rng.normal(size=(400, 6)) + 1000
+    yield "means of 1000", _made(aq.Logistic(), aq.L2(1e-4), split(A, np.sign(A @ rng.normal(size=6) % 2 - 1), 4), True)
+    Z = rng.normal(size=(300, 6))
+    yield "separable, l2 1e-6", _made(aq.Logistic(), aq.L2(1e-6), split(Z, np.sign(Z[:, 0] + 1e-9), 4), True)
+    hot = one_hot(5000, (2, 3, 5, 8, 13, 20, 30, 42))
+    signs = np.sign(hot @ rng.normal(size=hot.shape[1]) + rng.normal(size=5000))
+    yield "one-hot 5000×123, l2 1e-3", _made(aq.Logistic(), aq.L2(1e-3), split(hot, signs, 10, signs), True)
+    D = rng.normal(size=(2000, 300)) * (1.0 / (1 + np.arange(300)))
+    decay = np.sign(D @ rng.normal(size=300) * 3 + rng.normal(size=2000))
+    for l2 in (1.0, 1e-2):
+        yield f"decaying spectrum, l2 {l2:g}", _made(aq.Logistic(), aq.L2(l2), split(D, decay, 10), True)
+    P, k = load_digits(return_X_y=True)
+    for l2 in (1.0, 1e-2):
+        yield f"digits, one class each, l2 {l2:g}", _made(aq.Multinomial(), aq.L2(l2), split(P / 16, k, 10, k), False)
+    yield "digits at random, l2 1", _made(aq.Multinomial(), aq.L2(1.0), split(P / 16, k, 10), False)
+    pair = k < 2
+    for parts in (2, 20):
+        hinge = split(P[pair] / 16, 2.0 * k[pair] - 1, parts)
+        yield f"digits hinge, {parts} blocks", _made(aq.SmoothedHinge(reduction="pooled"), aq.L2(1e-2), hinge, False)
+    W, c = load_wine(return_X_y=True)
+    yield "wine raw, multinomial", _made(aq.Multinomial(), aq.L2(1e-2), split(W, c, 3, c), True)
+    B, b = load_diabetes(return_X_y=True)
+    yield "diabetes, lasso", _made(aq.LeastSquares(), aq.L1(50.0), split(B, b, 4), True)
+    yield "diabetes, ridge", _made(aq.LeastSquares(), aq.L2(1e-2), split(B, b, 4), True)
+    for kind, loss in (("squares", aq.LeastSquares()), ("logistic", aq.Logistic())):
+        S, s = sparse(kind, 500, 5000)
+        top = float(np.abs(S.T @ (s if kind == "squares" else 0.5 * s)).max())
+        for share in (0.1, 0.03):
+            yield f"sparse {kind} 500×5000, l1 {share} max", _made(loss, aq.L1(share * top), split(S, s, 4), False)
+    S, s = sparse("logistic", 4000, 1500)
+    yield "sparse logistic 4000×1500, l2 1", _made(aq.Logistic(), aq.L2(1.0), split(S, s, 4), True)
+    counts = rng.poisson(np.exp(np.clip(Z @ rng.normal(size=6) * 0.5 + 1, None, 5))).astype(float)
+    yield "counts", _made(aq.Poisson(), aq.L2(1e-2), split(Z * 10.0 ** np.arange(-3, 3), counts, 5), True)
+
+
+def _made(loss: Any, g: Any, blocks: Any, intercept: bool) -> Callable[[], aq.Problem]:
+    return lambda: aq.Problem(loss, g, blocks, intercept=intercept)
+
+
+def one_hot(rows: int, levels: tuple[int, ...]) -> np.ndarray:
+    rng = np.random.default_rng(1)
+    parts = []
+    for n in levels:
+        share = rng.dirichlet(np.ones(n))
+        parts.append(np.eye(n)[rng.choice(n, rows, p=share)])
+    return np.hstack(parts)
+
+
+def sparse(kind: str, rows: int, columns: int) -> tuple[Any, np.ndarray]:
+    """Columns from common to rare, as words are; a few of the common ones decide."""
+    rng = np.random.default_rng(2)
+    share = np.minimum(0.5, 0.01 * columns * (r := 1 / (1 + np.arange(columns)) ** 0.8) / r.sum())
+    X = scipy.sparse.csr_matrix(
+        np.where(rng.random((rows, columns)) < share, np.abs(rng.normal(1, 0.5, (rows, columns))), 0)
+    )
+    w = np.zeros(columns)
+    w[rng.choice(columns // 4, 40, replace=False)] = rng.normal(0, 2, 40)
+    z = X @ w
+    noisy = z + 0.3 * z.std() * rng.normal(size=rows)
+    return X, noisy if kind == "squares" else np.where(noisy > np.median(noisy), 1.0, -1.0)
+
+
+def reached(problem: aq.Problem, method: Any, best: float, seconds: float, **options: Any) -> dict[str, Any]:
+    """Rounds and numbers to the gap."""
+    found: dict[str, Any] = {}
+    least = [math.inf]
+
+    def look(event: Any) -> bool:
+        F = event.row.objective
+        if F is not None and math.isfinite(F):
+            least[0] = min(least[0], F)
+            if F - best <= GAP * abs(best):
+                found.update(rounds=event.row.rounds, numbers=event.row.bytes_up // 8)
+        return bool(found)
+
+    begun = time.perf_counter()
+    try:
+        run = aq.solve(
+            problem, method, max_iter=2000, time_limit=seconds, certificate_tol=1e-14, callbacks=[look], **options
+        )
+    except ValueError as error:  # not for this regularizer
+        return {"failed": str(error)}
+    found["seconds"] = time.perf_counter() - begun
+    found["method"] = run.method
+    if "rounds" not in found:
+        found["failed"] = (
+            f"gap {(least[0] - best) / abs(best):.0e} after {run.history[-1].rounds} rounds"
+            if len(run.history)
+            else str(run.status)
+        )
+    found["below"] = max(0.0, (best - least[0]) / abs(best))
+    return found
+
+
+def measure(name: str, make: Callable[[], aq.Problem], seconds: float) -> dict[str, Any]:
+    problem = make()
+    best = aq.solve(problem, "newton", max_iter=300, certificate_tol=1e-12, time_limit=4 * seconds).objective
+    row: dict[str, Any] = {"workload": name, "unknowns": problem.census.unknowns, "best": best}
+    row["single"] = {method: reached(problem, method, best, seconds) for method in METHODS}
+    row["auto"] = {}
+    for cost in COSTS:
+        own = {m: f["rounds"] * cost + f["numbers"] for m, f in row["single"].items() if "rounds" in f}
+        newton = reached(problem, "newton", best, seconds, round_cost=cost)  # whose working sets go by it
+        if "rounds" in newton:
+            own["newton"] = newton["rounds"] * cost + newton["numbers"]
+        ours = reached(problem, "auto", best, seconds, round_cost=cost)
+        winner = min(own, key=own.__getitem__) if own else None
+        price = ours["rounds"] * cost + ours["numbers"] if "rounds" in ours else None
+        ratio = None if price is None or winner is None else price / own[winner]
+        row["auto"][str(cost)] = ours | {"cost": price, "best": winner, "least": own.get(winner or ""), "ratio": ratio}
+    return row
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--commit", default="")
+    parser.add_argument("--out", type=Path, default=Path("runs/auto.json"))
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    found: list[dict[str, Any]] = []
+    about = {"commit": options.commit, "torch": torch.__version__, "date": time.strftime("%Y-%m-%d"), "gap": GAP}
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    for name, make in rows():
+        if options.only not in name:
+            continue
+        found.append(row := measure(name, make, options.seconds))
+        options.out.write_text(json.dumps({"about": about, "rows": found}, indent=1) + "\n")
+        single = ", ".join(
+            f"{m} {f['rounds']} ({f['numbers'] / 1e3:.3g}k)" if "rounds" in f else f"{m} –"
+            for m, f in row["single"].items()
+        )
+        ours = ", ".join(
+            f"{f['method']} {f['ratio'] and round(f['ratio'], 2)} ({f['best']})" for f in row["auto"].values()
+        )
+        sys.stderr.write(f"{name}: {single} | auto: {ours}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
