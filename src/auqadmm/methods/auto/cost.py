@@ -19,10 +19,10 @@ from auqadmm.methods.newton.working import affordable, together
 
 __all__ = ["ROUND_COST", "Estimate", "Facts", "estimates"]
 
-# Rounds of Newton's method: squares, smooth losses, and what corners add; with a working set
-SQUARES, SMOOTH, CORNERS, ACTIVE = 2.0, 8.0, 4.0, 9.0
-# of AUQ-LR: squares, one column, several; corners by the number of blocks
-LR_SQUARES, LR_SMOOTH, LR_CLASSES, LR_CORNERS, LR_SPLIT, LR_KINKS = 15.0, 15.0, 32.0, 8.0, 0.85, 60.0
+# Rounds of Newton's method: squares, smooth losses, and what corners add for every factor e; with a working set
+SQUARES, SMOOTH, CORNERS, ACTIVE, ACTIVE_SQUARES = 2.0, 7.0, 4.0, 8.0, 5.0
+# of AUQ-LR: squares, one column, several; corners by the number of blocks; kinks of g
+LR_SQUARES, LR_SMOOTH, LR_CLASSES, LR_CORNERS, LR_SPLIT, LR_KINKS = 10.0, 14.0, 20.0, 12.0, 0.85, 3.0
 LR_WEIGHTS = 12.0  # times n: numbers of the weights
 # of L-BFGS, and of FISTA where g has kinks
 GRADIENT, PROXIMAL = 150.0, 400.0
@@ -68,13 +68,15 @@ def _newton(facts: Facts, round_cost: float) -> Estimate | None:
     easing = loss.easing(1.0)
     rounds = SQUARES if loss.quadratic else SMOOTH
     if easing > 1:
-        rounds = CORNERS + math.log2(easing)
+        rounds = CORNERS + math.log(easing)
     least = affordable(round_cost)
     if not (g.quadratic or own or n <= least):
         units = together(g, (m, C), "cpu")
         if units is None or int(units.max()) > 0:
-            rounds = max(rounds, ACTIVE)
-            return Estimate("newton", rounds, rounds * (numbers(min(least, n)) + n), "few unknowns will be active")
+            rounds = ACTIVE_SQUARES if loss.quadratic else max(rounds, ACTIVE)
+            triangles = 2.0 if loss.quadratic else rounds
+            sent = triangles * numbers(min(least, n)) + rounds * n
+            return Estimate("newton", rounds, sent, "few unknowns will be active")
     size = C * numbers(m) if C == 1 or not (own or loss.gauge) else numbers(n)
     if size > MOST:
         return None
@@ -87,8 +89,7 @@ def _lowrank(facts: Facts) -> Estimate:
     rounds = LR_SQUARES if loss.quadratic else LR_SMOOTH if facts.columns == 1 else LR_CLASSES
     if loss.easing(1.0) > 4 or loss.cornered:
         rounds = LR_CORNERS * (max(N, 2) / 2) ** LR_SPLIT
-    elif not (facts.g.quadratic or loss.quadratic):
-        rounds = LR_KINKS
+    rounds = rounds if facts.g.quadratic else LR_KINKS * rounds
     return Estimate(
         "auq-lr", rounds, (rounds + LR_WEIGHTS) * n, "curvature weights need the fewest rounds for their size"
     )

@@ -1,10 +1,11 @@
 """`auto`: the method that should cost least, watched, and changed where it does not keep its promise.
 
 A method is left when
-    F has not fallen below its best for PATIENCE iterations, or v is not finite any more;
+    F has not fallen below its best for PATIENCE iterations, local solves take too much, or v is not finite any more;
+    its working set has grown so much that the next Hessian would cost more than all of another method;
     it has cost more than was expected of it, and by how its steps shrink the rest would cost more than all of another.
-Newton's method falls in every iteration and arrives, however hard the problem: it is not left. The next one starts from
-the best v so far (with λ_j = −∇f_j(v), where it has multipliers), in the same run.
+Newton's method falls in every iteration and arrives, however hard the problem: it is not left otherwise. The next one
+starts from the best v so far (with λ_j = −∇f_j(v), where it has multipliers), in the same run.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from auqadmm.core.state import Consensus, Setup, State, WarmStart
 from auqadmm.core.stopping import is_number
 from auqadmm.methods.auto.cost import ROUND_COST, Estimate, Facts, estimates
 from auqadmm.methods.auto.plan import Change, Choice, Plan
+from auqadmm.methods.newton.round import numbers
 
 PATIENCE = 3
 LOOK = 6  # iterations that a rate is measured over
 GOAL = 1e-7  # of F: where runs are expected to end
+HARD = 300  # Hessian products of a block in one iteration
 DEARER = 1.5  # the rest of a method than all of another
 
 
@@ -79,12 +82,17 @@ class Auto:
         tried = {plan.method, *(c.old for c in plan.changes)}
         known = self._estimates(shared.setup)
         others = [e for e in known if e.method not in tried]
-        if not others or plan.method == "newton" or plan.best_v is None:
+        if not others or plan.best_v is None:
             return "", None
+        if plan.method == "newton":
+            dear = _next_hessian(plan.inner) > others[0].cost(self.round_cost)
+            return ("too many unknowns are active", others[0]) if dear else ("", None)
         if not bool(shared.v.isfinite().all()) or shared.not_finite:
             return "numbers that are not finite", others[0]
         if plan.waited >= PATIENCE:
             return f"no progress in {PATIENCE} iterations", others[0]
+        if plan.hard >= PATIENCE:
+            return "local problems are too hard", others[0]
         mine = next(e for e in known if e.method == plan.method)
         spent = (shared.cost.rounds - plan.rounds) * self.round_cost + shared.cost.up / 8 - plan.numbers
         rest = _rest(plan, spent, shared.iteration)
@@ -131,6 +139,15 @@ def _watched(plan: Plan, shared: Consensus) -> Plan:
     # at the end rounding decides: that is no lack of progress
     near = math.isfinite(F) and F - plan.best <= GOAL * abs(plan.best)
     return replace(plan, waited=0 if near else plan.waited + 1, expected=expected)
+
+
+def _next_hessian(here: Any) -> float:
+    """Numbers that a working set of Newton's method will send next, if that is what it has."""
+    if getattr(here, "complete", True) or here.stalled:
+        return 0.0
+    active = int((here.inside != 0).sum())
+    known = len(here.index) if here.gram is not None else 0
+    return numbers(min(2 * active, here.inside.numel())) - numbers(known)
 
 
 def _rest(plan: Plan, spent: float, iterations: int) -> float:

@@ -35,6 +35,8 @@ class Plan:
     best: float = float("inf")
     best_v: Tensor | None = None
     waited: int = 0
+    hard: int = 0
+    hvps: int = 0
     expected: tuple[float, ...] = ()
     changes: tuple[Change, ...] = ()
 

@@ -5,7 +5,7 @@
 
 One round asks for value, gradient and Hessian at v + d, and for the values of the fan: the next step begins with what
 the test of this one brought. A refused step takes one more round. Where the fan found twice the step to be clearly
-better, the next one is doubled. Losses with corners are eased at first, and half as much after every accepted step.
+better, the next one is doubled. Losses with corners are eased at first, and a third as much after every accepted step.
 For squares the Hessian is asked for once, column by column as the working set grows.
 
 Columns are centred inside, so that neither means nor units of columns matter; v, multipliers and certificates are the
@@ -39,7 +39,7 @@ from auqadmm.methods.newton.working import Movers, affordable, chosen, everythin
 FAN = (2.0, 1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
 DECREASE = 1e-4  # of what the linear model promises
 CLEARLY = 0.1  # better at twice the step: of the fall at once
-TIGHTER = 0.5  # corners after an accepted step
+TIGHTER = 0.35  # corners after an accepted step
 TRIES = 4  # fans, each a thousand times as small
 NOISE = 4.0  # roundings of F that a difference may be off by
 MOST = 2**27  # numbers of a Hessian
