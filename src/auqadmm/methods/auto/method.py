@@ -3,7 +3,7 @@
 A method is left when
     F has not fallen below its best for PATIENCE iterations, local solves take too much, or v is not finite any more;
     its working set has grown so much that the next Hessian would cost more than all of another method;
-    it has cost more than was expected of it, and by how its steps shrink the rest would cost more than all of another.
+    by how its steps shrink, the rest would cost more than all of another.
 Newton's method falls in every iteration and arrives, however hard the problem: it is not left otherwise. The next one
 starts from the best v so far (with λ_j = −∇f_j(v), where it has multipliers), in the same run.
 """
@@ -25,6 +25,7 @@ PATIENCE = 3
 LOOK = 6  # iterations that a rate is measured over
 GOAL = 1e-7  # of F: where runs are expected to end
 HARD = 300  # Hessian products of a block in one iteration
+SOON = 0.4  # of its expected cost: nobody is left before
 DEARER = 1.5  # the rest of a method than all of another
 
 
@@ -58,8 +59,9 @@ class Auto:
         k = shared.iteration + 1
         plan = _watched(plan, new.shared)
         why, other = self._left(plan, new.shared)
+        cost = replace(new.shared.cost, hvps=new.shared.cost.hvps + plan.before)
         if other is None:
-            return State(new.blocks, replace(new.shared, iteration=k, memory=plan))
+            return State(new.blocks, replace(new.shared, iteration=k, cost=cost, memory=plan))
         v = plan.best_v if plan.best_v is not None else shared.v
         up = new.shared.cost.up // 8
         change = Change(k, plan.method, other.method, why, new.shared.cost.rounds, up)
@@ -67,9 +69,9 @@ class Auto:
         begun = self._method(other.method).init(replace(setup, warm=WarmStart(v)), reduce)
         plan = Plan(
             other.method, begun.shared.memory, k, reduce.traffic.rounds, reduce.traffic.up // 8, plan.best, plan.best_v,
-            changes=(*plan.changes, change),
+            before=cost.hvps, changes=(*plan.changes, change),
         )  # fmt: skip
-        fresh = replace(begun.shared, setup=setup, iteration=k, v_prev=shared.v, cost=new.shared.cost, memory=plan)
+        fresh = replace(begun.shared, setup=setup, iteration=k, v_prev=shared.v, cost=cost, memory=plan)
         return State(begun.blocks, fresh)
 
     # ------------------------------------------------------------------ decisions
@@ -97,7 +99,7 @@ class Auto:
         spent = (shared.cost.rounds - plan.rounds) * self.round_cost + shared.cost.up / 8 - plan.numbers
         rest = _rest(plan, spent, shared.iteration)
         other = others[0]
-        if spent > mine.cost(self.round_cost) and rest > DEARER * other.cost(self.round_cost):
+        if spent > SOON * mine.cost(self.round_cost) and rest > DEARER * other.cost(self.round_cost):
             return "the rest would cost more", other
         return "", None
 

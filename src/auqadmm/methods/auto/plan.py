@@ -25,7 +25,7 @@ class Change:
 @dataclass(frozen=True)
 class Plan:
     """Replicated. The method that runs, since which iteration and at which cost, with its own memory; the best point so
-    far; how much F was expected to fall, iteration by iteration; and every change."""
+    far; Hessian products now and of methods before; how much F was expected to fall, iteration by iteration; and every change."""
 
     method: str
     inner: Any
@@ -37,6 +37,7 @@ class Plan:
     waited: int = 0
     hard: int = 0
     hvps: int = 0
+    before: int = 0
     expected: tuple[float, ...] = ()
     changes: tuple[Change, ...] = ()
 
