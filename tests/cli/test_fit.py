@@ -3,6 +3,7 @@
 import html
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -208,6 +209,9 @@ def test_ctrl_c_keeps_the_last_iterate_and_the_run_goes_on(aq, tmp_path):
         process.kill()
         process.wait()
     assert process.returncode == 3, told
+    assert re.fullmatch(
+        r"auqadmm: Interrupted after \d+ iterations; v is the last complete iterate\. The run is .*\n", told
+    )
     done = summary(tmp_path / "out")
     assert done["status"] == "interrupted"
     ran = aq("fit", *parts, *MODEL, *slow, "--resume", "--max-iter", done["iterations"] + 2)
