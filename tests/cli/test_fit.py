@@ -210,7 +210,8 @@ def test_ctrl_c_keeps_the_last_iterate_and_the_run_goes_on(aq, tmp_path):
         process.wait()
     assert process.returncode == 3, told
     assert re.fullmatch(
-        r"auqadmm: Interrupted after \d+ iterations; v is the last complete iterate\. The run is .*\n", told
+        r"auqadmm: Interrupted after \d+ iterations; .* The run is saved in .* Go on with --resume\.\n",
+        told,
     )
     done = summary(tmp_path / "out")
     assert done["status"] == "interrupted"
