@@ -20,6 +20,7 @@ Shapes: R flat rows, m features, C columns, n = m·C; v, ∇f (m, C), Hessians (
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -212,10 +213,7 @@ class Newton:
     name: ClassVar[str] = "newton"
 
     def init(self, setup: Setup, reduce: Reduce) -> State:
-        v = first_point(setup)
-        penalty = _penalty(self.name, setup, v)
-        if not reduce.every(_dense_rows):
-            raise ValueError("'newton' is written for dense blocks and losses of rows.")
+        v, penalty = _first(self.name, setup, reduce, _dense_rows, "is written for dense blocks and losses of rows")
         own = float(reduce.gather(_widths, None).max())  # one number of each block
         width = max(own, WIDEST)
         cost = reduce.cost(hvps=0)
@@ -288,10 +286,7 @@ class Gram:
     name: ClassVar[str] = "gram"
 
     def init(self, setup: Setup, reduce: Reduce) -> State:
-        v = first_point(setup)
-        penalty = _penalty(self.name, setup, v)
-        if not reduce.every(_squares):
-            raise ValueError("'gram' needs least squares on dense blocks.")
+        v, penalty = _first(self.name, setup, reduce, _squares, "needs least squares on dense blocks")
         cost = reduce.cost(hvps=0)
         _, sums = reduce(normal_equations, None, None)
         known = Known(0.0, -sums["b"][:, None], symmetric(sums["H"], v.numel()), penalty)
@@ -303,6 +298,15 @@ class Gram:
             return stay(state, reduce.cost(hvps=0), now)
         w = _direction(torch.zeros_like(state.shared.v), now)
         return advance(state, w, reduce.cost(hvps=0), replace(now, stalled=True), None)
+
+
+def _first(name: str, setup: Setup, reduce: Reduce, suits: Callable[[Any], bool], why: str) -> tuple[Tensor, Elastic]:
+    """Where to begin, and the penalty; refuses what the method is not made for."""
+    v = first_point(setup)
+    penalty = _penalty(name, setup, v)
+    if not reduce.every(suits):
+        raise ValueError(f"{name!r} {why}.")
+    return v, penalty
 
 
 def _penalty(name: str, setup: Setup, v: Tensor) -> Elastic:

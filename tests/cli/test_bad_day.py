@@ -1,6 +1,7 @@
 """A user on a bad day: full disks, closed pipes, killed runs, files of other programs. One sentence, nothing lost."""
 
 import dataclasses
+import errno
 import os
 import resource
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from auqadmm.cli import demo
+from auqadmm.cli.errors import reason
 from tests.cli import files
 from tests.cli.files import people, split
 
@@ -84,6 +86,12 @@ def test_a_run_without_room_for_its_first_checkpoint_is_no_earlier_fit(aq, tmp_p
     assert aq("fit", data, *SICK, "--quiet", "--out", out).code == 0
 
 
+def test_the_system_is_quoted_and_not_the_library_that_asked_it():
+    wrapped = OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28] No space left on device")
+    assert reason(wrapped) == "No space left on device"
+    assert reason(OSError("Stale handle")) == "Stale handle"
+
+
 def test_a_full_disk_behind_standard_output(fitted):
     folder, parts = fitted
     command = [sys.executable, "-m", "auqadmm", "predict", str(folder), *map(str, parts)]
@@ -107,6 +115,16 @@ def test_predictions_into_a_folder_that_is_not_there(aq, fitted, tmp_path):
     folder, parts = fitted
     text = aq("predict", folder, parts[0], "--out", tmp_path / "no" / "p.csv").sentence
     assert text == f"Cannot write {tmp_path / 'no' / 'p.csv'}: there is no folder {tmp_path / 'no'}; make it."
+
+
+def test_predictions_on_a_full_disk(aq, fitted, tmp_path):
+    folder, parts = fitted
+    out = tmp_path / "p.csv"
+    with little_room(10):
+        assert aq("predict", folder, parts[0], "--out", out).sentence == (
+            f"Cannot write {out}: File too large; choose another --out."
+        )
+    assert not list(tmp_path.glob("*p.csv*"))
 
 
 def test_names_that_are_not_utf8(aq, fitted, tmp_path):

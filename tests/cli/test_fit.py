@@ -3,6 +3,7 @@
 import html
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -208,6 +209,10 @@ def test_ctrl_c_keeps_the_last_iterate_and_the_run_goes_on(aq, tmp_path):
         process.kill()
         process.wait()
     assert process.returncode == 3, told
+    assert re.fullmatch(
+        r"auqadmm: Interrupted after \d+ iterations; .* The run is saved in .* Go on with --resume\.\n",
+        told,
+    )
     done = summary(tmp_path / "out")
     assert done["status"] == "interrupted"
     ran = aq("fit", *parts, *MODEL, *slow, "--resume", "--max-iter", done["iterations"] + 2)

@@ -39,7 +39,7 @@ def refused(aq, tmp_path):
 
 CASES = {
     "missing file": ({"a.csv": None}, (), r"^a\.csv does not exist\.$"),
-    "empty file": ({"a.csv": ""}, (), r"^a\.csv is empty\.$"),
+    "empty file": ({"a.csv": ""}, (), r"^a\.csv is empty; leave it out\.$"),
     "blank lines": ({"a.csv": "\n\n\n"}, (), r"^a\.csv has no rows below its header; leave it out\.$"),
     "header only": ({"a.csv": "x,y\n"}, (), r"^a\.csv has no rows; leave it out\.$"),
     "header without an end": ({"a.csv": "x,y"}, (), r"^a\.csv has no rows below its header; leave it out\.$"),
@@ -80,6 +80,11 @@ CASES = {
         {"a.csv": GOOD, "b.csv": "x,g,y\n1,a,yes\n2,b,no\n"},
         (),
         r"^The target holds text in b\.csv but numbers in a\.csv; use one kind of label\.$",
+    ),
+    "a measurement as the label": (
+        {"a.csv": "x,y\n" + "".join(f"{k},{k % 40 + 0.5}\n" for k in range(60))},
+        (),
+        r"^The target has 40 different values \(0\.5, 1\.5, .*\), too many for classes; .* --model elastic-net\.$",
     ),
     "too many classes": (
         {"a.csv": "x,y\n" + "".join(f"{k},{k + 0.5}\n" for k in range(1500))},
@@ -168,7 +173,8 @@ def test_one_sentence(refused, case):
 
 def test_a_text_as_the_target_of_a_regression(refused):
     text = refused({"a.csv": "x,y\n1,2.5\n2,many\n"}, model="elastic-net")
-    assert text == "a.csv: row 2, column 'y' is 'many'; this model needs a number as target."
+    told = "this model needs a number as target; for labels use --model logistic or svm."
+    assert text == f"a.csv: row 2, column 'y' is 'many'; {told}"
 
 
 def test_nested_parquet_columns(refused, tmp_path):

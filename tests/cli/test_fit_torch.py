@@ -40,7 +40,7 @@ def test_what_one_process_cannot_read_all_of_them_hear_and_one_tells(tmp_path):
     arguments = (tmp_path, "fit", *parts, *MODEL, "--engine", "torch", "--out", tmp_path / "out")
     with ranks(2, PROGRAM, *arguments) as processes:
         told = [ended(process, 100) for process in processes]
-    assert told == [f"auqadmm: rank 1: {parts[2]} is empty.\n", ""]
+    assert told == [f"auqadmm: rank 1: {parts[2]} is empty; leave it out.\n", ""]
     assert [process.returncode for process in processes] == [1, 1]
     assert not (tmp_path / "out" / "summary.json").exists()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,11 @@ from pathlib import Path
 
 class CommandError(Exception):
     """The message is all the user needs: one sentence, no traceback."""
+
+
+def reason(error: OSError) -> str:
+    """What the system says: libraries wrap it into words of their own."""
+    return os.strerror(error.errno) if error.errno else error.strerror or str(error)
 
 
 def writable_folder(path: Path) -> Path:
@@ -22,7 +28,7 @@ def writable_folder(path: Path) -> Path:
     except (FileExistsError, NotADirectoryError):
         raise CommandError(f"Cannot write to {path}: it is a file, or lies inside one; choose another --out.") from None
     except OSError as error:
-        raise CommandError(f"Cannot write to {path}: {error.strerror or error}; choose another --out.") from None
+        raise CommandError(f"Cannot write to {path}: {reason(error)}; choose another --out.") from None
     return path
 
 
@@ -32,7 +38,7 @@ def writing(folder: Path, remedy: str = "make room, or choose another --out") ->
     try:
         yield
     except OSError as error:
-        raise CommandError(f"Cannot write to {folder}: {error.strerror or error}; {remedy}.") from error
+        raise CommandError(f"Cannot write to {folder}: {reason(error)}; {remedy}.") from error
 
 
 def check_name(path: Path) -> None:

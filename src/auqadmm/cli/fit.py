@@ -140,6 +140,9 @@ def fit(
         written = outputs.write_all(folder, summary, result.history, parts)
         if not quiet and not lines:
             tell(result, summary, written, can_resume=saving is not None)
+        elif result.status is Status.interrupted:  # nobody asked for that
+            onward = "" if saving is None else " Go on with --resume."
+            sys.stderr.write(f"auqadmm: {visible(result.message)}{onward}\n")
     if result.status not in (Status.converged, Status.rounding):
         raise typer.Exit(STOPPED)
 

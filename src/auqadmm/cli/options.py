@@ -110,7 +110,9 @@ CheckpointEvery = Annotated[int, _option("Run", "Iterations between checkpoints 
 # ---------------------------------------------------------------------- output
 Out = Annotated[Path, _option("Output", "Folder for model, summary, history and report; empty or new.")]
 Overwrite = Annotated[bool, _option("Output", "Replace an earlier fit in --out.", "--overwrite")]
-Quiet = Annotated[bool, _option("Output", "No progress and no result on the screen.", "--quiet", "-q")]
+Quiet = Annotated[
+    bool, _option("Output", "No progress and no result on the screen, unless the run is interrupted.", "--quiet", "-q")
+]
 Json = Annotated[
     bool, _option("Output", "One line of JSON per iteration on standard output, nothing else there.", "--json")
 ]

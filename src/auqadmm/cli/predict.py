@@ -15,7 +15,7 @@ import typer
 
 from auqadmm import model_files
 from auqadmm.cli import outputs
-from auqadmm.cli.errors import CommandError, check_name
+from auqadmm.cli.errors import CommandError, check_name, reason
 from auqadmm.data import atomic
 from auqadmm.data.tabular import Roles, is_table, read
 from auqadmm.model import FittedClassifier, FittedLogisticRegression, FittedModel
@@ -136,6 +136,4 @@ def _write(table: pa.Table, out: Path) -> None:
                 pa.parquet.write_table(table, path)
             atomic.keep(path, out)
     except OSError as error:
-        raise CommandError(
-            f"Cannot write {visible(str(out))}: {error.strerror or error}; choose another --out."
-        ) from None
+        raise CommandError(f"Cannot write {visible(str(out))}: {reason(error)}; choose another --out.") from None

@@ -26,6 +26,8 @@ import scipy.sparse
 from auqadmm.problem import InputError
 from auqadmm.words import listed, quoted
 
+# what to do about a target of text
+NUMBERS = "this model needs a number as target; for labels use --model logistic or svm"
 PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 
 
@@ -167,7 +169,7 @@ def check_file(path: Path) -> None:
             raise
         raise InputError(f"{named(path)} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
     if status.st_size == 0:
-        raise InputError(f"{named(path)} is empty.")
+        raise InputError(f"{named(path)} is empty; leave it out.")
 
 
 def chosen(source: str, header: list[str], roles: Roles) -> list[str]:

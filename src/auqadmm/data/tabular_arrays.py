@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse
 
 from auqadmm.data import tabular
-from auqadmm.data.tabular import Coded, Roles, Sheet
+from auqadmm.data.tabular import NUMBERS, Coded, Roles, Sheet
 from auqadmm.problem import InputError
 from auqadmm.words import listed, quoted
 
@@ -99,7 +99,7 @@ def read_npz(path: Path, roles: Roles) -> Sheet:
     target = None
     if "y" in held:
         if not roles.labels and held["y"].dtype.kind not in "fiub":
-            raise InputError(f"{source}: y holds {held['y'].dtype} values; this model needs a number as target.")
+            raise InputError(f"{source}: y holds {held['y'].dtype} values; {NUMBERS}.")
         target = _labels(held["y"]) if roles.labels else held["y"].astype(np.float64)
         target = tabular.check_target(source, target, "y")
     site = weight = None

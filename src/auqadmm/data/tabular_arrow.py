@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.types as kinds
 
 from auqadmm.data import tabular
-from auqadmm.data.tabular import Coded, Roles, Sheet
+from auqadmm.data.tabular import NUMBERS, Coded, Roles, Sheet
 from auqadmm.problem import InputError
 from auqadmm.words import quoted
 
@@ -114,7 +114,7 @@ def _target(source: str, column: pa.ChunkedArray, roles: Roles) -> Any:
     if roles.labels:
         return to_codes(column)
     if kind_of(column) == "text":
-        raise _not_numbers(source, roles.target, column, "this model needs a number as target")
+        raise _not_numbers(source, roles.target, column, NUMBERS)
     return to_numbers(column)
 
 

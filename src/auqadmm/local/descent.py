@@ -21,6 +21,7 @@ from auqadmm.core.programs import Programs
 from auqadmm.local.base import Iterate, LocalProblem, LocalSolution, count, select
 from auqadmm.local.goal import Goal, settle
 from auqadmm.local.line_search import search
+from auqadmm.local.trail import Trail
 from auqadmm.problem import light
 from auqadmm.problem.parts import Part, part
 from auqadmm.problem.rows import RowPoint
@@ -106,6 +107,41 @@ class Method(Protocol):
     def put(self, state: Any, some: Part, new: Any) -> Any:
         """The state, with that of some blocks as it became: what the end of a solve asks for."""
         ...
+
+
+@dataclass(frozen=True)
+class Recalled:
+    """What a method knows from earlier solves: its state, u at the last anchor (B, m, C), the path of the solutions,
+    and the products `spent` (B,) since a factor was made."""
+
+    state: Any = None
+    anchor: Tensor | None = None
+    trail: Trail | None = None
+    spent: Tensor | None = None
+
+
+class Descending(Method, Protocol):
+    """A solver that descends from where its last solutions lead."""
+
+    @property
+    def max_iter(self) -> int: ...
+
+    def recall(self, problem: LocalProblem, memory: Any) -> Recalled:
+        """What of the memory of an earlier solve is good for this one."""
+        ...
+
+    def remember(self, problem: LocalProblem, before: Tensor, found: LocalSolution, recalled: Recalled) -> Any:
+        """For the next solve; `before` is where the last one ended."""
+        ...
+
+    def solve(
+        self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any, who: Tensor | None = None
+    ) -> LocalSolution:
+        """`who` (B,): the blocks to solve, all without it."""
+        known = self.recall(problem, memory)
+        start = u0 if known.trail is None else known.trail.ahead(u0, problem.shard.programs, who)
+        found = descend(self, problem, start, reference, self.max_iter, known.state, known.anchor, who)
+        return replace(found, memory=self.remember(problem, u0, found, known))
 
 
 def descend(

@@ -25,7 +25,7 @@ from auqadmm.core.lowrank import LowRank
 from auqadmm.core.weights import Weights, equal
 from auqadmm.local.base import Accurate, Iterate, LocalProblem, LocalSolution, check_count, count, dot, norm, select
 from auqadmm.local.curve import Curve
-from auqadmm.local.descent import Look, Step, descend, searched
+from auqadmm.local.descent import Descending, Look, Recalled, Step, searched
 from auqadmm.local.goal import Goal
 from auqadmm.local.model import fits, modelled, renewed, reweighted, stale
 from auqadmm.local.trail import Trail, trail
@@ -46,7 +46,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class LBFGS(Accurate):
+class LBFGS(Accurate, Descending):
     """L-BFGS with the line search of `NewtonCG`: cheap steps, few of them once it knows the problem.
 
     Parameters
@@ -67,20 +67,17 @@ class LBFGS(Accurate):
         check_count("history", self.history)
         check_count("max_iter", self.max_iter)
 
-    def solve(
-        self,
-        problem: LocalProblem,
-        u0: Tensor,
-        reference: float | None,
-        memory: Any,
-        who: Tensor | None = None,
-    ) -> LocalSolution:
-        """`who` (B,): the blocks to solve, all without it."""
-        known = memory if isinstance(memory, Memory) and memory.curve.S.shape[1] == self.history else None
-        start = u0 if known is None else known.trail.ahead(u0, problem.shard.programs, who)
-        anchor = None if known is None else known.anchor
-        found = descend(self, problem, start, reference, self.max_iter, known, anchor, who)
-        return replace(found, memory=_remembered(problem, u0, found, known))
+    def recall(self, problem: LocalProblem, memory: Any) -> Recalled:
+        known = isinstance(memory, Memory) and memory.curve.S.shape[1] == self.history
+        return Recalled(memory, memory.anchor, memory.trail) if known else Recalled()
+
+    def remember(self, problem: LocalProblem, before: Tensor, found: LocalSolution, recalled: Recalled) -> Memory:
+        """Where not a single step was needed, the pairs are those of before."""
+        state, anchor = found.memory.state, found.memory.anchor
+        path = trail(before, found.u, recalled.trail, problem.shard.programs)
+        if isinstance(state, Memory):
+            return replace(state, trail=path, anchor=anchor)
+        return Memory(state.curve, problem.W, path, anchor)
 
     def step(self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: Bend) -> Step:
         """One step of the active blocks; the state is what the pairs tell."""
@@ -140,15 +137,6 @@ def _renewed(problem: LocalProblem, here: Iterate, active: Tensor, state: Bend) 
         return state
     model = renewed(problem, here.point, state.curve.model, gone)
     return Bend(state.curve.forget(gone).upon(model), renewed=True)
-
-
-def _remembered(problem: LocalProblem, before: Tensor, found: LocalSolution, known: Memory | None) -> Any:
-    """For the next solve. Where not a single step was needed, the pairs are those of before."""
-    state, anchor = found.memory.state, found.memory.anchor
-    path = trail(before, found.u, None if known is None else known.trail, problem.shard.programs)
-    if isinstance(state, Memory):
-        return replace(state, trail=path, anchor=anchor)
-    return Memory(state.curve, problem.W, path, anchor)
 
 
 def _direction(here: Iterate, curve: Curve) -> Tensor:

@@ -40,7 +40,7 @@ from auqadmm.local.base import (
 from auqadmm.local.conjugate import System, Way, advance, descending, no_rows, only_open
 from auqadmm.local.corners import Corners, bending, corners, with_others
 from auqadmm.local.corners import suits as suits_corners
-from auqadmm.local.descent import Look, Step, descend, looked, searched
+from auqadmm.local.descent import Descending, Look, Recalled, Step, looked, searched
 from auqadmm.local.factored import EASY, PRICE, Factored, factored, suits
 from auqadmm.local.goal import Goal
 from auqadmm.local.line_search import unit_step
@@ -61,7 +61,7 @@ NEARLY = 0.9
 
 
 @dataclass(frozen=True)
-class NewtonCG(Accurate):
+class NewtonCG(Accurate, Descending):
     """Newton's method with conjugate gradients inside: products with X only, so sparse blocks are welcome.
 
     Parameters
@@ -80,26 +80,26 @@ class NewtonCG(Accurate):
         check_count("max_iter", self.max_iter)
         check_count("max_cg", self.max_cg)
 
-    def solve(
-        self,
-        problem: LocalProblem,
-        u0: Tensor,
-        reference: float | None,
-        memory: Any,
-        who: Tensor | None = None,
-    ) -> LocalSolution:
-        """`who` (B,): the blocks to solve, all without it."""
+    def recall(self, problem: LocalProblem, memory: Any) -> Recalled:
         if problem.curved:
-            anchor = memory.anchor if isinstance(memory, Nearby) else None
-            found = descend(self, problem, u0, reference, self.max_iter, State(), anchor, who)
-            # not where slopes jump: rows near a corner are better seen from nearby
-            anchor = None if problem.shard.loss.cornered else found.memory.anchor
-            return replace(found, memory=None if anchor is None else Nearby(anchor))
-        known = memory if isinstance(memory, Memory) else None
-        start = u0 if known is None else known.trail.ahead(u0, problem.shard.programs, who)
-        state, anchor = (State(), None) if known is None else (known.state(), known.anchor)
-        found = descend(self, problem, start, reference, self.max_iter, state, anchor, who)
-        return replace(found, memory=_remembered(problem, u0, found, known))
+            return Recalled(State(), memory.anchor if isinstance(memory, Nearby) else None)
+        if not isinstance(memory, Memory):
+            return Recalled(State())
+        return Recalled(memory.state(), memory.anchor, memory.trail, memory.spent)
+
+    def remember(
+        self, problem: LocalProblem, before: Tensor, found: LocalSolution, recalled: Recalled
+    ) -> Memory | Nearby | None:
+        state, anchor = found.memory.state, found.memory.anchor
+        if problem.curved:  # not where slopes jump: rows near a corner are better seen from nearby
+            return None if anchor is None or problem.shard.loss.cornered else Nearby(anchor)
+        path = trail(before, found.u, recalled.trail, problem.shard.programs)
+        if not len(before) or not suits(problem.shard):
+            return Memory(state.D, path, anchor=anchor, went=state.went, held=state.held)
+        spent = torch.zeros_like(found.hvps).index_fill(0, problem.shard.tall, 1) * (found.hvps - EASY).clamp(min=0)
+        if recalled.spent is not None:
+            spent = spent + (recalled.spent if state.built is None else recalled.spent * ~state.built)
+        return Memory(state.D, path, state.factor, spent, bool((spent > PRICE).any()), anchor)
 
     def step(self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: State) -> Step:
         """One Newton step of the active blocks."""
@@ -249,17 +249,6 @@ def _measured(here: Iterate, step: Step) -> Step:
     """With how far the logits moved, of a hinge."""
     width = moved(here.point, step.there.point)  # type: ignore[arg-type]
     return replace(step, state=replace(step.state, width=width, went=step.state.went + width))
-
-
-def _remembered(problem: LocalProblem, before: Tensor, found: LocalSolution, known: Memory | None) -> Memory:
-    state, anchor = found.memory.state, found.memory.anchor
-    path = trail(before, found.u, None if known is None else known.trail, problem.shard.programs)
-    if not len(before) or not suits(problem.shard):
-        return Memory(state.D, path, anchor=anchor, went=state.went, held=state.held)
-    spent = torch.zeros_like(found.hvps).index_fill(0, problem.shard.tall, 1) * (found.hvps - EASY).clamp(min=0)
-    if known is not None and known.spent is not None:
-        spent = spent + (known.spent if state.built is None else known.spent * ~state.built)
-    return Memory(state.D, path, state.factor, spent, bool((spent > PRICE).any()), anchor)
 
 
 def _begin(

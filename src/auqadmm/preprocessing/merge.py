@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from auqadmm.preprocessing.encoding import Column, Encoding
-from auqadmm.preprocessing.summary import MOST_CLASSES, Settings, Summary
+from auqadmm.preprocessing.summary import FEW_CLASSES, MOST_CLASSES, Settings, Summary
 from auqadmm.problem import InputError
 from auqadmm.words import listed, quoted
 
@@ -189,7 +189,9 @@ def _classes(summaries: Sequence[Summary]) -> tuple[Any, ...]:
     if len(classes) == 1:
         files = listed_sources(summaries)
         raise InputError(f"All rows of {files} have the label {quoted(classes[0])}; at least two classes are needed.")
-    if len(classes) > MOST_CLASSES:
+    fractions = held[0][1] == "numbers" and not all(isinstance(label, int) for label in classes)
+    measured = fractions and len(classes) > FEW_CLASSES and 2 * len(classes) > sum(s.rows for s in summaries)
+    if len(classes) > MOST_CLASSES or measured:
         raise InputError(
             f"The target has {len(classes)} different values ({listed(classes)}), too many for classes; for a number "
             "as target use --model elastic-net."

@@ -21,6 +21,7 @@ from auqadmm.words import quoted
 
 MOST_LEVELS = 1000
 MOST_CLASSES = 1000
+FEW_CLASSES = 20  # up to so many numbers with fractions may be labels, whatever the number of rows
 AT_ONCE = 1 << 22
 
 
