@@ -205,7 +205,7 @@ def _local_solver(name: Any, reduce: Reduce) -> Any:
 
 def _method(method: Any, round_cost: float) -> Any:
     if isinstance(method, str) and method.lower() in ("auto", "newton"):
-        return methods.KNOWN[method.lower()](round_cost)
+        return (methods.Auto if method.lower() == "auto" else methods.Newton)(round_cost)
     return methods.resolve(method, {**methods.KNOWN, **baselines.KNOWN})
 
 

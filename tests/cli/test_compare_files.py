@@ -28,7 +28,7 @@ def test_the_problem_is_that_of_fit(aq, parts, tmp_path):
     found = compared(tmp_path / "new" / "cmp")
     assert found["optimum"] == pytest.approx(summary(tmp_path / "fit")["objective"], rel=1e-9)
     assert found["title"] == "logistic, 90 rows, 7 features, 3 workers"
-    assert "AUQ-LR ◀" in ran.out
+    assert "Newton ◀" in ran.out
     assert "within 1e-6" in ran.out
     for name in ("compare.png", "compare.csv", "compare.json"):
         assert str(tmp_path / "new" / "cmp" / name) in ran.out.replace("\n", "")

@@ -28,7 +28,7 @@ def test_it_ends_well_and_says_what_it_does(quick):
     result, folder = quick
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
-    assert lines[0].startswith("Fitting 2 models with 6 methods")
+    assert lines[0].startswith(f"Fitting 2 models with {len(KNOWN)} methods")
     assert "about ten seconds" in " ".join(lines[:2])
     assert lines[-1].startswith("Look at ")
     for name in ("report.html", *FIGURES, "summary.json", "history.csv"):

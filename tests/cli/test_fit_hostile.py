@@ -94,7 +94,7 @@ def test_a_terminal_gets_predictions_written_out(aq, hostile, tmp_path, monkeypa
 
 def test_the_page_shows_hostile_text_and_runs_nothing(aq, hostile, tmp_path, browser):
     frame, path = hostile
-    assert aq("fit", path, *arguments(frame), "--quiet", "--out", tmp_path / "out").code == 0
+    assert aq("fit", path, *arguments(frame), "--method", "auq-lr", "--quiet", "--out", tmp_path / "out").code == 0
     complaints, asked = [], []
     context = browser.new_context(viewport=opened.DESKTOP)
     page = context.new_page()

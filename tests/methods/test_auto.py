@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from sklearn.datasets import load_digits
 
 import auqadmm as aq
 
@@ -59,5 +61,52 @@ def test_auto_is_within_a_fifth_or_two_rounds_of_the_best(workloads, name):
 def test_it_says_what_it_chose():
     X = [[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]
     run = aq.solve(aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X, [1.0, 2.0, 3.0])]))
-    assert run.method == "auq-lr"
-    assert "(auto chose auq-lr: curvature weights need the fewest rounds; 0 directions per block paid" in run.message
+    assert run.method == "newton"
+    assert "(auto chose newton: 2 unknowns make small Hessians.)" in run.message
+    assert run.choice.first == "newton"
+    assert [line.split()[0] for line in run.explain().splitlines()] == [
+        "method",
+        "newton",
+        "auq-lr",
+        "lbfgs",
+        "happened",
+    ]
+
+
+def hard():
+    """One class per worker and hardly a ridge: no weights help AUQ-LR there."""
+    X, y = load_digits(return_X_y=True)
+    blocks = [(X[y == c] / 16, y[y == c]) for c in range(10)]
+    return aq.Problem(aq.Multinomial(), aq.L2(0.01), blocks)
+
+
+def test_it_changes_its_mind_and_the_run_arrives():
+    run = aq.solve(hard())
+    assert run.status == "converged"
+    assert (run.choice.first, run.method) == ("auq-lr", "newton")
+    (change,) = run.choice.changes
+    assert f"after iteration {change.iteration} newton" in run.message
+    assert run.history.column("iteration") == list(range(1, run.n_iter + 1))
+    for counter in ("rounds", "bytes", "hvps"):
+        counts = run.history.column(counter)
+        assert counts == sorted(counts)
+
+
+def test_a_run_that_is_stopped_while_it_changes_goes_on_to_the_same_bits(tmp_path):
+    whole = aq.solve(hard())
+    turn = whole.choice.changes[0].iteration
+    for stop in (turn - 1, turn, turn + 1):
+        aq.solve(hard(), max_iter=stop, checkpoint=tmp_path)
+    rest = aq.solve(hard(), checkpoint=tmp_path)
+    assert torch.equal(rest.v, whole.v)
+    assert rest.choice.changes == whole.choice.changes
+    assert rest.history.column("rounds") == whole.history.column("rounds")
+
+
+def test_dear_rounds_make_it_choose_fewer():
+    X, y = load_digits(return_X_y=True)
+    problem = aq.Problem(aq.Multinomial(), aq.L2(1.0), [(X[j::4] / 16, y[j::4]) for j in range(4)])
+    assert aq.solve(problem, round_cost=4000).choice.first == "auq-lr"
+    assert aq.solve(problem, round_cost=1e6).choice.first == "newton"
+    with pytest.raises(ValueError, match="round_cost must be a number ≥ 0, got nan"):
+        aq.solve(problem, round_cost=float("nan"))

@@ -197,7 +197,8 @@ class _Loop:
             self._mark(state)
             self._save()
             return None
-        self.at, self.rows = saved, list(saved.rows)
+        shared = replace(saved.state.shared, setup=self.setup)
+        self.at, self.rows = replace(saved, state=replace(saved.state, shared=shared)), list(saved.rows)
         self.watch.resume(saved.gate)
         self.reduce.traffic, self.clock.seconds = replace(saved.traffic), saved.seconds
         # other tolerances: what had converged by the old ones goes on

@@ -24,6 +24,7 @@ from auqadmm.core.solve import Callback, Iteration
 from auqadmm.core.state import Status
 from auqadmm.experiments.compare import Run
 from auqadmm.experiments.reference import reference
+from auqadmm.methods.auto import Facts, estimates
 from auqadmm.problem import InputError, Problem
 
 DEFAULT = ("auto", "auq-admm", "c-admm", "rb-admm", "ac-admm", "lbfgs", "owl-qn", "fista")
@@ -106,11 +107,7 @@ def compare(
     """
     if not 0 < gap < 1:
         raise InputError(f"gap must lie between 0 and 1, got {gap:g}.")
-    chosen = {
-        method.name: method
-        for name in names or DEFAULT
-        if (method := methods.resolve(name, {**methods.KNOWN, **baselines.KNOWN}))
-    }
+    chosen = {method.name: method for name in names or DEFAULT if (method := _method(name, problem))}
     best = optimum(problem, gap)
     entries: list[Entry] = []
     for name, method in chosen.items():
@@ -136,7 +133,16 @@ def optimum(problem: Problem, gap: float) -> Best:
         raise Interrupted
     if result.status not in (Status.converged, Status.rounding):
         raise InputError(f"The optimum of this problem was not found, so that no gap is known: {result.message}")
-    return Best(result.objective, f"AUQ-LR, {result.certificate.words()}")
+    return Best(result.objective, f"{result.method}, {result.certificate.words()}")
+
+
+def _method(name: str, problem: Problem) -> Any:
+    """By name; for "auto" the one that it would begin with."""
+    if name.lower() == "auto":
+        census = problem.census
+        facts = Facts(census.blocks, census.features, census.columns, problem.loss, problem.g)
+        name = estimates(facts, methods.ROUND_COST)[0].method
+    return methods.resolve(name, {**methods.KNOWN, **baselines.KNOWN})
 
 
 def _entry(

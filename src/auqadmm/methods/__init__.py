@@ -15,18 +15,20 @@ from auqadmm.methods.uncertainty import AUQ, UQ
 
 __all__ = ["AC", "AUQ", "AUQLR", "KNOWN", "RB", "ROUND_COST", "UQ", "Auto", "C", "Newton", "found", "resolve"]
 
-KNOWN: dict[str, Any] = {method.name: method for method in (C, RB, AC, UQ, AUQ, AUQLR, Newton, Auto)}
+KNOWN: dict[str, Any] = {method.name: method for method in (C, RB, AC, UQ, AUQ, AUQLR, Newton)}
 
 
 def resolve(method: Any, known: Mapping[str, Any] = KNOWN) -> Any:
     """A method by name or as an object."""
     if isinstance(method, str):
         name = method.lower()
+        if name == "auto":
+            return Auto()
         if name in known:
             return known[name]()
-        names = ", ".join(repr(n) for n in known)
+        names = ", ".join(repr(n) for n in ("auto", *known))
         raise ValueError(f"Unknown method {method!r}; known methods are {names}.")
-    if isinstance(method, type) and method in known.values():
+    if isinstance(method, type) and method in (Auto, *known.values()):
         return method()
     if not (hasattr(method, "init") and hasattr(method, "step")):
         raise ValueError(f"method must be a name or an object with init and step, got {type(method).__name__}.")

@@ -25,7 +25,8 @@ class Change:
 @dataclass(frozen=True)
 class Plan:
     """Replicated. The method that runs, since which iteration and at which cost, with its own memory; the best point so
-    far; Hessian products now and of methods before; how much F was expected to fall, iteration by iteration; and every change."""
+    far; Hessian products now and of methods before; how much F was expected to fall, iteration by iteration; and every
+    change."""
 
     method: str
     inner: Any
