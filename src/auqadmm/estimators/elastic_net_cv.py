@@ -115,7 +115,7 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
             error = squares.errors(look, parts, split, trained, coef.reshape(f, R * K, m)).reshape(f, R, K)
             self._choose(np.moveaxis(error, 0, 2), grids, ratios, mass)
             v = squares.single(whole, self.alpha_, self.l1_ratio_)
-            found = squares.concluded(look, whole, v, self.alpha_, self.l1_ratio_, intercept, settings.tol)
+            found = squares.concluded(look, whole, v, self.alpha_, self.l1_ratio_, intercept, settings)
             self.n_rounds_ = look.reduce.traffic.rounds
         if found is None or not reached.all():
             return False

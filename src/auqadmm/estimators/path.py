@@ -143,7 +143,7 @@ def _from_sums(rows: Rows, ratio: float, alphas: Any, eps: float, intercept: boo
         if not squares.enough(certificate, settings.tol):
             return None
         offset = moments.middle - coef @ moments.mean[0] if intercept else np.zeros(len(grid))
-        run = squares.result(look, certificate, coef, offset if intercept else None, settings.tol)
+        run = squares.result(look, certificate, coef, offset if intercept else None, settings)
     return Path(grid, coef, offset, (run,))
 
 

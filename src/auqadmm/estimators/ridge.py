@@ -201,7 +201,7 @@ class ConsensusRidgeCV(ConsensusElasticNet):
         self.scores_, self.alpha_, self.best_score_ = scores, float(alphas[best]), float(mean[best])
         certificate = squares.certified(whole, coef[[best]], np.zeros(1), alphas[[best]] / whole.S)
         offset = whole.middle - whole.mean @ coef[best] if self.fit_intercept else None
-        return squares.result(look, certificate, coef[[best]], offset, settings.tol)
+        return squares.result(look, certificate, coef[[best]], offset, settings)
 
 
 def left_out(shard: Any, blocks: Any, shared: tuple[Tensor, ...]) -> tuple[Any, dict[str, Tensor]]:

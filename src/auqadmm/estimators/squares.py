@@ -24,17 +24,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from scipy.linalg.lapack import dposv
 
+from auqadmm.callbacks import Progress
 from auqadmm.core.certificate import Certificate
 from auqadmm.core.history import History, Row
 from auqadmm.core.reduce import Reduce, Traffic
 from auqadmm.core.result import Result
+from auqadmm.core.solve import Iteration
 from auqadmm.core.state import Status
+from auqadmm.core.stopping import Stopping
 from auqadmm.engines import resolve
 from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.chunks import later
@@ -288,8 +292,11 @@ def enough(certificate: Certificate, tol: float) -> bool:
 
 
 # ---------------------------------------------------------------------- what a fit leaves behind
-def result(look: Look, certificate: Certificate, v: np.ndarray, intercept: np.ndarray | None, tol: float) -> Result:
+def result(
+    look: Look, certificate: Certificate, v: np.ndarray, intercept: np.ndarray | None, settings: Settings
+) -> Result:
     """Models (K, m) and intercepts (K,) as a run of one iteration."""
+    tol = settings.tol
     t: Traffic = look.reduce.traffic
     passes, known = certificate.passes(tol), certificate.words()
     status = Status.converged if passes else Status.rounding if enough(certificate, tol) else Status.max_iter
@@ -315,6 +322,11 @@ def result(look: Look, certificate: Certificate, v: np.ndarray, intercept: np.nd
         reductions=t.reductions,
         relative=certificate.relative_gap,
     )
+    if settings.verbose:
+        nowhere: Any = SimpleNamespace(blocks=None, shared=None)  # no block has a model of its own
+        stopping = Stopping(settings.max_iter, certificate_tol=tol)
+        with Progress(mode="auto", every=1) as progress:
+            progress(Iteration(row, nowhere, stopping, "gram"))
     model = v.T if intercept is None else np.vstack([v.T, intercept])
     return Result(
         v=torch.from_numpy(np.ascontiguousarray(model)),
@@ -338,16 +350,16 @@ def fit(rows: Rows, alpha: float, l1_ratio: float, intercept: bool, settings: Se
         if not moments.finite:
             return None
         v = single(moments, alpha, l1_ratio)
-        return concluded(look, moments, v, alpha, l1_ratio, intercept, settings.tol)
+        return concluded(look, moments, v, alpha, l1_ratio, intercept, settings)
 
 
 def concluded(
-    look: Look, moments: Moments, v: np.ndarray, alpha: float, l1_ratio: float, intercept: bool, tol: float
+    look: Look, moments: Moments, v: np.ndarray, alpha: float, l1_ratio: float, intercept: bool, settings: Settings
 ) -> Result | None:
     """A model (m,) of the only cell, with its certificate; None where that is not enough."""
     l1, l2 = np.array([alpha * l1_ratio]), np.array([alpha * (1 - l1_ratio)])
     certificate = certified(moments, v[None], l1, l2)
-    if not enough(certificate, tol):
+    if not enough(certificate, settings.tol):
         return None
     offset = moments.middle - moments.mean @ v if intercept else None
-    return result(look, certificate, v[None], offset, tol)
+    return result(look, certificate, v[None], offset, settings)
