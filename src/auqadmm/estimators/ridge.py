@@ -132,6 +132,8 @@ class ConsensusRidgeCV(ConsensusElasticNet):
             raise ValueError("alphas is empty: give at least one strength.")
         if self.scoring not in SCORES:
             raise ValueError(f"scoring must be one of {', '.join(map(repr, SCORES))}, got {self.scoring!r}.")
+        if squares.several(settings.engine):
+            raise InputError(f"{type(self).__name__} needs all targets in one process: use 'local', 'ray' or 'dask'.")
         rows = self._read(X, y, sites, sample_weight, numeric=True)
         if rows.features > squares.WIDEST:
             raise InputError(

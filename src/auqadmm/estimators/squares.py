@@ -87,10 +87,17 @@ class Split:
 
 
 def suits(rows: Rows, settings: Settings, split: Split) -> bool:
-    """Is this the way to go? The choice must be ours, and the Gram matrices of all cells must fit."""
+    """Is this the way to go? The choice must be ours, the Gram matrices of all cells must fit, and one process must
+    know the folds of all rows."""
     ours = isinstance(settings.method, str) and settings.method.lower() == "auto"
-    free = not hasattr(settings.engine, "map_sum")
-    return ours and free and rows.features <= WIDEST and len(split.masks) * rows.features**2 <= NUMBERS
+    if not ours or hasattr(settings.engine, "map_sum") or (len(split.train) and several(settings.engine)):
+        return False
+    return rows.features <= WIDEST and len(split.masks) * rows.features**2 <= NUMBERS
+
+
+def several(engine: Any) -> bool:
+    """Do several processes call this, each with rows of its own?"""
+    return bool(getattr(resolve(engine), "spmd", False))
 
 
 @dataclass
