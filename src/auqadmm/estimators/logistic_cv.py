@@ -169,7 +169,7 @@ class ConsensusLogisticRegressionCV(ConsensusLogisticRegression):
                 raise InputError("cv leaves a fold without rows to score; choose fewer folds.")
             missing = np.setdiff1d(counting, codes[(weight > 0) & train])
             if len(missing):
-                label = self.classes_[missing[0]]
+                label = self.classes_.tolist()[missing[0]]
                 raise InputError(f"cv leaves a fold without rows of the label {label!r} to fit; choose other folds.")
         return pairs
 

@@ -25,7 +25,6 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from auqadmm.core.triangles import packed, unpacked
 from auqadmm.problem.design import DensePiece
 
 Sums = dict[str, Tensor]
@@ -73,7 +72,7 @@ class Products:
                 q[c] += s @ y**2
                 add = _add_sparse if scipy.sparse.issparse(X) else _add_dense
                 add(G[c], p[c], X, y, s, means[c])
-        return blocks, _tensors(S=S, p=p, q=q) | {"G": packed(torch.from_numpy(G))}
+        return blocks, _tensors(S=S, p=p, q=q) | {"G": torch.from_numpy(_packed(G))}
 
 
 @dataclass(frozen=True)
@@ -97,6 +96,21 @@ class Squares:
                 z = (X[some] - centres[c]) @ W[c].T + b[c]
                 found[c] += s[some] @ (z - target[some, None]) ** 2
         return blocks, _tensors(squares=found)
+
+
+def _packed(G: np.ndarray) -> np.ndarray:
+    """Upper triangles (c, m(m + 1)/2), row after row: (c, m, m) has every number twice."""
+    m = G.shape[1]
+    return np.concatenate([G[:, i, i:] for i in range(m)], axis=1) if m else G.reshape(len(G), 0)
+
+
+def _unpacked(upper: np.ndarray, m: int) -> np.ndarray:
+    G = np.zeros((len(upper), m, m))
+    first = 0
+    for i in range(m):
+        G[:, i, i:] = G[:, i:, i] = upper[:, first : first + m - i]
+        first += m - i
+    return G
 
 
 def _tensors(**sums: np.ndarray) -> Sums:
@@ -202,8 +216,8 @@ class Moments:
             mean, middle = sums["x"] / S[:, None], sums["y"] / S
         down = (mean, middle) if intercept else ()
         _, sums = reduce(Products(cells, count), None, (mean, middle), down)
-        G = unpacked(sums["G"])
-        return Moments(*(t.numpy() for t in (sums["S"], mean, middle, G, sums["p"], sums["q"])))
+        S, p, q = (sums[name].numpy() for name in ("S", "p", "q"))
+        return Moments(S, mean.numpy(), middle.numpy(), _unpacked(sums["G"].numpy(), features), p, q)
 
     def merged(self, groups: np.ndarray) -> Moments:
         """Unions of cells without common rows: groups (k, c), true where a cell belongs to one."""
