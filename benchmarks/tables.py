@@ -28,11 +28,13 @@ import importlib
 import json
 import platform
 import pstats
+import signal
 import statistics
 import subprocess
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -227,6 +229,22 @@ CASES = (
 
 
 # ---------------------------------------------------------------------- measuring
+@contextmanager
+def deadline(seconds: float) -> Iterator[None]:
+    """Give up what takes longer."""
+
+    def late(*_: Any) -> None:
+        raise TimeoutError(f"a single fit took more than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def measure(case: Case, args: argparse.Namespace) -> dict[str, Any]:
     X, y = case.data()
     solvers = case.solvers(X, y, args.method)
@@ -240,9 +258,11 @@ def measure(case: Case, args: argparse.Namespace) -> dict[str, Any]:
         for tol in TOLERANCES:
             began = time.perf_counter()
             try:
-                found = run(tol)
+                with deadline(3 * args.limit):
+                    found = run(tol)
             except Exception as error:
-                skipped[name] = f"{type(error).__name__}: {error}"
+                if not values[name]:
+                    skipped[name] = f"{type(error).__name__}: {error}"
                 break
             spent += time.perf_counter() - began
             values[name][tol] = case.value(X, y, found)
