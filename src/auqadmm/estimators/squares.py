@@ -56,8 +56,8 @@ HALVING = 0.5  # from one strength to the next on the way to a single one
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Folds as cells: masks (c, n) over the rows, weights (c, n) or None for the rows' own, and which cells make up the
-    train and the test rows of each fold, (f, c), and all rows, (c,)."""
+    """Folds as cells: masks (c, n) over the rows, and which cells make up the train and the test rows of each fold,
+    (f, c), and all rows, (c,)."""
 
     masks: np.ndarray
     train: np.ndarray
