@@ -47,8 +47,13 @@ if TYPE_CHECKING:
     from auqadmm.estimators import (
         ConsensusElasticNet,
         ConsensusElasticNetCV,
+        ConsensusLasso,
+        ConsensusLassoCV,
         ConsensusLinearSVC,
         ConsensusLogisticRegression,
+        ConsensusLogisticRegressionCV,
+        ConsensusRidge,
+        ConsensusRidgeCV,
         enet_path,
     )
     from auqadmm.model_files import ModelError, load, save
@@ -64,8 +69,13 @@ __all__ = [
     "CheckpointError",
     "ConsensusElasticNet",
     "ConsensusElasticNetCV",
+    "ConsensusLasso",
+    "ConsensusLassoCV",
     "ConsensusLinearSVC",
     "ConsensusLogisticRegression",
+    "ConsensusLogisticRegressionCV",
+    "ConsensusRidge",
+    "ConsensusRidgeCV",
     "CustomLoss",
     "CustomRegularizer",
     "Diagnosis",
@@ -102,9 +112,7 @@ __all__ = [
     "solve",
 ]
 
-_ESTIMATORS = frozenset(
-    ["ConsensusElasticNet", "ConsensusElasticNetCV", "ConsensusLinearSVC", "ConsensusLogisticRegression", "enet_path"]
-)
+_ESTIMATORS = frozenset([name for name in __all__ if name.startswith("Consensus")] + ["enet_path"])
 _MODEL_FILES = frozenset(["ModelError", "load", "save"])
 
 

@@ -200,9 +200,14 @@ def parts_of(model: Any) -> Parts:
         return model.parts
     kinds = {
         "ConsensusLogisticRegression": "logistic",
+        "ConsensusLogisticRegressionCV": "logistic",
         "ConsensusLinearSVC": "svm",
         "ConsensusElasticNet": "elastic-net",
         "ConsensusElasticNetCV": "elastic-net",
+        "ConsensusLasso": "elastic-net",
+        "ConsensusLassoCV": "elastic-net",
+        "ConsensusRidge": "elastic-net",
+        "ConsensusRidgeCV": "elastic-net",
     }
     kind = kinds.get(type(model).__name__)
     if kind is None:

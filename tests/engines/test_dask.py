@@ -169,6 +169,24 @@ def test_an_estimator_leaves_chunks_where_they_are(client, monkeypatch):
     assert all(client.who_has()[key] == before[key] for key in keys)
 
 
+def test_squares_are_sums_of_workers(client):
+    import dask.array as da
+
+    X, y = rows(0, n=400)
+    local = aq.ConsensusElasticNet(0.01, n_blocks=4).fit(X, y)
+    chunks = da.from_array(X, chunks=(100, 5))
+    found = aq.ConsensusElasticNet(0.01, engine="dask").fit(chunks, da.from_array(y, chunks=150))
+    assert found.coef_ == pytest.approx(local.coef_, abs=1e-12)
+    assert found.history_[-1].rounds == local.history_[-1].rounds == 2
+    assert found.history_[-1].bytes == local.history_[-1].bytes
+    here = aq.ConsensusElasticNetCV(alphas=5, cv=3, n_blocks=4).fit(X, y)
+    there = aq.ConsensusElasticNetCV(alphas=5, cv=3, n_blocks=4, engine="dask").fit(X, y)
+    assert there.mse_path_ == pytest.approx(here.mse_path_, rel=1e-11)
+    assert there.n_rounds_ == here.n_rounds_ == 2
+    left_out = aq.ConsensusRidgeCV(n_blocks=4, engine="dask").fit(X, y)
+    assert left_out.best_score_ == pytest.approx(aq.ConsensusRidgeCV().fit(X, y).best_score_, rel=1e-11)
+
+
 # ------------------------------------------------------------------ faults
 def test_nan_from_a_worker_is_named(client):
     found = aq.solve(problem([rows(j) for j in range(4)]), "c-admm", "dask", local=Spoils())

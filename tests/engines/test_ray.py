@@ -124,6 +124,15 @@ def test_an_estimator(workers):
     assert found.coef_ == pytest.approx(local.coef_, abs=1e-7)
 
 
+def test_squares_are_sums_of_workers(workers):
+    X, y = rows(0, n=90)
+    here = aq.ConsensusElasticNetCV(alphas=5, cv=3, n_blocks=4).fit(X, y)
+    there = aq.ConsensusElasticNetCV(alphas=5, cv=3, n_blocks=4, engine=workers).fit(X, y)
+    assert there.mse_path_ == pytest.approx(here.mse_path_, rel=1e-11)
+    assert there.coef_ == pytest.approx(here.coef_, abs=1e-12)
+    assert there.n_rounds_ == here.n_rounds_ == 2
+
+
 # ------------------------------------------------------------------ faults
 def test_nan_from_a_worker_is_named(workers):
     found = aq.solve(problem([rows(j) for j in range(4)]), "c-admm", workers, local=Spoils())

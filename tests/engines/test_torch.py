@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from sklearn.linear_model import ElasticNet, enet_path
 
 import auqadmm as aq
 from tests.engines.processes import PROGRAMS, ROOT, reports, torchrun
@@ -106,3 +108,20 @@ def test_no_object_collective_is_named():
 def test_a_timeout_must_be_seconds(timeout):
     with pytest.raises(ValueError, match="timeout must be a positive number"):
         aq.engines.Torch(timeout=timeout)
+
+
+def test_squares_are_sums_of_processes(tmp_path):
+    """Every process hands over rows of its own; means and strengths are those of all rows."""
+    code, out = torchrun(2, PROGRAMS / "squares.py", tmp_path)
+    assert code == 0, out[-3000:]
+    first, second = reports(tmp_path, range(2))
+    assert first == second
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(120, 6)) + 5, rng.normal(size=120)
+    reference = ElasticNet(0.05, tol=1e-14, max_iter=100_000).fit(X, y)
+    assert first["coef"] == pytest.approx(reference.coef_, abs=1e-10)
+    assert first["intercept"] == pytest.approx(reference.intercept_, abs=1e-10)
+    assert first["rounds"] == 2
+    alphas, coefs, _ = enet_path(X - X.mean(0), y - y.mean(), alphas=5, tol=1e-14, max_iter=100_000)
+    assert first["alphas"] == pytest.approx(alphas)
+    assert np.array(first["path"]) == pytest.approx(coefs.T, abs=1e-10)

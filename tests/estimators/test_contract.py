@@ -16,6 +16,13 @@ ESTIMATORS = [
     aq.ConsensusLogisticRegression(),
     aq.ConsensusLinearSVC(),
     aq.ConsensusElasticNetCV(alphas=2, cv=2),
+    aq.ConsensusElasticNet(n_blocks=2, method="auq-lr"),
+    aq.ConsensusLasso(n_blocks=2),
+    aq.ConsensusLassoCV(alphas=2, cv=2),
+    aq.ConsensusRidge(n_blocks=2),
+    aq.ConsensusRidgeCV(),
+    aq.ConsensusRidgeCV(cv=2),
+    aq.ConsensusLogisticRegressionCV(Cs=[0.1], cv=2, tol=1e-6),
 ]
 
 

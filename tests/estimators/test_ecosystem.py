@@ -98,12 +98,13 @@ def test_a_fit_that_ran_out_of_iterations_says_so(data):
     assert model.status_ == "max_iter"
     assert model.n_iter_ == 2
     with pytest.warns(ConvergenceWarning, match="ConsensusElasticNet: Not converged"):
-        aq.ConsensusElasticNet(0.01, max_iter=1).fit(X, y, sites=split(y, "iid"))
+        aq.ConsensusElasticNet(0.01, max_iter=1, method="auq-lr").fit(X, y, sites=split(y, "iid"))
 
 
-def test_verbose_writes_lines_to_standard_error(data, capsys):
+@pytest.mark.parametrize("method", ["auto", "auq-lr"])
+def test_verbose_writes_lines_to_standard_error(data, capsys, method):
     X, y = data("diabetes")
-    model = aq.ConsensusElasticNet(0.01, verbose=1).fit(X, y, sites=split(y, "iid"))
+    model = aq.ConsensusElasticNet(0.01, verbose=1, method=method).fit(X, y, sites=split(y, "iid"))
     shown = capsys.readouterr()
     assert shown.out == ""
     assert len(shown.err.splitlines()) == model.n_iter_

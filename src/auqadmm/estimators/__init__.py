@@ -2,22 +2,33 @@
 
 ConsensusElasticNet             linear regression, elastic net
 ConsensusElasticNetCV           the same, strength chosen by cross-validation along a path
+ConsensusLasso, ConsensusLassoCV                l1 alone
+ConsensusRidge, ConsensusRidgeCV                l2 alone
 ConsensusLogisticRegression     two or more classes, l1, l2 or elastic net
+ConsensusLogisticRegressionCV   the same, strength and share of l1 chosen by cross-validation
 ConsensusLinearSVC              support vector machine with a smoothed hinge
 enet_path                       elastic nets for many strengths, in one run
 """
 
 from auqadmm.estimators.elastic_net import ConsensusElasticNet
 from auqadmm.estimators.elastic_net_cv import ConsensusElasticNetCV
+from auqadmm.estimators.lasso import ConsensusLasso, ConsensusLassoCV
 from auqadmm.estimators.logistic import ConsensusLogisticRegression
+from auqadmm.estimators.logistic_cv import ConsensusLogisticRegressionCV
 from auqadmm.estimators.path import Path, enet_path
+from auqadmm.estimators.ridge import ConsensusRidge, ConsensusRidgeCV
 from auqadmm.estimators.svc import ConsensusLinearSVC
 
 __all__ = [
     "ConsensusElasticNet",
     "ConsensusElasticNetCV",
+    "ConsensusLasso",
+    "ConsensusLassoCV",
     "ConsensusLinearSVC",
     "ConsensusLogisticRegression",
+    "ConsensusLogisticRegressionCV",
+    "ConsensusRidge",
+    "ConsensusRidgeCV",
     "Path",
     "enet_path",
 ]

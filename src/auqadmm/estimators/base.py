@@ -65,6 +65,11 @@ class ConsensusClassifier(ClassifierMixin, ConsensusEstimator):
     def _read_classes(self, X: Any, y: Any, sites: Any, sample_weight: Any) -> tuple[Rows, np.ndarray]:
         """The rows with the places of their labels in `classes_` as target and class weights in their weight, and
         the classes whose rows count."""
+        rows, weight, counting = self._read_labels(X, y, sites, sample_weight)
+        return rows.with_weight(weight), counting
+
+    def _read_labels(self, X: Any, y: Any, sites: Any, sample_weight: Any) -> tuple[Rows, np.ndarray, np.ndarray]:
+        """The same, class weights apart: rows, weights (n,) that class weights are part of, and classes that count."""
         rows = self._read(X, y, sites, sample_weight, numeric=False)
         labels = _joined(rows.y)
         check_classification_targets(labels)
@@ -79,7 +84,7 @@ class ConsensusClassifier(ClassifierMixin, ConsensusEstimator):
                 f"All {which} have the label {label!r}: one class is not enough, {type(self).__name__} needs at least "
                 "two classes over all workers."
             )
-        return rows.with_target(codes).with_weight(weight), counting
+        return rows.with_target(codes), weight, counting
 
     def decision_function(self, X: Any) -> np.ndarray:
         """xᵀc + b: (n,) for two classes, positive for `classes_[1]`; else (n, classes)."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import RegressorMixin
 
-from auqadmm.estimators import checks
+from auqadmm.estimators import checks, squares
 from auqadmm.estimators.base import ConsensusEstimator
 from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.fitting import Settings, Task, fit
@@ -94,10 +94,17 @@ class ConsensusElasticNet(RegressorMixin, ConsensusEstimator):
         sample_weight : array (n_samples,), optional
             A row of weight w counts w times.
         """
-        alpha, ratio = checks.at_least_zero("alpha", self.alpha), checks.share("l1_ratio", self.l1_ratio)
+        checks.at_least_zero("alpha", self.alpha)
+        checks.share("l1_ratio", getattr(self, "l1_ratio", 0.0))
         settings = Settings.of(self)
         rows = self._read(X, y, sites, sample_weight, numeric=True)
+        alpha, ratio = self._penalty(rows)
         start = self._warm()
+        gram = squares.fit(rows, alpha, ratio, bool(self.fit_intercept), settings)
+        if gram is not None:
+            self.coef_, self.intercept_ = np.asarray(gram.coef), float(gram.intercept)
+            self._keep([gram])
+            return self
         rows, mean = centred(rows, self.fit_intercept)
         if start is not None:
             start = start[0], start[1] - mean
@@ -108,6 +115,10 @@ class ConsensusElasticNet(RegressorMixin, ConsensusEstimator):
         self.intercept_ = float(found.intercept[0]) + mean
         self._keep([found.result])
         return self
+
+    def _penalty(self, rows: Rows) -> tuple[float, float]:
+        """α and ρ, for the mean over rows."""
+        return float(self.alpha), checks.share("l1_ratio", self.l1_ratio)
 
     def predict(self, X: Any) -> np.ndarray:
         """xᵀc + b, (n,)."""

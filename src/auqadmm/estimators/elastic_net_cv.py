@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from functools import partial
 from numbers import Integral
 from typing import Any
 
@@ -10,18 +11,20 @@ import numpy as np
 from sklearn.model_selection import check_cv
 
 from auqadmm.core.result import Result
-from auqadmm.estimators import checks
+from auqadmm.estimators import checks, squares
 from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.elastic_net import ConsensusElasticNet, centred
 from auqadmm.estimators.fitting import Settings, Task, fit, report
-from auqadmm.estimators.path import path, strengths
+from auqadmm.estimators.path import check_grid, grid_of, path, strengths
 from auqadmm.problem import InputError, LeastSquares
 
 
 class ConsensusElasticNetCV(ConsensusElasticNet):
     """Elastic net with strength and l1 share chosen by cross-validation, each worker keeping its own rows.
 
-    All strengths of a fold are solved together (see `enet_path`).
+    Up to 4096 features all folds and strengths take two reductions: workers send the Gram matrix of each fold, and the
+    rest happens at the server. Beyond, and with a `method` of your choice, all strengths of a fold are solved together
+    (see `enet_path`).
 
     Parameters
     ----------
@@ -83,10 +86,47 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
         """Choose strength and share, then fit all rows; parameters as in `ConsensusElasticNet.fit`."""
         settings = Settings.of(self)
         ratios = [checks.share("l1_ratio", r) for r in np.atleast_1d(self.l1_ratio).tolist()]
+        for ratio in ratios:
+            check_grid(self.alphas, self.eps, ratio)
         rows = self._read(X, y, sites, sample_weight, numeric=True)
+        folds = folds_of(rows, self.cv)
+        # a fold counts by its weight, as if rows were scored one by one
+        weight = np.concatenate(rows.weight)
+        mass = np.array([max(float(weight[test].sum()), 0.0) for _, test in folds])
+        if not self._from_sums(rows, folds, mass, ratios, settings):
+            self._by_runs(rows, folds, mass, ratios, settings)
+        return self
+
+    def _from_sums(
+        self, rows: Rows, folds: list[Any], mass: np.ndarray, ratios: list[float], settings: Settings
+    ) -> bool:
+        """The choice and the last fit from the sums of every fold; False where they are not enough."""
+        intercept, split = bool(self.fit_intercept), squares.Split.of(folds)
+        if not squares.suits(rows, settings, split):
+            return False
+        with squares.looking(rows, split, settings) as look:
+            parts = look.moments(intercept)
+            if not parts.finite:
+                return False
+            whole, trained = parts.merged(split.whole[None]), parts.merged(split.train)
+            grids = np.array([grid_of(self.alphas, self.eps, partial(squares.largest, whole, r)) for r in ratios])
+            coef, reached = squares.nets(trained, grids, ratios)
+            f, R, K, m = coef.shape
+            error = squares.errors(look, parts, split, trained, coef.reshape(f, R * K, m)).reshape(f, R, K)
+            self._choose(np.moveaxis(error, 0, 2), grids, ratios, mass)
+            v = squares.single(whole, self.alpha_, self.l1_ratio_)
+            found = squares.concluded(look, whole, v, self.alpha_, self.l1_ratio_, intercept, settings)
+            self.n_rounds_ = look.reduce.traffic.rounds
+        if found is None or not reached.all():
+            return False
+        self.coef_, self.intercept_ = np.asarray(found.coef), float(found.intercept)
+        self._keep([found])
+        return True
+
+    def _by_runs(self, rows: Rows, folds: list[Any], mass: np.ndarray, ratios: list[float], settings: Settings) -> None:
+        """All strengths of a fold in one run, fold after fold."""
         whole, mean = centred(rows, self.fit_intercept)
-        grids = np.array([strengths(whole, r, self.alphas, self.eps, self.fit_intercept) for r in ratios])
-        folds = list(self._folds(rows))
+        grids = np.array([strengths(whole, r, self.alphas, self.eps) for r in ratios])
         errors = np.empty((*grids.shape, len(folds)))
         runs: list[Result] = []
         for k, (train, test) in enumerate(folds):
@@ -95,39 +135,43 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
                 found = path(kept, grids[i], ratio, self.fit_intercept, settings, self.together)
                 errors[i, :, k] = _mse(rows.take(test), found.coef, found.intercept + offset)
                 runs += found.results
-        # a fold counts by its weight, as if rows were scored one by one
-        mass = [max(float(rows.take(test).total), 0.0) for _, test in folds]
-        mean_error = np.average(errors, axis=2, weights=mass)
-        best, place = divmod(int(mean_error.argmin()), grids.shape[1])
-        self.alpha_, self.l1_ratio_ = float(grids[best, place]), ratios[best]
-        one = np.ndim(self.l1_ratio) == 0
-        self.alphas_: np.ndarray = grids[0] if one else grids
-        self.mse_path_: np.ndarray = errors[0] if one else errors
+        self._choose(errors, grids, ratios, mass)
         l1, l2 = self.alpha_ * self.l1_ratio_, self.alpha_ * (1 - self.l1_ratio_)
         final = fit(whole, Task(LeastSquares(reduction="pooled"), l1, l2, bool(self.fit_intercept)), settings)
         self.coef_, self.intercept_ = final.coef[0], float(final.intercept[0]) + mean
         self.n_rounds_ = sum(r.history[-1].rounds for r in [*runs, final.result])
         report(self, runs)
         self._keep([final.result])
-        return self
 
-    def _folds(self, rows: Rows) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Masks (train, test) over the rows, blocks one after another."""
-        n = len(rows.order)
-        if self.cv is None or (isinstance(self.cv, Integral) and not isinstance(self.cv, bool)):
-            fold = site_folds(rows.sizes, 5 if self.cv is None else int(self.cv))
-            tests = [fold == k for k in np.unique(fold)]
-            pairs = [(~test, test) for test in tests]
-        else:
-            original = np.argsort(rows.order)  # splitters see the rows as they were handed over
-            y, groups = np.concatenate(rows.y)[original], rows.site[original]
-            splits = check_cv(self.cv).split(np.zeros((n, 1)), y, groups)
-            pairs = [(_mask(train, n)[rows.order], _mask(test, n)[rows.order]) for train, test in splits]
-        weight = np.concatenate(rows.weight)
-        for train, test in pairs:
-            if weight[train].sum() == 0 or not test.any():
-                raise InputError("cv leaves a fold without rows to fit or to score; choose fewer folds.")
-            yield train, test
+    def _choose(self, errors: np.ndarray, grids: np.ndarray, ratios: list[float], mass: np.ndarray) -> None:
+        """Share and strength of the least error, from errors (R, K, f)."""
+        mean_error = np.average(errors, axis=2, weights=mass)
+        best, place = divmod(int(mean_error.argmin()), grids.shape[1])
+        self.alpha_, self.l1_ratio_ = float(grids[best, place]), ratios[best]
+        one = np.ndim(self.l1_ratio) == 0
+        self.alphas_: np.ndarray = grids[0] if one else grids
+        self.mse_path_: np.ndarray = errors[0] if one else errors
+
+
+def folds_of(rows: Rows, cv: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Masks (train, test) over the rows, blocks one after another."""
+    n = len(rows.order)
+    if cv is None or (isinstance(cv, Integral) and not isinstance(cv, bool)):
+        fold = site_folds(rows.sizes, 5 if cv is None else int(cv))
+        tests = [fold == k for k in np.unique(fold)]
+        pairs = [(~test, test) for test in tests]
+    else:
+        original = np.argsort(rows.order)  # splitters see the rows as they were handed over
+        y, groups = np.concatenate(rows.y)[original], rows.site[original]
+        with warnings.catch_warnings():  # that a splitter has no use for them
+            warnings.filterwarnings("ignore", "The groups parameter is ignored")
+            splits = list(check_cv(cv).split(np.zeros((n, 1)), y, groups))
+        pairs = [(_mask(train, n)[rows.order], _mask(test, n)[rows.order]) for train, test in splits]
+    weight = np.concatenate(rows.weight)
+    for train, test in pairs:
+        if weight[train].sum() == 0 or not test.any():
+            raise InputError("cv leaves a fold without rows to fit or to score; choose fewer folds.")
+    return pairs
 
 
 def site_folds(sizes: list[int], k: int) -> np.ndarray:

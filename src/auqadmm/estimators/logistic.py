@@ -111,12 +111,7 @@ class ConsensusLogisticRegression(ConsensusClassifier):
         loss = Logistic(reduction="pooled") if binary else Multinomial(reduction="pooled")
         l1, l2 = strength * ratio, strength * (1 - ratio)
         found = fit(rows, Task(loss, l1, l2, bool(self.fit_intercept), curvature=0.25), settings, start)
-        self.coef_, self.intercept_ = found.coef, found.intercept
-        if not binary:
-            # one number added to all intercepts changes nothing; so does a vector added to all unpenalised rows
-            self.intercept_ = self.intercept_ - self.intercept_.mean()
-            if l1 == l2 == 0:
-                self.coef_ = self.coef_ - self.coef_.mean(0)
+        self.coef_, self.intercept_ = settled(found.coef, found.intercept, penalised=strength > 0)
         self._keep([found.result])
         return self
 
@@ -131,3 +126,11 @@ class ConsensusLogisticRegression(ConsensusClassifier):
         """Its logarithm."""
         with np.errstate(divide="ignore"):  # the logarithm of a probability that underflowed
             return np.log(self.predict_proba(X))
+
+
+def settled(coef: np.ndarray, intercept: np.ndarray, penalised: bool) -> tuple[np.ndarray, np.ndarray]:
+    """One number added to all intercepts changes nothing, nor does a vector added to all unpenalised rows: both sum to
+    zero."""
+    if len(coef) == 1:
+        return coef, intercept
+    return coef if penalised else coef - coef.mean(0), intercept - intercept.mean()

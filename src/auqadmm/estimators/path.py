@@ -1,4 +1,6 @@
-"""The elastic net for many strengths: every strength is a column of one model, and all columns share their rounds.
+"""The elastic net for many strengths: from one look at the data where its Gram matrix fits, else in runs.
+
+The look is `squares.py`. In a run every strength is a column of one model, and all columns share their rounds.
 
     minimise over c_1 … c_K   Σ_k [ 1/(2Σs) Σ_i s_i (x_iᵀc_k + b_k − y_i)² + α_k ρ‖c_k‖₁ + α_k(1 − ρ)/2 ‖c_k‖² ]
 
@@ -12,6 +14,7 @@ Shapes: K strengths, m features; logits (R, K), v (m + 1, K).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -21,7 +24,7 @@ from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from auqadmm.core.result import Result
-from auqadmm.estimators import blocks, checks
+from auqadmm.estimators import blocks, checks, squares
 from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.elastic_net import centred
 from auqadmm.estimators.fitting import Scaled, Settings, Task, report
@@ -106,17 +109,42 @@ def enet_path(
     alphas : int or array, default=100
         The strengths, or how many: then from the smallest that leaves all coefficients 0 down to `eps` times that.
     together : int, default=100
-        Strengths per run. 1 solves one after another, each from the solution of the one before.
+        Strengths per run, beyond 4096 features or with a `method` of your choice. 1 solves one after another, each from
+        the solution of the one before. Otherwise two reductions are all it takes.
     """
     reader = _Reader(fit_intercept, n_blocks, max_iter, tol, method, engine, verbose)
     settings = Settings.of(reader)
     rows = blocks.read(reader, X, y, sites, sample_weight, numeric=True)
-    rows, mean = centred(rows, fit_intercept)
     ratio = checks.share("l1_ratio", l1_ratio)
-    grid = strengths(rows, ratio, alphas, eps, fit_intercept)
+    check_grid(alphas, eps, ratio)
+    checks.count("together", together)
+    known = _from_sums(rows, ratio, alphas, eps, bool(fit_intercept), settings)
+    if known is not None:
+        return known
+    rows, mean = centred(rows, fit_intercept)
+    grid = strengths(rows, ratio, alphas, eps)
     found = path(rows, grid, ratio, fit_intercept, settings, together)
     report(reader, list(found.results))
     return replace(found, intercept=found.intercept + mean)
+
+
+def _from_sums(rows: Rows, ratio: float, alphas: Any, eps: float, intercept: bool, settings: Settings) -> Path | None:
+    """The path from one look at the data (`squares.py`); None where that is not the way."""
+    split = squares.Split.none(len(rows.order))
+    if not squares.suits(rows, settings, split):
+        return None
+    with squares.looking(rows, split, settings) as look:
+        moments = look.moments(intercept)
+        if not moments.finite:
+            return None
+        grid = grid_of(alphas, eps, lambda: squares.largest(moments, ratio))
+        coef = squares.nets(moments, grid[None], [ratio])[0][0, 0]
+        certificate = squares.certified(moments, coef, grid * ratio, grid * (1 - ratio))
+        if not squares.enough(certificate, settings.tol):
+            return None
+        offset = moments.middle - coef @ moments.mean[0] if intercept else np.zeros(len(grid))
+        run = squares.result(look, certificate, coef, offset if intercept else None, settings)
+    return Path(grid, coef, offset, (run,))
 
 
 class _Reader(BaseEstimator):
@@ -134,22 +162,36 @@ class _Reader(BaseEstimator):
         self.verbose = verbose
 
 
-def strengths(rows: Rows, l1_ratio: float, alphas: Any, eps: float, intercept: bool) -> np.ndarray:
-    """The grid, from strong to weak, for rows whose target is centred. One reduction where it is to be found."""
+def check_grid(alphas: Any, eps: float, l1_ratio: float) -> None:
+    """Complain of a grid before anything is computed."""
     if np.ndim(alphas) > 0:
-        grid = [checks.at_least_zero("alphas", a) for a in np.asarray(alphas).ravel().tolist()]
-        if not grid:
+        if not [checks.at_least_zero("alphas", a) for a in np.asarray(alphas).ravel().tolist()]:
             raise ValueError("alphas is empty: give at least one strength, or how many to choose.")
-        return np.sort(grid)[::-1]
-    count = checks.count("alphas", alphas)
+        return
+    checks.count("alphas", alphas)
     checks.above_zero("eps", eps)
     if l1_ratio == 0:
         raise ValueError("With l1_ratio=0 no strength leaves all coefficients 0: give the alphas themselves.")
-    products = sum(X.T @ (w * y) for X, y, w in zip(rows.X, rows.y, rows.weight, strict=True))
-    largest = float(np.max(np.abs(products))) / (rows.total * l1_ratio)
-    # a target without any correlation: every strength gives the same model
-    largest = max(largest, float(np.finfo(np.float64).eps))
-    return largest * np.geomspace(1.0, eps, count)
+
+
+def grid_of(alphas: Any, eps: float, largest: Callable[[], float]) -> np.ndarray:
+    """The grid, from strong to weak; where it is to be found, from the smallest that leaves all coefficients 0."""
+    if np.ndim(alphas) > 0:
+        return np.sort(np.asarray(alphas, dtype=np.float64).ravel())[::-1]
+    return largest() * np.geomspace(1.0, eps, int(alphas))
+
+
+def strengths(rows: Rows, l1_ratio: float, alphas: Any, eps: float) -> np.ndarray:
+    """The grid for rows whose target is centred. One reduction where it is to be found."""
+    check_grid(alphas, eps, l1_ratio)
+
+    def largest() -> float:
+        products = sum(X.T @ (w * y) for X, y, w in zip(rows.X, rows.y, rows.weight, strict=True))
+        found = float(np.max(np.abs(products))) / (rows.total * l1_ratio)
+        # a target without any correlation: every strength gives the same model
+        return max(found, float(np.finfo(np.float64).eps))
+
+    return grid_of(alphas, eps, largest)
 
 
 def path(rows: Rows, alphas: np.ndarray, l1_ratio: float, intercept: bool, settings: Settings, together: int) -> Path:

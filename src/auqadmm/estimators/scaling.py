@@ -45,8 +45,8 @@ class Scaling:
             mean = _finite(_sum(mapped(engine, _weighed, rows.X, rows.weight)) / total, 0.0)
         with np.errstate(over="ignore"):  # squares beyond float64: such a column keeps its scale
             square = _sum(mapped(engine, _squares, rows.X, rows.weight, mean)) / total
-        # what is left of a constant column after centring is rounding, which must not be blown up
-        noise = (64 * np.finfo(np.float64).eps * np.abs(mean)) ** 2
+            # what is left of a constant column after centring is rounding, which must not be blown up
+            noise = (64 * np.finfo(np.float64).eps * np.abs(mean)) ** 2
         square = np.where(square > noise, square, 0.0) + ridge
         scale = np.sqrt(_finite(square, 1.0))
         return Scaling(mean, np.where(scale > 0, scale, 1.0), intercept)

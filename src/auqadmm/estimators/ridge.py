@@ -1,0 +1,227 @@
+"""Ridge regression on rows that belong to workers, and the choice of its strength.
+
+    minimise over c, b   Σ_i s_i (x_iᵀc + b − y_i)² + α‖c‖²
+
+Leaving out one row after another needs no fit per row: with the leverage h_i = s_i(x̃_iᵀ(G + α)⁻¹x̃_i + 1/Σs), the
+model without row i misses it by (y_i − x_iᵀc − b)/(1 − h_i). With G = VΛVᵀ the leverages for every strength are
+Σ_j (x̃_iᵀV)_j²/(Λ_j + α): one more reduction, of one number per strength.
+
+Shapes: n rows, m features, K strengths, f folds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import torch
+from torch import Tensor
+
+from auqadmm.core.result import Result
+from auqadmm.estimators import checks, squares
+from auqadmm.estimators.blocks import Rows
+from auqadmm.estimators.elastic_net import ConsensusElasticNet
+from auqadmm.estimators.elastic_net_cv import folds_of
+from auqadmm.estimators.fitting import Settings
+from auqadmm.estimators.moments import CHUNK, Moments, cell_rows
+from auqadmm.estimators.quadratic import ridges
+from auqadmm.problem import InputError
+
+SCORES = (None, "r2", "neg_mean_squared_error")
+
+
+class ConsensusRidge(ConsensusElasticNet):
+    """Linear regression with an l2 penalty, each worker keeping its own rows.
+
+    The model is that of `sklearn.linear_model.Ridge`, whatever the split of the rows.
+
+    Parameters
+    ----------
+    alpha : float, default=1.0
+        Strength of the penalty beside the SUM of squares, ≥ 0.
+    fit_intercept, n_blocks, max_iter, tol, method, engine, warm_start, verbose
+        As in `ConsensusElasticNet`, and so are the attributes. The certificate's objective is that of scikit-learn
+        divided by twice the weight of all rows.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        *,
+        fit_intercept: bool = True,
+        n_blocks: int = 1,
+        max_iter: int = 500,
+        tol: float = 1e-18,
+        method: Any = "auto",
+        engine: Any = "local",
+        warm_start: bool = False,
+        verbose: int = 0,
+    ) -> None:
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.n_blocks = n_blocks
+        self.max_iter = max_iter
+        self.tol = tol
+        self.method = method
+        self.engine = engine
+        self.warm_start = warm_start
+        self.verbose = verbose
+
+    def _penalty(self, rows: Rows) -> tuple[float, float]:
+        return checks.at_least_zero("alpha", self.alpha) / rows.total, 0.0
+
+
+class ConsensusRidgeCV(ConsensusElasticNet):
+    """Ridge regression with the strength chosen by cross-validation, each worker keeping its own rows.
+
+    The choice is that of `sklearn.linear_model.RidgeCV`: from three reductions over the workers for all strengths.
+
+    Parameters
+    ----------
+    alphas : array, default=(0.1, 1.0, 10.0)
+        The strengths to choose from, > 0 (≥ 0 with `cv`).
+    fit_intercept : bool, default=True
+        Add a constant term, which is never penalised.
+    scoring : None, "r2" or "neg_mean_squared_error", default=None
+        What is to be largest. None: minus the squared errors of rows that were left out, or "r2" with `cv`.
+    cv : None, int, splitter or iterable of (train, test), default=None
+        None: every row is left out once, exactly. Otherwise as in `ConsensusElasticNetCV`, but folds count alike, as in
+        scikit-learn.
+    n_blocks, tol, engine
+        As in `ConsensusElasticNet`.
+
+    Attributes
+    ----------
+    alpha_ : the choice.
+    best_score_ : its score.
+    scores_ : ndarray of shape (n_alphas,), or (n_alphas, n_folds) with `cv`
+    n_rounds_ : int, reductions over all workers
+    coef_, intercept_, n_iter_, status_, message_, certificate_, history_ : of the last fit, on all rows.
+    """
+
+    _chunks_stay = False  # folds cut through them
+
+    def __init__(
+        self,
+        alphas: Any = (0.1, 1.0, 10.0),
+        *,
+        fit_intercept: bool = True,
+        scoring: Any = None,
+        cv: Any = None,
+        n_blocks: int = 1,
+        tol: float = 1e-18,
+        engine: Any = "local",
+    ) -> None:
+        self.alphas = alphas
+        self.fit_intercept = fit_intercept
+        self.scoring = scoring
+        self.cv = cv
+        self.n_blocks = n_blocks
+        self.tol = tol
+        self.engine = engine
+
+    max_iter, method, verbose, warm_start = 500, "auto", 0, False
+
+    def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> ConsensusRidgeCV:
+        """Choose the strength, then fit all rows; parameters as in `ConsensusElasticNet.fit`."""
+        settings = Settings.of(self)
+        allowed = checks.above_zero if self.cv is None else checks.at_least_zero
+        alphas = np.array([allowed("alphas", a) for a in np.atleast_1d(np.asarray(self.alphas)).ravel().tolist()])
+        if not len(alphas):
+            raise ValueError("alphas is empty: give at least one strength.")
+        if self.scoring not in SCORES:
+            raise ValueError(f"scoring must be one of {', '.join(map(repr, SCORES))}, got {self.scoring!r}.")
+        if squares.several(settings.engine):
+            raise InputError(f"{type(self).__name__} needs all targets in one process: use 'local', 'ray' or 'dask'.")
+        rows = self._read(X, y, sites, sample_weight, numeric=True)
+        if rows.features > squares.WIDEST:
+            raise InputError(
+                f"X has {rows.features} features, and {type(self).__name__} works on Gram matrices of at most "
+                f"{squares.WIDEST}; choose the strength with GridSearchCV and ConsensusRidge."
+            )
+        find = self._left_out if self.cv is None else self._by_folds
+        found = find(rows, alphas, settings)
+        if found is None:
+            raise InputError("Squares of X or y exceed the range of double precision; rescale them.")
+        self.n_rounds_ = int(found.history[-1].rounds)
+        self.coef_, self.intercept_ = np.asarray(found.coef), float(found.intercept)
+        self._keep([found])
+        return self
+
+    def _left_out(self, rows: Rows, alphas: np.ndarray, settings: Settings) -> Result | None:
+        """Every row is left out once."""
+        with squares.looking(rows, squares.Split.none(len(rows.order)), settings) as look:
+            whole = look.moments(bool(self.fit_intercept))
+            if not whole.finite:
+                return None
+            coef = ridges(whole.G[0], whole.p[0], alphas)
+            values, V = np.linalg.eigh(whole.G[0])
+            inverse = 1 / (np.maximum(values, 0.0)[:, None] + alphas)
+            one = 1 / whole.S if self.fit_intercept else np.zeros(1)
+            shared = (whole.mean[0], whole.middle, V, inverse, coef.T, one)
+            sent = tuple(torch.from_numpy(np.ascontiguousarray(x)) for x in shared)
+            errors = look.reduce(left_out, None, sent, sent)[1]["squares"].numpy()
+            if self.scoring == "r2":
+                scores = 1 - errors / _spread(np.concatenate(rows.y), np.concatenate(rows.weight))
+            else:
+                scores = -errors / (len(rows.order) if self.scoring is None else whole.S[0])
+            return self._chosen(look, whole, alphas, scores, coef, settings)
+
+    def _by_folds(self, rows: Rows, alphas: np.ndarray, settings: Settings) -> Result | None:
+        """Every fold is left out once."""
+        folds = folds_of(rows, self.cv)
+        split, intercept = squares.Split.of(folds), bool(self.fit_intercept)
+        with squares.looking(rows, split, settings) as look:
+            parts = look.moments(intercept)
+            if not parts.finite:
+                return None
+            whole, trained = parts.merged(split.whole[None]), parts.merged(split.train)
+            coef = np.array([ridges(G, p, alphas) for G, p in zip(trained.G, trained.p, strict=True)])
+            errors = squares.errors(look, parts, split, trained, coef)
+            scores = -errors
+            if self.scoring != "neg_mean_squared_error":
+                y, weight = np.concatenate(rows.y), np.concatenate(rows.weight)
+                left = errors * np.array([[weight[test].sum()] for _, test in folds])
+                spread = np.array([[_spread(y[test], weight[test])] for _, test in folds])
+                # a constant target is met, or it is not
+                scores = 1 - np.where(spread > 0, left / np.where(spread > 0, spread, 1.0), (left > 0).astype(float))
+            return self._chosen(look, whole, alphas, scores.T, ridges(whole.G[0], whole.p[0], alphas), settings)
+
+    def _chosen(
+        self,
+        look: squares.Look,
+        whole: Moments,
+        alphas: np.ndarray,
+        scores: np.ndarray,
+        coef: np.ndarray,
+        settings: Any,
+    ) -> Result | None:
+        """The strength of the best score, and its model among coef (K, m)."""
+        mean = scores if scores.ndim == 1 else scores.mean(1)
+        best = int(mean.argmax())
+        self.scores_, self.alpha_, self.best_score_ = scores, float(alphas[best]), float(mean[best])
+        certificate = squares.certified(whole, coef[[best]], np.zeros(1), alphas[[best]] / whole.S)
+        offset = whole.middle - whole.mean @ coef[best] if self.fit_intercept else None
+        return squares.result(look, certificate, coef[[best]], offset, settings)
+
+
+def left_out(shard: Any, blocks: Any, shared: tuple[Tensor, ...]) -> tuple[Any, dict[str, Tensor]]:
+    """Σs e² of the rows here, e the error of the model without the row: μ (m,), ȳ (1,), V (m, m), 1/(Λ + α) (m, K),
+    models (m, K), and what an intercept adds to a leverage, (1,)."""
+    mean, middle, V, inverse, models, one = (t.cpu().numpy() for t in shared)
+    total = np.zeros(inverse.shape[1])
+    step = max(1, CHUNK // max(len(mean), 1))
+    for _, X, y, s in cell_rows(shard, (0,) * shard.census.blocks):
+        for i in range(0, len(y), step):
+            some = slice(i, i + step)
+            A = (X[some].toarray() if scipy.sparse.issparse(X) else X[some]) - mean
+            leverage = s[some, None] * ((A @ V) ** 2 @ inverse + one)
+            error = (y[some, None] - middle - A @ models) / (1 - leverage)
+            total += s[some] @ error**2
+    return blocks, {"squares": torch.from_numpy(total)}
+
+
+def _spread(y: np.ndarray, weight: np.ndarray) -> float:
+    total = weight.sum()
+    return float(weight @ (y - weight @ y / total) ** 2) if total > 0 else 0.0
