@@ -5,8 +5,8 @@
 
 Cost is rounds × round_cost + numbers that one worker sends, to a true gap of 1e-6, for round costs of 4k, 32k and 256k;
 every reduction counts, those of verdicts too. F* comes from Newton's method at a tolerance of 1e-12, checked against
-every other run: none may be lower. A method that does not arrive in its budget has no cost. With --workloads problems and
-optima are those of the rounds benchmark, plain, and rivals the three that may win there.
+every other run: none may be lower. A method that does not arrive in its budget has no cost. With --workloads problems
+and optima are those of the rounds benchmark, plain, and rivals the three that may win there.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ __all__ = ["ROUND_COST", "Estimate", "Facts", "estimates"]
 
 # Rounds of Newton's method: squares, smooth losses, and what corners add for every factor e; with a working set
 SQUARES, SMOOTH, CORNERS, ACTIVE, ACTIVE_SQUARES = 2.0, 7.0, 4.0, 8.0, 5.0
+STAY = 0.5  # of the unknowns that would leave zero by themselves: so many do
 # of AUQ-LR: squares, one column, several; corners by the number of blocks; kinks of g
 LR_SQUARES, LR_SMOOTH, LR_CLASSES, LR_CORNERS, LR_SPLIT, LR_KINKS = 10.0, 14.0, 20.0, 12.0, 0.85, 3.0
 LR_WEIGHTS = 12.0  # times n: numbers of the weights
@@ -30,13 +31,14 @@ GRADIENT, PROXIMAL = 150.0, 400.0
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known before the first iteration."""
+    """What is known before the first iteration; `movers`: unknowns that would leave zero by themselves."""
 
     blocks: int
     features: int
     columns: int
     loss: Any
     g: Any
+    movers: int | None = None
 
     @property
     def unknowns(self) -> int:
@@ -74,9 +76,11 @@ def _newton(facts: Facts, round_cost: float) -> Estimate | None:
         units = together(g, (m, C), "cpu")
         if units is None or int(units.max()) > 0:
             rounds = ACTIVE_SQUARES if loss.quadratic else max(rounds, ACTIVE)
-            triangles = 2.0 if loss.quadratic else rounds
-            sent = triangles * numbers(min(least, n)) + rounds * n
-            return Estimate("newton", rounds, sent, "few unknowns will be active")
+            active = max(least, int(STAY * (facts.movers or 0)))
+            active = n if 2 * active >= n else active
+            triangles = 1.0 if loss.quadratic else 0.5 * rounds  # most of them are smaller
+            why = "few unknowns will be active" if active < n else "it needs the fewest rounds"
+            return Estimate("newton", rounds, triangles * numbers(active) + rounds * n, why)
     size = C * numbers(m) if C == 1 or not (own or loss.gauge) else numbers(n)
     if size > MOST:
         return None

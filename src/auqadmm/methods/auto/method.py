@@ -14,6 +14,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import torch
+
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Setup, State, WarmStart
 from auqadmm.core.stopping import is_number
@@ -25,8 +27,9 @@ PATIENCE = 3
 LOOK = 6  # iterations that a rate is measured over
 GOAL = 1e-7  # of F: where runs are expected to end
 HARD = 300  # Hessian products of a block in one iteration
-SOON = 0.4  # of its expected cost: nobody is left before
-DEARER = 1.5  # the rest of a method than all of another
+SOON = 1.0  # of its expected cost: nobody is left before
+NEAR = 1e-3  # of F, above the best so far: on its way
+DEARER = 3.0  # the rest of a method than all of another
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,9 @@ class Auto:
 
     # ------------------------------------------------------------------ decisions
     def _estimates(self, setup: Setup) -> tuple[Estimate, ...]:
-        facts = Facts(setup.blocks, setup.features, setup.columns, setup.loss, setup.regularizer)
+        facts = Facts(
+            setup.blocks, setup.features, setup.columns, setup.loss, setup.regularizer, _would_move(setup)
+        )  # fmt: skip
         return estimates(facts, self.round_cost)
 
     def _left(self, plan: Plan, shared: Consensus) -> tuple[str, Estimate | None]:
@@ -126,6 +131,17 @@ class Auto:
         return Choice(plan.method, names[0], reason, known, plan.changes, self.round_cost)
 
 
+def _would_move(setup: Setup) -> int | None:
+    """How many unknowns would leave zero by themselves, by the gradient that round 0 found."""
+    seen = setup.seen
+    if seen is None or not setup.regularizer.separable:
+        return None
+    G = seen.slopes(seen.start)
+    D = seen.spread[:, None].expand(G.shape)
+    zero = torch.zeros_like(G)
+    return int((setup.regularizer.prox(-G, D) != setup.regularizer.prox(zero, D)).sum())
+
+
 def _watched(plan: Plan, shared: Consensus) -> Plan:
     """With the objective and the expected fall of the new iterate."""
     plan = replace(plan, inner=shared.memory)
@@ -138,9 +154,8 @@ def _watched(plan: Plan, shared: Consensus) -> Plan:
     expected = plan.expected if delta is None else (*plan.expected, delta / max(abs(F), 1e-300))[-LOOK:]
     if better:
         return replace(plan, best=F, best_v=shared.v, waited=0, expected=expected)
-    # at the end rounding decides: that is no lack of progress
-    near = math.isfinite(F) and F - plan.best <= GOAL * abs(plan.best)
-    return replace(plan, waited=0 if near else plan.waited + 1, expected=expected)
+    near = math.isfinite(F) and F - plan.best <= NEAR * abs(plan.best)
+    return replace(plan, waited=plan.waited if near else plan.waited + 1, expected=expected)
 
 
 def _next_hessian(here: Any) -> float:

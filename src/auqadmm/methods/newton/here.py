@@ -25,10 +25,11 @@ INNER = 1e-4  # of the decrease of the last step: what the next may miss of its 
 
 @dataclass(frozen=True)
 class Here:
-    """Replicated. `inside`: v in centred columns; f, F, G and the Hessian there are those of the loss eased by `ease`,
-    `plain` are value and gradient of the loss itself. `index`: unknowns whose Hessian is known, `upper` as it was sent,
-    or `gram`, the products of squares; `aside`: products of all columns with the intercept. `least` unknowns that a
-    working set has; `scale` of the diagonal of H to the spread of columns; `fell`: F in the last step.
+    """Replicated. `inside`: v in centred columns; f, F, G and the Hessian there are those of the loss eased by `ease`
+    (next time by `tighter` times that), `plain` are value and gradient of the loss itself. `index`: unknowns whose
+    Hessian is known, `upper` as it was sent, or `gram`, the products of squares; `aside`: products of all columns with
+    the intercept. `least` unknowns that a working set has; `scale` of the diagonal of H to the spread of columns;
+    `fell`: F in the last step.
     """
 
     columns: Columns
@@ -46,6 +47,7 @@ class Here:
     aside: Tensor | None = None
     null: Tensor | None = None
     ease: float = 1.0
+    tighter: float = 1.0
     stretch: float = 1.0
     shrink: float = 1.0
     least: int = 0

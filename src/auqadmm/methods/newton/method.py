@@ -5,8 +5,9 @@
 
 One round asks for value, gradient and Hessian at v + d, and for the values of the fan: the next step begins with what
 the test of this one brought. A refused step takes one more round. Where the fan found twice the step to be clearly
-better, the next one is doubled. Losses with corners are eased at first, and a third as much after every accepted step.
-For squares the Hessian is asked for once, column by column as the working set grows.
+better, the next one is doubled. Losses with corners are eased at first, and a third as much after every accepted step,
+or two thirds where steps were refused. For squares the Hessian is asked for once, column by column as the working
+set grows.
 
 Columns are centred inside, so that neither means nor units of columns matter; v, multipliers and certificates are the
 user's. Descent and convergence: docs/theory.md.
@@ -39,7 +40,7 @@ from auqadmm.methods.newton.working import Movers, affordable, chosen, everythin
 FAN = (2.0, 1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
 DECREASE = 1e-4  # of what the linear model promises
 CLEARLY = 0.1  # better at twice the step: of the fall at once
-TIGHTER = 0.35  # corners after an accepted step
+TIGHTER, SLOWER = 0.35, 0.7  # corners after an accepted step; and after a refused one
 TRIES = 4  # fans, each a thousand times as small
 NOISE = 4.0  # roundings of F that a difference may be off by
 MOST = 2**27  # numbers of a Hessian
@@ -88,7 +89,7 @@ class Newton:
         sums = reduce(ask, None, (inside, None), down=(inside,))[1]
         at = Here(
             columns, inside, 0.0, 0.0, inside, {}, sums["noise"], sums["floor"], index, null=sums["null"], ease=ease,
-            least=affordable(self.round_cost), apart=_apart(setup), complete=complete,
+            tighter=TIGHTER, least=affordable(self.round_cost), apart=_apart(setup), complete=complete,
         )  # fmt: skip
         return State(None, self._shared(setup, 0, v, _heard(at, setup, inside, sums, index), cost))
 
@@ -115,7 +116,7 @@ class Newton:
         """A step along d that lowers F, in one round or two; None if no t of the fan does."""
         columns, move, g = here.columns, here.move(setup), setup.regularizer
         full = here.stretch * here.shrink
-        easier = max(1.0, TIGHTER * here.ease) if here.shrink == 1 else here.ease
+        easier = max(1.0, here.tighter * here.ease) if here.shrink == 1 else here.ease
         fan = () if setup.loss.quadratic else tuple(here.shrink * t for t in FAN)
         v, inside = _outside(columns, _along(g, here, move, full))
         index = self._next(here, setup, inside)
@@ -130,7 +131,10 @@ class Newton:
         if full in good:
             twice = F.get(2 * full, math.inf)
             stretch = 2.0 if twice < F[full] - CLEARLY * (here.F - F[full]) and here.shrink == 1 else 1.0
-            new = replace(here, ease=easier, stretch=stretch, shrink=1.0, fell=max(here.F - F[full], 0.0))
+            tighter = max(TIGHTER, SLOWER * here.tighter)
+            new = replace(
+                here, ease=easier, tighter=tighter, stretch=stretch, shrink=1.0, fell=max(here.F - F[full], 0.0)
+            )
             return v, _heard(new, setup, inside, sums, index), cost
         good -= {t for t in good if not F[t] < here.F}  # a smaller step must be better, and not only no worse
         if not good:
@@ -140,7 +144,7 @@ class Newton:
         index = self._next(here, setup, inside)
         cost = reduce.cost(hvps=0)
         sums = self._ask(here, setup, reduce, inside, None, index, (), here.ease, here.ease)
-        new = replace(here, stretch=1.0, shrink=1.0, fell=max(here.F - F[t], 0.0))
+        new = replace(here, tighter=SLOWER, stretch=1.0, shrink=1.0, fell=max(here.F - F[t], 0.0))
         return v, _heard(new, setup, inside, sums, index), cost
 
     def _ask(
