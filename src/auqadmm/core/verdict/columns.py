@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from auqadmm.core import twofold
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -64,12 +66,10 @@ class Columns:
         )
 
     def inside(self, v: Tensor) -> Tensor:
-        """v in centred columns; its intercept is summed without rounding on the way."""
+        """v in centred columns; its intercept is summed in twice the precision."""
         if self.centre is None:
             return v
-        centre, (*W, b) = self.centre[:-1].tolist(), v.tolist()
-        moved = [_sum(_exact(centre, [w[c] for w in W], b[c])) for c in range(v.shape[1])]
-        return torch.cat([v[:-1], torch.tensor([moved], dtype=v.dtype, device=v.device)])
+        return torch.cat([v[:-1], twofold.dot(self.centre[:-1], v[:-1], v[-1]).to(v)[None]])
 
     def slopes(self, G: Tensor) -> Tensor:
         """The gradient by centred columns."""
@@ -77,28 +77,3 @@ class Columns:
             return G
         return torch.cat([G[:-1] - self.centre[:-1, None] * G[-1:], G[-1:]])
 
-
-def _exact(a: list[float], b: list[float], more: float) -> list[float]:
-    """Terms whose sum is Σab + more to twice the precision: products and what they lose."""
-    terms = [more]
-    for x, y in zip(a, b, strict=True):
-        p = x * y
-        terms += [p, _lost(x, y, p)]
-    return terms
-
-
-def _sum(terms: list[float]) -> float:
-    return math.fsum(terms) if all(map(math.isfinite, terms)) else math.nan
-
-
-SPLIT = 134217729.0  # 2²⁷ + 1: cuts a double into halves whose products are exact
-
-
-def _lost(x: float, y: float, p: float) -> float:
-    """x·y − p, exactly, where nothing overflows."""
-    if not math.isfinite(p) or max(abs(x), abs(y)) > 1e290:
-        return 0.0
-    a, b = SPLIT * x, SPLIT * y
-    x1, y1 = a - (a - x), b - (b - y)
-    x2, y2 = x - x1, y - y1
-    return ((x1 * y1 - p) + x1 * y2 + x2 * y1) + x2 * y2
