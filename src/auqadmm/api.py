@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -18,10 +19,11 @@ from auqadmm.core.gathering import CallbackError, Heeded, all_weights
 from auqadmm.core.history import Clock
 from auqadmm.core.reduce import Engine, Reduce, WorkerLost
 from auqadmm.core.result import Result
-from auqadmm.core.solve import Callback, run
+from auqadmm.core.solve import Callback, near, run
 from auqadmm.core.state import Setup, WarmStart
 from auqadmm.core.stopping import Stopping, whole_number
 from auqadmm.local.step import LocalStep
+from auqadmm.methods.inside import Inside
 from auqadmm.problem import InputError, Problem
 from auqadmm.problem.shard import Census
 from auqadmm.states import REGISTRY, identify
@@ -147,7 +149,9 @@ def solve(
                 deciding = {"method": chosen, "local": setup.solve, "dtype": kind, "stop": stopping.rule}
                 deciding |= {"evaluate_every": evaluate_every}
                 identity = identify(reduce, census, problem.loss, deciding, setup)
-                keeper = Keeper(checkpoint, REGISTRY, identity, reduce)
+                resume = getattr(chosen, "resume", None)
+                ready = None if resume is None else partial(resume, reduce=reduce)
+                keeper = Keeper(checkpoint, REGISTRY, identity, near(chosen, reduce), ready)
             heeded = Heeded(callbacks, opened)
             clocks.append(clocks[0].since() if clocks else Clock())
             try:
@@ -160,6 +164,8 @@ def solve(
                 raise
             try:
                 result = replace(result, weights=all_weights(result.weights, reduce))
+                if hasattr(chosen, "leave"):
+                    chosen.leave(reduce)
             except WorkerLost:  # all else is known
                 result = replace(result, weights=None)
             result = replace(result, history=result.history.counted(reduce.traffic))
@@ -200,8 +206,10 @@ def _local_solver(name: Any, reduce: Reduce) -> Any:
 def _method(method: Any, census: Census) -> tuple[Any, str]:
     """The method, and what to say of the choice where it was ours."""
     if isinstance(method, str) and method.lower() == "auto":
-        return methods.choose(census.blocks, census.features)
-    return methods.resolve(method, {**methods.KNOWN, **baselines.KNOWN}), ""
+        chosen, reason = methods.choose(census.blocks, census.features)
+    else:
+        chosen, reason = methods.resolve(method, {**methods.KNOWN, **baselines.KNOWN}), ""
+    return Inside(chosen) if getattr(chosen, "columns", "raw") == "auto" else chosen, reason
 
 
 def _functions(callbacks: Any) -> tuple[Callback, ...]:
