@@ -2,10 +2,13 @@
 
     x̃ = (x − μ)/s,    ũ = s∘u,    b̃ = b + μᵀu,    ∇_u = s∘∇̃_u + μ∇̃_b,    ∇_b = ∇̃_b      the same logits
 
-μ are the weighted means (none without an intercept). s² is Σc(x − μ)² over the weight of the rows in which x is not
-zero: for a column without zeros its variance, for a rare one the mean square of what it holds, so that neither a unit
-nor rarity enters. s is rounded to a power of two: then ũ ↔ u loses no digit, and columns in other such units give the
-same x̃ to the last bit.
+μ are the weighted means (none without an intercept), and
+
+    s² = (Σc(x − μ)² + l2/φ″)/n,    n the weight of the rows in which x is not zero, φ″ the curvature of the null model
+
+for a column without zeros its variance, for a rare one the mean square of what it holds, so that neither a unit nor
+rarity enters; where the prior says more of a coefficient than the data do, its unit. s is rounded to a power of two:
+then ũ ↔ u loses no digit, and columns in other such units give the same x̃ to the last bit.
 
 Columns that are in order already are left alone (`needed`).
 
@@ -23,8 +26,8 @@ from torch import Tensor
 from auqadmm.core import twofold
 from auqadmm.core.verdict.columns import Columns
 
-FAR = 10.0  # spreads that a mean may be away from zero
-WIDE = 16.0  # the ratio of scales
+FAR = 4.0  # spreads that a mean may be away from zero: images have up to 3
+WIDE = 16.0  # the ratio of scales: images have up to 6
 RARE = 1 / 16  # a column that is zero but for this share of the rows may be as small as it likes
 LEAST, MOST = -400, 400  # exponents of a scale: squares of it neither overflow nor vanish
 
@@ -37,9 +40,9 @@ class Frame:
     scale: Tensor
 
     @classmethod
-    def of(cls, columns: Columns, nonzero: Tensor) -> Frame | None:
-        """From round 0, `nonzero` the weight of the rows in which a column is not zero; None: leave them as they are."""
-        size = _sizes(columns, nonzero)
+    def of(cls, columns: Columns, nonzero: Tensor, prior: Tensor) -> Frame | None:
+        """From round 0; None: leave columns as they are. `nonzero` (m,) is n, `prior` (m,) l2/φ″."""
+        size = _sizes(columns, nonzero, prior)
         if not needed(columns, size, nonzero):
             return None
         return cls(columns.centre, _power_of_two(torch.where(size > 0, size, 1.0)))
@@ -95,14 +98,13 @@ def needed(columns: Columns, size: Tensor, nonzero: Tensor) -> bool:
     return bool(held.any()) and float(size[held].max()) > WIDE * float(size[common].min())
 
 
-def _sizes(columns: Columns, nonzero: Tensor) -> Tensor:
+def _sizes(columns: Columns, nonzero: Tensor, prior: Tensor) -> Tensor:
     """s before it is rounded; 0 where there is nothing to go by: the intercept, columns of zeros, overflow."""
     known = ~columns.empty & (nonzero > 0) & columns.spread.isfinite()
     if columns.intercept:
         known[-1] = False
-    size = (columns.spread / torch.where(known, nonzero, 1.0)).sqrt()
-    return torch.where(known, size, 0.0)
-
+    size = ((columns.spread + prior) / torch.where(known, nonzero, 1.0)).sqrt()
+    return torch.where(known & size.isfinite(), size, 0.0)
 
 
 def _power_of_two(x: Tensor) -> Tensor:

@@ -12,9 +12,12 @@ Shapes: N blocks, m features, C columns; v, gradients (m, C), multipliers (N, m,
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
+from uuid import uuid4
 
+import torch
 from torch import Tensor
 
 from auqadmm.core.frame import Frame
@@ -40,6 +43,7 @@ class Inside:
     """`method`, in columns that suit it."""
 
     method: Any
+    _run: str = field(default_factory=lambda: uuid4().hex, init=False, repr=False, compare=False)
     _made: list[tuple[Setup, Frame, Setup]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
@@ -48,13 +52,13 @@ class Inside:
 
     def view(self, reduce: Reduce) -> Reduce:
         """What the state of blocks is asked with."""
-        return InnerReduce(reduce)
+        return InnerReduce(reduce, self._run)
 
     def init(self, setup: Setup, reduce: Reduce) -> State:
         frame = _frame(setup, reduce)
-        reduce.place(Enter(frame), None, None)
         if frame is None:
             return self.method.init(setup, reduce)
+        reduce.place(Enter(frame, self._run), None, None)
         reduce.traffic.down += 8 * setup.features * (1 if frame.centre is None else 2)  # with the first message
         return self._seen(self.method.init(self._inner(setup, frame), self.view(reduce)), setup, frame, None)
 
@@ -69,11 +73,13 @@ class Inside:
 
     def resume(self, shared: Consensus, reduce: Reduce) -> None:
         """Before the blocks' half of a saved state is put in place."""
-        reduce.place(Enter(shared.memory.frame if isinstance(shared.memory, Framed) else None), None, None)
+        if isinstance(shared.memory, Framed):
+            reduce.place(Enter(shared.memory.frame, self._run), None, None)
 
     def leave(self, reduce: Reduce) -> None:
         """The end of a run: drop the data in inner columns."""
-        reduce.place(Enter(None), None, None)
+        if self._made:
+            reduce.place(Enter(None, self._run), None, None)
 
     def _seen(self, new: State, setup: Setup, frame: Frame, before: Tensor | None) -> State:
         """The state as the loop sees it."""
@@ -104,7 +110,18 @@ def _frame(setup: Setup, reduce: Reduce) -> Frame | None:
     if not hasattr(setup.loss, "row_value"):
         return None
     sums = reduce.once(moments)
-    return Frame.of(Columns.of(sums, setup.intercept, setup.loss, setup.columns), sums["nonzero"])
+    columns = Columns.of(sums, setup.intercept, setup.loss, setup.columns)
+    zero = torch.zeros(setup.features, setup.columns, dtype=torch.float64, device=setup.device)
+    l2 = setup.regularizer.convexity(zero).amin(1)
+    return Frame.of(columns, sums["nonzero"], l2 / _curvature(setup.loss, columns.null))
+
+
+def _curvature(loss: Any, logits: Tensor) -> float:
+    """φ″ of the null model, logits (1, C); 1 where it has none."""
+    kind = torch.int64 if loss.target_kind == "classes" else logits.dtype
+    bend = loss.row_curvature(loss.prepare(logits), torch.zeros(1, dtype=kind, device=logits.device)).diagonal()
+    found = float(bend.mean())
+    return found if 0 < found < math.inf else 1.0
 
 
 def _turned(setup: Setup, frame: Frame) -> Setup:

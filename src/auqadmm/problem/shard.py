@@ -121,19 +121,19 @@ class Shard:
         return self.device.type == "cpu" and bool((self.row_weight == 1).all())
 
     # ------------------------------------------------------------------ other columns
-    @property
-    def inner(self) -> Shard:
-        """The same blocks in the columns that a method asked for (`enter`), or as they are."""
-        return vars(self).get("_inner", self)
+    def inner(self, run: str) -> Shard:
+        """The same blocks in the columns that this run asked for (`enter`), or as they are."""
+        owner, inner = vars(self).get("_inner", (None, self))
+        return inner if owner == run else self
 
-    def enter(self, frame: Frame) -> None:
+    def enter(self, frame: Frame, run: str) -> None:
         """Keep the blocks in other columns beside these, until `leave`."""
         self.leave()
-        vars(self)["_inner"] = framed(self, frame)
+        vars(self)["_inner"] = run, framed(self, frame)
 
     def leave(self) -> None:
-        if (inner := vars(self).pop("_inner", None)) is not None:
-            inner.close()
+        if "_inner" in vars(self):
+            vars(self).pop("_inner")[1].close()
 
     def models(self, u: Tensor) -> Tensor:
         """Models of blocks (B, m, C) in the problem's own columns."""

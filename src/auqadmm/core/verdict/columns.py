@@ -76,4 +76,3 @@ class Columns:
         if self.centre is None:
             return G
         return torch.cat([G[:-1] - self.centre[:-1, None] * G[-1:], G[-1:]])
-
