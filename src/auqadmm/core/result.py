@@ -29,7 +29,8 @@ class Result:
     certificate
         Objective, KKT residual and duality gap of v for the original problem.
     lam, weights
-        Multipliers (N, m, C), and the weights that the next iteration would use: with v, a complete warm start.
+        Multipliers (N, m, C), and the weights that the next iteration would use: with v, a complete warm start. Of a
+        method that centres and scales columns inside, weights are those of its own columns.
     """
 
     v: Tensor

@@ -73,7 +73,7 @@ class InnerReduce(Reduce):
         self.outer, self.known = reduce, {}
         self.engine: Any = InnerEngine(reduce.engine, run)
 
-    @property  # type: ignore[override]
+    @property
     def traffic(self) -> Traffic:
         return self.outer.traffic
 

@@ -51,7 +51,7 @@ class Exact:
 
     # ------------------------------------------------------------------ before the first iteration
     def moments(self) -> Sums:
-        """Σc, Σcx, Σcx², Σc where x ≠ 0, Σcy (shares of classes: Σc of each), Σcy², inf Σcφ, Σ∇f_j(0), and numbers held."""
+        """Σc, Σcx, Σcx², Σc where x ≠ 0, Σcy (or Σc of each class), Σcy², inf Σcφ, Σ∇f_j(0), and numbers held."""
         shard: Any = self.shard
         loss = shard.loss
         sums: Sums = {}
