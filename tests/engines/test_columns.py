@@ -52,5 +52,5 @@ def test_the_frame_travels_once():
     """A worker of a driver is sent the columns once, and no more than a name in every round."""
     pytest.importorskip("cloudpickle")
     ones = torch.ones(5000, dtype=torch.float64)
-    assert len(dumps(Enter(Frame(ones, ones), "run"))) > 80_000
+    assert len(dumps(Enter(Frame(ones, ones, ones), "run"))) > 80_000
     assert len(dumps(Within(score, "run"))) < 300

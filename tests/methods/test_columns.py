@@ -51,7 +51,7 @@ def frame_of(problem):
     shard = problem.placed().shard(torch.float64, CPU)
     sums = moments(shard, None, None)[1]
     columns = Columns.of(sums, problem.intercept, problem.loss, shard.shape[2])
-    return Frame.of(columns, sums["nonzero"], torch.zeros_like(sums["xx"])), shard
+    return Frame.of(columns, sums["nonzero"], torch.zeros_like(sums["xx"]), 1.0), shard
 
 
 # ---------------------------------------------------------------------- the frame

@@ -12,7 +12,7 @@ then ũ ↔ u loses no digit, and columns in other such units give the same x̃ 
 
 Columns that are in order already are left alone (`needed`).
 
-Shapes: m features (the intercept's ones last), C columns; centre, scale (m,), v, gradients (…, m, C).
+Shapes: m features (the intercept's ones last), C columns; centre, scale, prior (m,), v, gradients (…, m, C).
 """
 
 from __future__ import annotations
@@ -34,18 +34,20 @@ LEAST, MOST = -400, 400  # exponents of a scale: squares of it neither overflow 
 
 @dataclass(frozen=True)
 class Frame:
-    """`centre` (None: zero) and `scale`, powers of two; 0 and 1 for the intercept."""
+    """`centre` (None: zero) and `scale`, powers of two; 0 and 1 for the intercept. `prior` is l2/s²."""
 
     centre: Tensor | None
     scale: Tensor
+    prior: Tensor
 
     @classmethod
-    def of(cls, columns: Columns, nonzero: Tensor, prior: Tensor) -> Frame | None:
-        """From round 0; None: leave columns as they are. `nonzero` (m,) is n, `prior` (m,) l2/φ″."""
-        size = _sizes(columns, nonzero, prior)
+    def of(cls, columns: Columns, nonzero: Tensor, l2: Tensor, curvature: float) -> Frame | None:
+        """From round 0: `nonzero` (m,) is n, `l2` (m,), `curvature` φ″. None: leave columns as they are."""
+        size = _sizes(columns, nonzero, l2 / curvature)
         if not needed(columns, size, nonzero):
             return None
-        return cls(columns.centre, _power_of_two(torch.where(size > 0, size, 1.0)))
+        scale = _power_of_two(torch.where(size > 0, size, 1.0))
+        return cls(columns.centre, scale, l2 / scale.square())
 
     # ------------------------------------------------------------------ models
     def inside(self, v: Tensor) -> Tensor:

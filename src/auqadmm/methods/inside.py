@@ -59,7 +59,7 @@ class Inside:
         if frame is None:
             return self.method.init(setup, reduce)
         reduce.place(Enter(frame, self._run), None, None)
-        reduce.traffic.down += 8 * setup.features * (1 if frame.centre is None else 2)  # with the first message
+        reduce.traffic.down += 8 * setup.features * (2 if frame.centre is None else 3)  # with the first message
         return self._seen(self.method.init(self._inner(setup, frame), self.view(reduce)), setup, frame, None)
 
     def step(self, state: State, reduce: Reduce) -> State:
@@ -113,7 +113,7 @@ def _frame(setup: Setup, reduce: Reduce) -> Frame | None:
     columns = Columns.of(sums, setup.intercept, setup.loss, setup.columns)
     zero = torch.zeros(setup.features, setup.columns, dtype=torch.float64, device=setup.device)
     l2 = setup.regularizer.convexity(zero).amin(1)
-    return Frame.of(columns, sums["nonzero"], l2 / _curvature(setup.loss, columns.null))
+    return Frame.of(columns, sums["nonzero"], l2, _curvature(setup.loss, columns.null))
 
 
 def _curvature(loss: Any, logits: Tensor) -> float:
@@ -130,4 +130,5 @@ def _turned(setup: Setup, frame: Frame) -> Setup:
         v = frame.inside(warm.v.to(frame.scale))
         lam = None if warm.lam is None else frame.slopes_inside(warm.lam.to(frame.scale))
         warm = WarmStart(v, lam, warm.weights, warm.method)
-    return replace(setup, regularizer=Scaled(setup.regularizer, frame.scale), warm=warm)
+    # pixels that were divided by different numbers are no image any more
+    return replace(setup, regularizer=Scaled(setup.regularizer, frame.scale), warm=warm, image=None)

@@ -216,7 +216,7 @@ def _told(shared: Consensus) -> Consensus:
 
 
 def curvature_of(regularizer: Any) -> float:
-    """l2 of g on the penalised rows; where it differs from row to row, a typical one."""
+    """l2 of g on the penalised rows; in other columns the least of them (blocks know the rest: `Frame.prior`)."""
     if isinstance(regularizer, Scaled):
-        return regularizer.prior
+        return regularizer.least
     return float(getattr(regularizer, "inner", regularizer).strong_convexity)

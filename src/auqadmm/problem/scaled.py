@@ -61,14 +61,11 @@ class Scaled(Regularizer):
         return float(self._strengths().min())
 
     @property
-    def prior(self) -> float:
-        """The lower quartile of l2/s² over penalised features: what uncertainty weights take as the prior's precision.
-
-        The least of them would leave all blocks without a prior where one feature has a huge scale.
-        """
+    def least(self) -> float:
+        """The least l2/s² of a feature, an intercept left out."""
         free = int(isinstance(self.inner, FreeIntercept))
-        found = self._strengths()[: len(self.scale) - free].amin(1).sort().values
-        return float(found[len(found) // 4]) if len(found) else 0.0
+        found = self._strengths()[: len(self.scale) - free]
+        return float(found.min()) if len(found) else 0.0
 
     def _strengths(self) -> Tensor:
         return self.convexity(torch.ones_like(self.scale[:, None]))
