@@ -41,7 +41,8 @@ class Ray:
 
 @dataclass(frozen=True)
 class Evidence:
-    """`distance` (N,) is ‖u_j − v‖; `residuals` are those of the last iteration. None for a gradient method."""
+    """`distance` (N,) is ‖u_j − v‖; `residuals` are those of the last iteration. None for a gradient method. `framed`:
+    the method had columns of its own, centred and scaled."""
 
     names: tuple[str, ...]
     stopping: Stopping
@@ -55,6 +56,7 @@ class Evidence:
     columns: Columns | None = None
     features: tuple[str, ...] | None = None
     v: Tensor | None = None
+    framed: bool = False
 
 
 def collect(
@@ -79,6 +81,7 @@ def collect(
         columns=columns,
         features=setup.names,
         v=v,
+        framed=hasattr(state.shared.memory, "frame"),
     )
 
 
