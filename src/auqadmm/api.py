@@ -146,7 +146,12 @@ def solve(
             )
             keeper = None
             if checkpoint is not None:
-                deciding = {"method": chosen, "local": setup.solve, "dtype": kind, "stop": stopping.rule}
+                deciding = {
+                    "method": getattr(chosen, "method", chosen),
+                    "local": setup.solve,
+                    "dtype": kind,
+                    "stop": stopping.rule,
+                }
                 deciding |= {"evaluate_every": evaluate_every}
                 identity = identify(reduce, census, problem.loss, deciding, setup)
                 resume = getattr(chosen, "resume", None)
