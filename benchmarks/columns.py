@@ -1,4 +1,4 @@
-"""Rounds on tables as they come, with columns as they are and centred and scaled inside: the table of docs/choosing.md.
+"""Rounds on tables as they come, with columns as they are and centred and scaled inside.
 
     python benchmarks/columns.py                  half a minute
 
