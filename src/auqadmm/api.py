@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -18,10 +19,11 @@ from auqadmm.core.gathering import CallbackError, Heeded, all_weights
 from auqadmm.core.history import Clock
 from auqadmm.core.reduce import Engine, Reduce, WorkerLost
 from auqadmm.core.result import Result
-from auqadmm.core.solve import Callback, run
+from auqadmm.core.solve import Callback, near, run
 from auqadmm.core.state import Setup, WarmStart
 from auqadmm.core.stopping import Stopping, whole_number
 from auqadmm.local.step import LocalStep
+from auqadmm.methods.inside import in_columns
 from auqadmm.problem import InputError, Problem
 from auqadmm.problem.shard import Census
 from auqadmm.states import REGISTRY, identify
@@ -149,10 +151,17 @@ def solve(
             )
             keeper = None
             if checkpoint is not None:
-                deciding = {"method": chosen, "local": setup.solve, "dtype": kind, "stop": stopping.rule}
+                deciding = {
+                    "method": getattr(chosen, "method", chosen),
+                    "local": setup.solve,
+                    "dtype": kind,
+                    "stop": stopping.rule,
+                }
                 deciding |= {"evaluate_every": evaluate_every}
                 identity = identify(reduce, census, problem.loss, deciding, setup)
-                keeper = Keeper(checkpoint, REGISTRY, identity, reduce)
+                resume = getattr(chosen, "resume", None)
+                ready = None if resume is None else partial(resume, reduce=reduce)
+                keeper = Keeper(checkpoint, REGISTRY, identity, near(chosen, reduce), ready)
             heeded = Heeded(callbacks, opened)
             clocks.append(clocks[0].since() if clocks else Clock())
             try:
@@ -165,6 +174,8 @@ def solve(
                 raise
             try:
                 result = replace(result, weights=all_weights(result.weights, reduce))
+                if hasattr(chosen, "leave"):
+                    chosen.leave(reduce)
             except WorkerLost:  # all else is known
                 result = replace(result, weights=None)
             result = replace(result, history=result.history.counted(reduce.traffic))
@@ -206,7 +217,7 @@ def _local_solver(name: Any, reduce: Reduce) -> Any:
 def _method(method: Any, round_cost: float) -> Any:
     if isinstance(method, str) and method.lower() in ("auto", "newton"):
         return (methods.Auto if method.lower() == "auto" else methods.Newton)(round_cost)
-    return methods.resolve(method, {**methods.KNOWN, **baselines.KNOWN})
+    return in_columns(methods.resolve(method, {**methods.KNOWN, **baselines.KNOWN}))
 
 
 def _functions(callbacks: Any) -> tuple[Callback, ...]:

@@ -17,6 +17,7 @@ from auqadmm.core import acceleration, basis, lowrank, state, vstep, weights
 from auqadmm.core.certificate import Certificate, score
 from auqadmm.core.checkpoint_codec import Registry
 from auqadmm.core.checkpoint_identity import Identity, describe
+from auqadmm.core.frame import Frame
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.verdict.columns import Columns
 from auqadmm.core.verdict.gate import Gate
@@ -24,10 +25,12 @@ from auqadmm.curvature.posterior import Posterior
 from auqadmm.local import curve, direct_factors, factored, lbfgs, mixed, newton_cg, trail
 from auqadmm.local.pairs import Pairs
 from auqadmm.methods.auto.plan import Change, Plan
+from auqadmm.methods.inside import Framed
 from auqadmm.methods.lowrank_round import Directive
 from auqadmm.methods.lowrank_server import Heard, Server
 from auqadmm.methods.newton.here import Here
 from auqadmm.problem.design import DensePiece
+from auqadmm.problem.scaled import Scaled
 from auqadmm.problem.shard import Census
 
 # A new class in a method's or a solver's memory is added here; names are part of the format.
@@ -67,6 +70,9 @@ REGISTRY = Registry(
         "Pairs": Pairs,
         "Elastic": objective.Elastic,
         "Point": objective.Point,
+        "Frame": Frame,
+        "Framed": Framed,
+        "Scaled": Scaled,
         "fista.Memory": fista.Memory,
         "lbfgs.Memory": quasi_newton.Memory,
         "lbfgs-w.Informed": preconditioned.Informed,

@@ -153,6 +153,8 @@ def test_the_matrix_meets_every_kind_of_state(monkeypatch, tmp_path):
         for method in METHODS.values():
             aq.solve(problem(model), method, max_iter=4, callbacks=[look])
     aq.solve(problem("multinomial"), "c-admm", local="lbfgs", max_iter=4, callbacks=[look])
+    years = [(X + 2000, y) for X, y in regression_blocks()]  # columns of its own
+    aq.solve(aq.Problem(aq.Huber(), aq.L2(0.1), years, intercept=True), "lbfgs-w", max_iter=4, callbacks=[look])
     save = Keeper.save
     monkeypatch.setattr(
         Keeper, "save", lambda self, saved, setup: (visit((saved.gate, saved.certificate)), save(self, saved, setup))

@@ -75,7 +75,7 @@ def test_gradient_rounds_reach_the_same_optimum_without_hessian_products():
 
 def test_bytes_are_counted_and_the_directions_travel_once():
     problem = multinomial(reduction="sum")
-    run = aq.solve(problem, LR(rank=3), certificate_tol=0, max_iter=13)
+    run = aq.solve(problem, LR(rank=3, columns="raw"), certificate_tol=0, max_iter=13)
     rows = run.history.rows[:-1]  # the last one holds what came after it too
     m, C, r = 5, 3, 3
     n, weights = m * C, r * (r + 1) // 2 + m + C * (C + 1) // 2 + 1

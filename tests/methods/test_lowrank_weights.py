@@ -109,7 +109,7 @@ def test_a_run_that_lasts_buys_directions():
     scales = np.exp(-np.arange(60) / 6)
     blocks = [(rng.normal(size=(400, 60)) * scales, np.arange(400) % 2 == j % 2) for j in range(3)]
     problem = aq.Problem(aq.Logistic(), aq.L2(1e-3), blocks)
-    seen = recorded(problem, LR(), steps=70)
+    seen = recorded(problem, LR(columns="raw"), steps=70)
     ranks = [int((w.U.norm(dim=1) > 0.5).sum(1).max()) for w in seen]
     assert ranks[0] <= ranks[29] == ranks[1]
     assert ranks[31] > ranks[29]

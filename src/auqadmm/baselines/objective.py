@@ -26,6 +26,7 @@ from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Cost, Setup, State
 from auqadmm.core.weights import sum_blocks
 from auqadmm.problem.regularizers import L1, L2, ElasticNet, Zero
+from auqadmm.problem.scaled import Scaled
 from auqadmm.problem.wrappers import FreeIntercept
 
 # Values of F are sums over all rows: a difference below this many ulps of F says nothing.
@@ -84,6 +85,9 @@ def elastic(g: Any, v: Tensor) -> Elastic | None:
             l1, l2 = 0.0, strength
         case ElasticNet(l1, l2):
             pass
+        case Scaled(inner, scale):
+            found, s = elastic(inner, v), scale[:, None].to(v)
+            return found and Elastic(found.l1 / s, found.l2 / s.square())
         case FreeIntercept(inner):
             found = elastic(inner, v[:-1])
             free = v.new_zeros(1, 1)

@@ -36,7 +36,7 @@ from auqadmm.core.stopping import is_number
 from auqadmm.core.vstep import LowRankMetric
 from auqadmm.curvature.posterior import Posterior, second_wins, typical_curvature
 from auqadmm.methods.checks import at_least_one
-from auqadmm.methods.lowrank import AUQLR, posterior_for
+from auqadmm.methods.lowrank import AUQLR, curvature_of, posterior_for
 from auqadmm.methods.lowrank_parts import directions, first_parts, next_parts, unpacked
 
 
@@ -168,7 +168,7 @@ class PreconditionedLBFGS(LBFGS):
     def init(self, setup: Setup, reduce: Reduce) -> State:
         v = first_point(setup)
         penalty = self.penalty(setup, v)
-        l2 = float(penalty.l2.max())
+        l2 = curvature_of(setup.regularizer)
         posterior = posterior_for(self.rank, l2, setup)
         typical = 0.0
         if l2 == 0:  # only then can a block without rows be left without weight

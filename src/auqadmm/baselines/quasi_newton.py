@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -35,7 +35,7 @@ from auqadmm.baselines.objective import (
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Setup, State
 from auqadmm.local.pairs import Pairs
-from auqadmm.methods.checks import at_least_one
+from auqadmm.methods.checks import at_least_one, one_of
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,17 @@ class QuasiNewton(ABC):
     ----------
     history
         Pairs (s, y) kept.
+    columns
+        "auto": centred and scaled inside where that helps (`methods/inside.py`); "raw": as they are.
     """
 
     history: int = 10
+    columns: str = field(default="auto", kw_only=True)
     name: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         at_least_one("history", self.history)
+        one_of("columns", self.columns, ("auto", "raw"))
 
     @abstractmethod
     def penalty(self, setup: Setup, v: Tensor) -> Elastic:
@@ -141,7 +145,9 @@ def penalty_of(name: str, setup: Setup, v: Tensor, smooth: bool) -> Elastic:
     found = elastic(setup.regularizer, v)
     if found is not None and (found.smooth or not smooth):
         return found
-    g = getattr(setup.regularizer, "inner", setup.regularizer)
+    g = setup.regularizer
+    while hasattr(g, "inner"):
+        g = g.inner
     if smooth:
         able = "a smooth regularizer: Zero, L2, or ElasticNet with l1 = 0"
         other = "'fista'" if found is None else "'owl-qn' or 'fista'"

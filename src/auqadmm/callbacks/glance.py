@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from auqadmm.core.solve import Iteration
 from auqadmm.core.state import Blocks
+from auqadmm.methods.inside import Framed
 
 SHARE = 0.5
 
@@ -30,7 +31,8 @@ def furthest(event: Iteration) -> tuple[str, float] | None:
     count = blocks.u.shape[0]
     if count != shared.setup.blocks or count != len(event.names) or count < 3:
         return None
-    squares = (blocks.u - shared.v.to(blocks.u)).flatten(1).double().square().sum(1)
+    v = shared.memory.shared.v if isinstance(shared.memory, Framed) else shared.v  # in the columns of u
+    squares = (blocks.u - v.to(blocks.u)).flatten(1).double().square().sum(1)
     total, j = float(squares.sum()), int(squares.argmax())
     if not (total > 0 and math.isfinite(total)):
         return None

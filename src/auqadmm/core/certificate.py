@@ -97,9 +97,9 @@ def score(shard: Any, blocks: Any, v: Tensor) -> tuple[Any, dict[str, Tensor]]:
 
 def scores(shard: Any, point: Any) -> dict[str, Tensor]:
     """The summands of `score` from a point where they are known."""
-    return shard.programs(_summed, point.value, point.grad)
+    return shard.programs(_summed, point.value, point.grad, shard.slopes(point.grad))
 
 
-def _summed(value: Tensor, grad: Tensor) -> dict[str, Tensor]:
-    norms = grad.flatten(1).double().norm(dim=1)
+def _summed(value: Tensor, grad: Tensor, seen: Tensor) -> dict[str, Tensor]:
+    norms = seen.flatten(1).double().norm(dim=1)
     return {"f": sum_blocks(value), "G": sum_blocks(grad), "norms": sum_blocks(norms)}

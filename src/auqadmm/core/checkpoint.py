@@ -26,7 +26,7 @@ from auqadmm.core.checkpoint_folder import Folder, as_message, from_message, nam
 from auqadmm.core.checkpoint_identity import Identity
 from auqadmm.core.checkpoint_run import Saved, from_files, to_files
 from auqadmm.core.reduce import Reduce
-from auqadmm.core.state import Setup, State
+from auqadmm.core.state import Consensus, Setup, State
 from auqadmm.core.stopping import whole_number
 
 __all__ = ["Checkpoint", "Keeper", "Saved"]
@@ -71,8 +71,16 @@ class Checkpoint:
 class Keeper:
     """The folder of one run, from `begin` to `close`."""
 
-    def __init__(self, checkpoint: Checkpoint, registry: Registry, identity: Identity, reduce: Reduce) -> None:
-        self.settings, self.registry, self.reduce = checkpoint, registry, reduce
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        registry: Registry,
+        identity: Identity,
+        reduce: Reduce,
+        resume: Callable[[Consensus], None] | None = None,
+    ) -> None:
+        """`resume`: called with the replicated half of a state before the blocks' half is put in place."""
+        self.settings, self.registry, self.reduce, self.resume = checkpoint, registry, reduce, resume
         self.files = Folder(checkpoint.folder, identity)  # for the first process alone to use
         self.folder = Path(os.fsdecode(self._told(lambda: os.fsencode(self.files.path))))
         self.iteration: int | None = None  # of the last checkpoint
@@ -133,6 +141,8 @@ class Keeper:
             return as_message(contents)
 
         saved, parts = from_files(from_message(self._told(read)), setup, self.registry)
+        if self.resume is not None:
+            self.resume(saved.state.shared)
         blocks, sums = self.reduce.engine.map_sum(Unpack(self.registry, parts), None, None)
         if float(sums["refused"]) > 0:
             raise CheckpointError(reasons(self.reduce.engine, blocks))

@@ -69,7 +69,11 @@ def diagnose(result: Result, problem: Any = None) -> Diagnosis:
     if result.evidence is None:
         return Diagnosis((), f"Nothing is known of this run but its message: {result.message}")
     found = [rule(result, result.evidence) for rule in CAUSES]
-    if problem is not None and not any(f is not None and f.code == "uneven-features" for f in found):
+    if (
+        problem is not None
+        and not result.evidence.framed
+        and not any(f is not None and f.code == "uneven-features" for f in found)
+    ):
         found.insert(0, _uneven(_scales(problem)))
     if not any(finding is not None and finding.code == "diverged" for finding in found):  # then nothing else means much
         found += [rule(result, result.evidence) for rule in CHOICES]

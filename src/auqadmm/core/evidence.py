@@ -41,7 +41,8 @@ class Ray:
 
 @dataclass(frozen=True)
 class Evidence:
-    """`distance` (N,) is ‖u_j − v‖; `residuals` are those of the last iteration. None for a gradient method."""
+    """`distance` (N,) is ‖u_j − v‖; `residuals` are those of the last iteration. None for a gradient method. `framed`:
+    the method had columns of its own, centred and scaled."""
 
     names: tuple[str, ...]
     stopping: Stopping
@@ -55,12 +56,13 @@ class Evidence:
     columns: Columns | None = None
     features: tuple[str, ...] | None = None
     v: Tensor | None = None
+    framed: bool = False
 
 
 def collect(
-    reduce: Reduce, setup: Setup, stopping: Stopping, method: Any, state: State, columns: Columns | None
+    reduce: Reduce, setup: Setup, stopping: Stopping, method: Any, state: State, columns: Columns | None, near: Reduce
 ) -> Evidence:
-    """One round of three numbers and, where blocks have models of their own, one number per block."""
+    """One round of three numbers and, where blocks have models of their own, one number per block, asked of `near`."""
     v, g = state.shared.v, setup.regularizer
     f = reduce.judging(_values_along, v, (v,))["f"].tolist()
     ray = Ray(f[0] + float(g.value(v)), f[1] + float(g.value(NEAR * v)), f[0], f[2])
@@ -75,10 +77,11 @@ def collect(
         norm=float(v.norm()),
         ray=ray,
         residuals=residuals if own else None,
-        distance=reduce.gather(_Distance(v), state.blocks) if own else None,
+        distance=near.gather(_Distance(v), state.blocks) if own else None,
         columns=columns,
         features=setup.names,
         v=v,
+        framed=hasattr(state.shared.memory, "frame"),
     )
 
 
@@ -93,4 +96,4 @@ class _Distance:
     v: Tensor
 
     def __call__(self, shard: Any, blocks: Blocks) -> Tensor:
-        return (blocks.u - shard.expand(self.v)).flatten(1).double().norm(dim=1)
+        return (shard.models(blocks.u) - shard.expand(self.v)).flatten(1).double().norm(dim=1)

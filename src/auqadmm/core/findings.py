@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 UNEVEN = 1e3  # largest over smallest scale of a feature
 DISTANT = 100.0  # mean of a feature over its spread
-SCALED = "features less their means and divided by their standard deviations, as the estimators do"
+SCALED = 'method="auto", or features less their means and divided by their standard deviations'
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,10 @@ def _feature(evidence: Evidence, k: int) -> str:
 
 
 def columns(evidence: Evidence) -> Finding | None:
-    """Columns of very different size, or far from zero: what no single tolerance or penalty fits."""
+    """Columns of very different size, or far from zero: what no single tolerance or penalty fits, unless the method has
+    columns of its own."""
     seen = evidence.columns
-    if seen is None or not seen.weight > 0:
+    if seen is None or not seen.weight > 0 or evidence.framed:
         return None
     held = ~seen.empty
     if seen.intercept:

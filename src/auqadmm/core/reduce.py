@@ -101,6 +101,7 @@ class Reduce:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.traffic = Traffic()
+        self.known: dict[MapFn, dict[str, Tensor]] = {}
 
     def __call__(
         self, fn: MapFn, blocks: Any, shared: Any, down: tuple[Tensor, ...] = ()
@@ -113,6 +114,12 @@ class Reduce:
         """A round of a verdict, which needs no state of blocks: counted like any other, and apart."""
         self.traffic.verdict += 1
         return self(fn, None, shared, down)[1]
+
+    def once(self, fn: MapFn) -> dict[str, Tensor]:
+        """A round of a verdict whose answer is the same throughout a run: whoever asks again need not."""
+        if fn not in self.known:
+            self.known[fn] = self.judging(fn, None)
+        return self.known[fn]
 
     def minmax(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
         blocks, extremes = self.engine.map_minmax(fn, blocks, shared)

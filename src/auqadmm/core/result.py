@@ -29,8 +29,9 @@ class Result:
     certificate
         Objective, KKT residual and duality gap of v for the original problem.
     lam, weights
-        Multipliers (N, m, C), and the weights that the next iteration would use: with v, a complete warm start. None
-        where the method has none.
+        Multipliers (N, m, C), and the weights that the next iteration would use: with v, a complete warm start. Of a
+        method that centres and scales columns inside, weights are those of its own columns.
+        None where the method has none.
     choice
         What `method="auto"` chose, why, and what was expected of every method; else None.
     """

@@ -39,6 +39,12 @@ class Method(Protocol):
     def step(self, state: State, reduce: Reduce) -> State: ...
 
 
+def near(method: Method, reduce: Reduce) -> Reduce:
+    """What the state of a method's blocks is asked with: a method may keep data of its own beside a shard."""
+    view = getattr(method, "view", None)
+    return reduce if view is None else view(reduce)
+
+
 @dataclass(frozen=True)
 class Iteration:
     """What a callback sees after each iteration; returning True from it stops the run.
@@ -107,6 +113,7 @@ class _Loop:
         # a verdict may be asked for after every iteration: let what tells when travel with the method's own sums
         setup = replace(setup, scoring=stopping.rule == "certificate" and stopping.certificate_tol > 0)
         self.method, self.setup, self.reduce = method, setup, reduce
+        self.near = near(method, reduce)
         self.stopping, self.callbacks, self.evaluate_every = stopping, tuple(callbacks), evaluate_every
         self.keeper, self.asked, self.clock = keeper, Asked(), clock or Clock()
         self.at: Saved | None = None
@@ -134,7 +141,7 @@ class _Loop:
         while True:
             assert self.at is not None
             state = self.at.state
-            if (broken := not_finite(state, self.reduce, self.done + 1)) is not None:
+            if (broken := not_finite(state, self.near, self.done + 1)) is not None:
                 return broken
             if who := self.asked.signal:
                 message = f"Stopped by {who} after {count(self.done)}; v is the last complete iterate."
@@ -315,7 +322,8 @@ class _Loop:
         evidence = None
         arrived = ended.status in (Status.converged, Status.rounding)
         if state is not None and not arrived:
-            evidence = collect(self.reduce, self.setup, self.stopping, self.method, state, self.watch.judge.columns)
+            method, columns = getattr(self.method, "method", self.method), self.watch.judge.columns
+            evidence = collect(self.reduce, self.setup, self.stopping, method, state, columns, self.near)
             found = explained(found, evidence)
         return replace(ended, certificate=found, evidence=evidence)
 
@@ -337,7 +345,7 @@ class _Loop:
         blocks = None if state is None else state.blocks
         complete = state is not None and state.shared.not_finite == 0
         assert ended.certificate is not None
-        lam = None if blocks is None else self.reduce.gather(_lam, blocks)
+        lam = None if blocks is None else self.near.gather(_lam, blocks)
         result = Result(
             v=v,
             status=ended.status,
@@ -355,7 +363,7 @@ class _Loop:
 
 
 def _lam(shard: Any, blocks: Blocks) -> Tensor:
-    return blocks.lam
+    return shard.slopes(blocks.lam)
 
 
 def _weights(shard: Any, blocks: Blocks, shared: Any) -> tuple[Any, dict[str, Tensor]]:

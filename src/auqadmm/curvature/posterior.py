@@ -4,6 +4,8 @@
     w_i = tr S_i,  S_i the C×C curvature of row i at v      S_j = Σ|x_i|²S_i / Σ|x_i|²w_i       A_j = Σ w_i x_ix_iᵀ
     M_j = U_jᵀA_jU_j       d_j = max(0, diag F(A_j − U_jM_jU_jᵀ)Fᵀ)       φ_j = l2/N + floor·(mean diagonal)
 
+In scaled columns (core/frame.py) l2 is one number per feature: φ_j has the least of them, d_j the rest.
+
 U_j is the leading right singular basis of block j's rows, found by block Lanczos (`krylov`) and kept. Only products
 with X_j are used; nothing of size m×m is formed. A loss without rows (CustomLoss) gets the same from Hessian-vector
 products on the flattened unknown: U_j from the Hessian itself, d_j by Hutchinson's estimate of what U_j left over.
@@ -152,7 +154,13 @@ class Posterior:
         eye = torch.eye(C, dtype=d.dtype, device=d.device) / C
         S = torch.where(energy > 0, model.S / torch.where(energy > 0, energy, 1.0), eye)
         phi = self._floor(model.energy / (m * C), typical)
-        return sound(LowRank(U, M, d, S, phi, F=F))
+        return sound(LowRank(U, M, d + self._more_prior(shard, d), S, phi, F=F))
+
+    def _more_prior(self, shard: Any, d: Tensor) -> Tensor | float:
+        """What single features have of the prior beyond `l2`, (m,); tr S_j = 1, so C times it."""
+        if shard.frame is None:
+            return 0.0
+        return shard.shape[2] * (shard.frame.prior.to(d) - self.l2).clamp(min=0) / self.blocks
 
     def unexplained(self, shard: Any, v: Tensor, U: Tensor) -> Tensor:
         """Σ_j log det(diag d_j + φ_j) of the rows as they are: the smaller, the less U and F leave unexplained."""
@@ -169,8 +177,11 @@ class Posterior:
         variance = None
         if not getattr(shard.loss, "expects", False):
             return point.row_model(None)
-        if old is None and self.l2 > 0:  # the prior's: |x_i|²/l2
+        if old is None and self.l2 > 0 and shard.frame is None:  # the prior's: |x_i|²/l2
             variance = shard.design.squares(shard.row_weight) / self.l2
+        elif old is None and self.l2 > 0:
+            prior = shard.frame.prior.to(shard.row_weight).clamp(min=self.l2)
+            variance = shard.design.forward_squared((1 / prior).expand(shard.shape[:2]))
         elif old is not None and not old.joint:
             variance = row_variance(shard, old) / self.blocks
         return point.row_model(variance)

@@ -33,11 +33,12 @@ from auqadmm.core.state import Consensus, Residuals, Setup, State
 from auqadmm.core.stopping import is_number
 from auqadmm.core.vstep import LowRankMetric
 from auqadmm.curvature.posterior import Posterior, second_wins, typical_curvature
-from auqadmm.methods.checks import at_least_one, relaxation, whole
+from auqadmm.methods.checks import at_least_one, one_of, relaxation, whole
 from auqadmm.methods.lowrank_parts import directions, first_parts, next_parts, unpacked
 from auqadmm.methods.lowrank_round import Directive, Round
 from auqadmm.methods.lowrank_schedule import ROOM, Schedule
 from auqadmm.methods.lowrank_server import Heard, Server, first_z, next_z, tolerance
+from auqadmm.problem.scaled import Scaled
 
 MOST = 64  # directions that a block may keep from the start
 
@@ -63,6 +64,8 @@ class AUQLR:
         Iterations whose local solves use renewed weights.
     skip
         Weights that changed by less than this, relatively, are kept.
+    columns
+        "auto": centred and scaled inside where that helps (`methods/inside.py`); "raw": as they are.
 
     Notes
     -----
@@ -76,6 +79,7 @@ class AUQLR:
     local: bool = True
     refresh: tuple[int, ...] = (2, 4, 7, 11, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
     skip: float = 0.1
+    columns: str = "auto"
     name: ClassVar[str] = "auq-lr"
 
     def __post_init__(self) -> None:
@@ -84,6 +88,7 @@ class AUQLR:
         if self.rank != "auto":
             whole("rank", self.rank)  # type: ignore[arg-type]
         whole("memory", self.memory)
+        one_of("columns", self.columns, ("auto", "raw"))
         if not isinstance(self.refresh, tuple | list):
             raise ValueError(f"refresh must be a tuple of iterations, got {self.refresh!r}.")
         if not (is_number(self.skip) and self.skip >= 0):
@@ -104,7 +109,7 @@ class AUQLR:
         zero = torch.zeros(setup.features, setup.columns, dtype=torch.float64, device=setup.device)
         v = zero if warm is None else warm.v.to(zero)
         lam = None if warm is None or warm.lam is None else reduce.scatter(warm.lam)
-        posterior = posterior_for(self.rank, _curvature_of(setup.regularizer), setup)
+        posterior = posterior_for(self.rank, curvature_of(setup.regularizer), setup)
         shared = Consensus(setup=setup, iteration=0, v=v)
         blocks = reduce.place(start_blocks, lam, shared)
         typical = 0.0
@@ -211,8 +216,10 @@ def _told(shared: Consensus) -> Consensus:
     return replace(shared, memory=None, metric=None)
 
 
-def _curvature_of(regularizer: Any) -> float:
-    """l2 of g on the penalised rows."""
+def curvature_of(regularizer: Any) -> float:
+    """l2 of g on the penalised rows; in other columns the least of them (blocks know the rest: `Frame.prior`)."""
+    if isinstance(regularizer, Scaled):
+        return regularizer.least
     return float(getattr(regularizer, "inner", regularizer).strong_convexity)
 
 

@@ -57,7 +57,7 @@ class Exact:
 
     # ------------------------------------------------------------------ before the first iteration
     def moments(self) -> Sums:
-        """Σc, Σcx, Σcx², Σcy (shares of classes: Σc of each), Σcy², inf Σcφ, Σ∇f_j(0), and numbers held."""
+        """Σc, Σcx, Σcx², Σc where x ≠ 0, Σcy (or Σc of each class), Σcy², inf Σcφ, Σ∇f_j(0), and numbers held."""
         shard: Any = self.shard
         loss = shard.loss
         sums: Sums = {}
@@ -66,6 +66,7 @@ class Exact:
             _add(sums, "weight", c.sum())
             _add(sums, "x", rows.adjoint(c)[:, 0])
             _add(sums, "xx", rows.squares(c)[:, 0])
+            _add(sums, "nonzero", rows.present(c)[:, 0])
             _add(sums, "y", self._targets(rows.y, rows.c))
             _add(sums, "yy", times(rows.c, rows.y.double().square()).sum())
             _add(sums, "infimum", times(rows.c, loss.row_infimum(rows.y)).sum())

@@ -36,6 +36,10 @@ class DenseRows:
         """Σ_i x̃_i² h_i: (r, k) -> (m, k)."""
         return self.A.square().mT @ h
 
+    def present(self, h: Tensor) -> Tensor:
+        """Σ of h over the rows in which a column is not zero: (r, k) -> (m, k)."""
+        return (self.A != 0).to(h).mT @ h
+
     def sizes(self, V: Tensor) -> Tensor:
         """|X̃||V|: (m, k) -> (r, k)."""
         return self.A.abs() @ V.abs()
@@ -83,6 +87,10 @@ class SparseRows:
             return D
         mu = self.centre[:, None]
         return (D - mu * (2 * self._summed(self.At, h) - mu * h.sum(0))).clamp(min=0)
+
+    def present(self, h: Tensor) -> Tensor:
+        """As above, of columns as they are."""
+        return self._summed(with_values(self.At, (self.At.values() != 0).to(h)), h)
 
     def sizes(self, V: Tensor) -> Tensor:
         t = with_values(self.A, self.A.values().abs()) @ V.abs().repeat(self.blocks, 1)

@@ -22,11 +22,13 @@ from torch import Tensor
 from auqadmm.core.programs import Programs
 from auqadmm.problem import parts
 from auqadmm.problem.design import DensePiece, Design, Piece, group_by_height
+from auqadmm.problem.framed import framed
 from auqadmm.problem.ingest import InputError, RawBlock
 from auqadmm.problem.parts import Part
 from auqadmm.problem.sparse import sparse_piece
 
 if TYPE_CHECKING:
+    from auqadmm.core.frame import Frame
     from auqadmm.problem.exact import Exact
     from auqadmm.problem.rows import Loss, Point
 
@@ -52,7 +54,8 @@ class Census:
 
 @dataclass(frozen=True)
 class Shard:
-    """B blocks with their loss. `index` (B,) are the blocks' numbers among all N."""
+    """B blocks with their loss. `index` (B,) are the blocks' numbers among all N; `frame`: whose columns these are,
+    None: the problem's own."""
 
     design: Design
     target: Tensor
@@ -62,6 +65,7 @@ class Shard:
     index: tuple[int, ...]
     names: tuple[str, ...]
     weighted: bool
+    frame: Frame | None = None
 
     @property
     def blocks(self) -> int:
@@ -116,8 +120,32 @@ class Shard:
         """Does every row count once? Only a host is asked: on a GPU a look takes longer than a product."""
         return self.device.type == "cpu" and bool((self.row_weight == 1).all())
 
+    # ------------------------------------------------------------------ other columns
+    def inner(self, run: str) -> Shard:
+        """The same blocks in the columns that this run asked for (`enter`), or as they are."""
+        owner, inner = vars(self).get("_inner", (None, self))
+        return inner if owner == run else self
+
+    def enter(self, frame: Frame, run: str) -> None:
+        """Keep the blocks in other columns beside these, until `leave`."""
+        self.leave()
+        vars(self)["_inner"] = run, framed(self, frame)
+
+    def leave(self) -> None:
+        if "_inner" in vars(self):
+            vars(self).pop("_inner")[1].close()
+
+    def models(self, u: Tensor) -> Tensor:
+        """Models of blocks (B, m, C) in the problem's own columns."""
+        return u if self.frame is None else self.frame.models_outside(u)
+
+    def slopes(self, grad: Tensor) -> Tensor:
+        """Gradients and multipliers of blocks (B, m, C), by the problem's own columns."""
+        return grad if self.frame is None else self.frame.slopes_outside(grad)
+
     def close(self) -> None:
         """No more will be computed: give back the memory of recorded programs."""
+        self.leave()
         self.programs.clear()
         for group in vars(self).get("groups", ()):
             group.shard.close()

@@ -17,29 +17,50 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class SparsePiece:
-    """b sparse blocks as one block-diagonal matrix. A (rows, b·m) and its transpose, both CSR; heights (b,)."""
+    """b sparse blocks as one block-diagonal matrix. A (rows, b·m) and its transpose, both CSR; heights (b,).
+
+    `shift` (m,) is subtracted from every row, in the products: the numbers that are held stay few.
+    """
 
     A: Tensor
     At: Tensor
     heights: Tensor
     blocks: Tensor
     features: int
+    shift: Tensor | None = None
 
     @property
     def rows(self) -> int:
         return self.A.shape[0]
 
     def forward(self, u: Tensor, light: bool = False) -> Tensor:
-        return self.A @ u.reshape(u.shape[0] * u.shape[1], u.shape[-1])
+        z = self.A @ u.reshape(u.shape[0] * u.shape[1], u.shape[-1])
+        return z if self.shift is None else z - self._spread(self.shift @ u)
 
     def adjoint(self, z: Tensor, light: bool = False) -> Tensor:
-        return (self.At @ z).reshape(len(self.blocks), self.features, z.shape[-1])
+        u = self._pulled(self.At, z)
+        return u if self.shift is None else u - self.shift[:, None] * self.sum_rows(z)[:, None]
 
     def adjoint_squared(self, z: Tensor, light: bool = False) -> Tensor:
-        return (_squared(self.At) @ z).reshape(len(self.blocks), self.features, z.shape[-1])
+        u = self._pulled(_squared(self.At), z)
+        if self.shift is None:
+            return u
+        h = self.shift[:, None]
+        return u - h * (2 * self._pulled(self.At, z) - h * self.sum_rows(z)[:, None])
 
     def forward_squared(self, u: Tensor) -> Tensor:
-        return _squared(self.A) @ u.reshape(u.shape[0] * u.shape[1], u.shape[-1])
+        z = _squared(self.A) @ u.reshape(u.shape[0] * u.shape[1], u.shape[-1])
+        if self.shift is None:
+            return z
+        h = self.shift[:, None]
+        return z - 2 * (self.A @ (h * u).reshape(u.shape[0] * u.shape[1], -1)) + self._spread(self.shift.square() @ u)
+
+    def _pulled(self, At: Tensor, z: Tensor) -> Tensor:
+        return (At @ z).reshape(len(self.blocks), self.features, z.shape[-1])
+
+    def _spread(self, x: Tensor) -> Tensor:
+        """One number per block and column, (b, k), for each of its rows."""
+        return x.repeat_interleave(self.heights, dim=0, output_size=self.rows)
 
     def squares(self, like: Tensor) -> Tensor:
         ones = torch.ones(len(self.blocks), self.features, 1, dtype=like.dtype, device=like.device)
@@ -59,6 +80,7 @@ class SparsePiece:
             row = torch.arange(len(w), device=w.device).repeat_interleave(crow.diff())
             rows = w.new_zeros(len(w), m)
             rows[row, self.A.col_indices()[held] - j * m] = self.A.values()[held]
+            rows = rows if self.shift is None else rows - self.shift
             out.append((F @ rows.mT).square() @ w)
         return torch.stack(out)
 

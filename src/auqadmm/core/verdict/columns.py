@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-SPLIT = 134217729.0  # 2²⁷ + 1: cuts a double into halves whose products are exact
+from auqadmm.core import twofold
+
 EPS = torch.finfo(torch.float64).eps
 CONSTANT = 64.0  # times ε·|μ|: what is left of a constant column after centring
 
@@ -76,7 +76,7 @@ class Columns:
         return float(self.start.norm())
 
     def inside(self, v: Tensor) -> Tensor:
-        """v in centred columns; its intercept is summed without rounding on the way."""
+        """v in centred columns; its intercept is summed in twice the precision."""
         return self._moved(v, 1.0)
 
     def outside(self, v: Tensor) -> Tensor:
@@ -86,10 +86,7 @@ class Columns:
     def _moved(self, v: Tensor, sign: float) -> Tensor:
         if self.centre is None:
             return v
-        W, b = v[:-1].cpu().numpy(), v[-1].tolist()
-        terms = _exact(sign * self.centre[:-1, None].cpu().numpy(), W)
-        moved = [_sum([b[c], *terms[:, :, c].reshape(-1).tolist()]) for c in range(v.shape[1])]
-        return torch.cat([v[:-1], torch.tensor([moved], dtype=v.dtype, device=v.device)])
+        return torch.cat([v[:-1], twofold.dot(sign * self.centre[:-1], v[:-1], v[-1]).to(v)[None]])
 
     def slopes(self, G: Tensor) -> Tensor:
         """The gradient by centred columns."""
@@ -111,18 +108,3 @@ class Columns:
             return torch.zeros_like(size, dtype=torch.bool)
         centre = self.centre.to(size)[:, None]
         return (size <= (CONSTANT * EPS * centre).square() * size[-1]) & (centre != 0)
-
-
-def _exact(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Products, and what they lose: terms whose sum is Σab to twice the precision, (2, …)."""
-    with np.errstate(all="ignore"):
-        p = a * b
-        x, y = SPLIT * a, SPLIT * b
-        x, y = x - (x - a), y - (y - b)
-        lost = ((x * y - p) + x * (b - y) + (a - x) * y) + (a - x) * (b - y)
-        safe = np.isfinite(p) & (np.maximum(abs(a), abs(b)) <= 1e290)
-        return np.stack([p, np.where(safe, lost, 0.0)])
-
-
-def _sum(terms: list[float]) -> float:
-    return math.fsum(terms) if all(map(math.isfinite, terms)) else math.nan

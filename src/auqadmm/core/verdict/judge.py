@@ -56,7 +56,7 @@ class Judge:
     def begin(self) -> None:
         """Round 0."""
         if self.columns is None:
-            sums = self.reduce.judging(moments, None)
+            sums = self.reduce.once(moments)
             self.columns = Columns.of(sums, self.setup.intercept, self.loss, self.setup.columns)
 
     # ------------------------------------------------------------------ what costs nothing

@@ -11,16 +11,19 @@ starts from the best v so far (with λ_j = −∇f_j(v), where it has multiplier
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
+from uuid import uuid4
 
 import torch
 
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Setup, State, WarmStart
 from auqadmm.core.stopping import is_number
+from auqadmm.core.within import InnerReduce
 from auqadmm.methods.auto.cost import ROUND_COST, Estimate, Facts, estimates
 from auqadmm.methods.auto.plan import Change, Choice, Plan
+from auqadmm.methods.inside import Inside, in_columns
 from auqadmm.methods.newton.round import numbers
 
 PATIENCE = 3
@@ -43,6 +46,8 @@ class Auto:
     """
 
     round_cost: float = ROUND_COST
+    _run: str = field(default_factory=lambda: uuid4().hex, init=False, repr=False, compare=False)
+    _made: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     name: ClassVar[str] = "auto"
 
     def __post_init__(self) -> None:
@@ -111,9 +116,28 @@ class Auto:
     def _method(self, name: str) -> Any:
         from auqadmm import baselines, methods  # which know this one
 
-        if name == "newton":
-            return methods.Newton(self.round_cost)
-        return methods.resolve(name, {**methods.KNOWN, **baselines.KNOWN})
+        if name not in self._made:
+            found = methods.resolve(name, {**methods.KNOWN, **baselines.KNOWN})
+            found = methods.Newton(self.round_cost) if name == "newton" else in_columns(found, self._run)
+            self._made[name] = found
+        return self._made[name]
+
+    # ------------------------------------------------------------------ data in other columns (`inside`)
+    def view(self, reduce: Reduce) -> Reduce:
+        """What the state of blocks is asked with."""
+        return InnerReduce(reduce, self._run)
+
+    def resume(self, shared: Consensus, reduce: Reduce) -> None:
+        """Before the blocks' half of a saved state is put in place."""
+        plan = shared.memory
+        if isinstance(method := self._method(plan.method), Inside):
+            method.resume(replace(shared, memory=plan.inner), reduce)
+
+    def leave(self, reduce: Reduce) -> None:
+        """The end of a run."""
+        for method in self._made.values():
+            if isinstance(method, Inside):
+                method.leave(reduce)
 
     # ------------------------------------------------------------------ for people
     def named(self, state: State) -> str:

@@ -72,7 +72,7 @@ class Newton:
     def init(self, setup: Setup, reduce: Reduce) -> State:
         columns = setup.seen
         if columns is None:
-            columns = Columns.of(reduce(moments, None, None)[1], setup.intercept, setup.loss, setup.columns)
+            columns = Columns.of(reduce.once(moments), setup.intercept, setup.loss, setup.columns)
         zero = torch.zeros(setup.features, setup.columns, dtype=torch.float64, device=setup.device)
         v = zero if setup.warm is None else setup.warm.v.to(zero)
         if setup.warm is None and setup.intercept:  # the best constant is a better start than none

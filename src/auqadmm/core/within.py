@@ -1,0 +1,82 @@
+"""Maps over blocks that see the blocks in other columns (`Shard.enter`), through the same engine and the same counters.
+
+A shard keeps the blocks in such columns beside itself; what travels in every round says no more than to use them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from auqadmm.core.frame import Frame
+from auqadmm.core.reduce import Engine, MapFn, Reduce, Traffic
+
+
+@dataclass(frozen=True)
+class Enter:
+    """A map over blocks: keep them in the columns of a frame, too, for this run; None: no longer."""
+
+    frame: Frame | None
+    run: str
+
+    def __call__(self, shard: Any, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+        if self.frame is None:
+            shard.leave()
+        else:
+            shard.enter(self.frame, self.run)
+        return blocks, {}
+
+
+@dataclass(frozen=True)
+class Within:
+    """`fn` of the blocks in the columns that this run entered; of the blocks as they are where it did not."""
+
+    fn: Callable[..., Any]
+    run: str
+
+    def __call__(self, shard: Any, *rest: Any) -> Any:
+        return self.fn(shard.inner(self.run), *rest)
+
+
+class InnerEngine:
+    """An engine whose functions see inner columns."""
+
+    def __init__(self, engine: Engine, run: str) -> None:
+        self.engine, self.run = engine, run
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+    def map_sum(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+        return self.engine.map_sum(Within(fn, self.run), blocks, shared)
+
+    def map_minmax(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+        return self.engine.map_minmax(Within(fn, self.run), blocks, shared)
+
+    def map_concat(self, fn: Callable[[Any, Any], dict[str, Tensor]], blocks: Any) -> dict[str, Tensor]:
+        return self.engine.map_concat(Within(fn, self.run), blocks)
+
+    def gather(self, fn: Callable[[Any, Any], Tensor], blocks: Any) -> Tensor:
+        return self.engine.gather(Within(fn, self.run), blocks)
+
+    def peek(self, fn: Callable[[Any, Any], Any], blocks: Any) -> Any:
+        return self.engine.peek(Within(fn, self.run), blocks)
+
+
+class InnerReduce(Reduce):
+    """`reduce` with functions that see inner columns; what travels is counted there."""
+
+    def __init__(self, reduce: Reduce, run: str) -> None:
+        self.outer, self.known = reduce, {}
+        self.engine: Any = InnerEngine(reduce.engine, run)
+
+    @property
+    def traffic(self) -> Traffic:
+        return self.outer.traffic
+
+    @traffic.setter
+    def traffic(self, traffic: Traffic) -> None:
+        self.outer.traffic = traffic

@@ -1,0 +1,57 @@
+"""A shard in the columns of a frame (core/frame.py): x̃ = (x − μ)/s.
+
+Dense blocks are copied once, computed in double precision. Sparse ones stay sparse: their numbers are divided by s, and
+μ/s is subtracted in the products (`SparsePiece.shift`).
+
+Shapes: b blocks of n rows, m features; X (b, n, m), centre and scale (m,).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from auqadmm.problem.design import DensePiece, Design, Piece
+from auqadmm.problem.sparse import SparsePiece
+
+if TYPE_CHECKING:
+    from auqadmm.core.frame import Frame
+    from auqadmm.problem.shard import Shard
+
+
+def framed(shard: Shard, frame: Frame) -> Shard:
+    """The same blocks, seen from the frame."""
+    design = shard.design
+    pieces = tuple(_piece(piece, frame) for piece in design.pieces)
+    return replace(shard, design=Design(pieces, design.blocks, design.features), frame=frame)
+
+
+def _piece(piece: Piece, frame: Frame) -> Piece:
+    if isinstance(piece, SparsePiece):
+        return _sparse(piece, frame)
+    assert isinstance(piece, DensePiece)
+    scale, X = frame.scale.to(piece.X.device), torch.empty_like(piece.X)
+    centre = None if frame.centre is None else frame.centre.to(scale)
+    for slot, block in enumerate(piece.X):  # one block at a time: in double precision they are larger
+        whole = block.double()
+        X[slot] = (whole if centre is None else whole - centre) / scale
+    return DensePiece(X, piece.blocks)
+
+
+def _sparse(piece: SparsePiece, frame: Frame) -> SparsePiece:
+    dtype, b = piece.A.dtype, len(piece.blocks)
+    scale = frame.scale.to(piece.A.device).repeat(b)
+    shift = None if frame.centre is None else (frame.centre / frame.scale).to(piece.A.device, dtype)
+    A, At = piece.A, piece.At
+    by_column = A.values().double() / scale[A.col_indices().long()]
+    rows = torch.arange(At.shape[0], device=scale.device).repeat_interleave(At.crow_indices().diff())
+    by_row = At.values().double() / scale[rows]
+    return replace(piece, A=_with(A, by_column.to(dtype)), At=_with(At, by_row.to(dtype)), shift=shift)
+
+
+def _with(A: Tensor, values: Tensor) -> Tensor:
+    """The same pattern with other numbers."""
+    return torch.sparse_csr_tensor(A.crow_indices(), A.col_indices(), values, A.shape, check_invariants=False)
