@@ -24,6 +24,7 @@ from pathlib import Path
 
 BESIDE = [str(Path(__file__).resolve().parents[k] / name) for k, name in ((0, ""), (1, "benchmarks"))]
 sys.path[:0] = BESIDE
+import tables_auto  # noqa: E402
 import tables_base as base  # noqa: E402
 import tables_rounds  # noqa: E402
 import tables_scaling  # noqa: E402
@@ -53,6 +54,9 @@ TABLES: dict[str, Callable[[], base.Table]] = {
     "peers": tables_speed.peers,
     "single": tables_speed.single,
     "verdict": tables_verdict.verdict,
+    "auto-tables": lambda: tables_auto.auto("results/auto/cpu.json"),
+    "auto-images": lambda: tables_auto.auto("results/auto/h200.json"),
+    "seconds-tables": tables_auto.seconds,
     **{
         f"scaling-{name}": (lambda name=name: tables_scaling.scaling(name))
         for name in ("measured", "modelled", "spent", "wins", "links", "server")
