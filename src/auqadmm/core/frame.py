@@ -27,7 +27,7 @@ from auqadmm.core import twofold
 from auqadmm.core.verdict.columns import Columns
 
 FAR = 4.0  # spreads that a mean may be away from zero: images have up to 3
-WIDE = 16.0  # the ratio of scales: images have up to 6
+WIDE = 64.0  # the ratio of scales: images have up to 6
 RARE = 1 / 16  # a column that is zero but for this share of the rows may be as small as it likes
 LEAST, MOST = -400, 400  # exponents of a scale: squares of it neither overflow nor vanish
 
@@ -43,9 +43,9 @@ class Frame:
     @classmethod
     def of(cls, columns: Columns, nonzero: Tensor, l2: Tensor, curvature: float) -> Frame | None:
         """From round 0: `nonzero` (m,) is n, `l2` (m,), `curvature` φ″. None: leave columns as they are."""
-        size = _sizes(columns, nonzero, l2 / curvature)
-        if not needed(columns, size, nonzero):
+        if not needed(columns, _sizes(columns, nonzero, torch.zeros_like(l2)), nonzero):
             return None
+        size = _sizes(columns, nonzero, l2 / curvature)
         scale = _power_of_two(torch.where(size > 0, size, 1.0))
         return cls(columns.centre, scale, l2 / scale.square())
 

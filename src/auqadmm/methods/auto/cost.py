@@ -21,12 +21,12 @@ __all__ = ["ROUND_COST", "Estimate", "Facts", "estimates"]
 
 # Rounds of Newton's method: squares, smooth losses, and what corners add for every factor e; with a working set
 SQUARES, SMOOTH, CORNERS, ACTIVE, ACTIVE_SQUARES = 2.0, 7.0, 4.0, 8.0, 5.0
-STAY = 0.5  # of the unknowns that would leave zero by themselves: so many do
+STAY = 0.7  # of the unknowns that would leave zero by themselves: so many do
 # of AUQ-LR: squares, one column, several; corners by the number of blocks; kinks of g
 LR_SQUARES, LR_SMOOTH, LR_CLASSES, LR_CORNERS, LR_SPLIT, LR_KINKS = 10.0, 14.0, 20.0, 12.0, 0.85, 3.0
 LR_WEIGHTS = 12.0  # times n: numbers of the weights
 # of L-BFGS, and of FISTA where g has kinks
-GRADIENT, PROXIMAL = 150.0, 400.0
+GRADIENT, PROXIMAL = 300.0, 3000.0
 
 
 @dataclass(frozen=True)

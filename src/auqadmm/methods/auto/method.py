@@ -3,7 +3,8 @@
 A method is left when
     F has not fallen below its best for PATIENCE iterations, local solves take too much, or v is not finite any more;
     its working set has grown so much that the next Hessian would cost more than all of another method;
-    by how its steps shrink, the rest would cost more than all of another.
+    by how its steps shrink, the rest would cost more than all of another;
+    it has cost twice what was expected of it, and more than all of another.
 Newton's method falls in every iteration and arrives, however hard the problem: it is not left otherwise. The next one
 starts from the best v so far (with λ_j = −∇f_j(v), where it has multipliers), in the same run.
 """
@@ -32,6 +33,7 @@ GOAL = 1e-7  # of F: where runs are expected to end
 HARD = 300  # Hessian products of a block in one iteration
 SOON = 1.0  # of its expected cost: nobody is left before
 NEAR = 1e-3  # of F, above the best so far: on its way
+TWICE = 2.0
 DEARER = 3.0  # the rest of a method than all of another
 
 
@@ -111,6 +113,8 @@ class Auto:
         other = others[0]
         if spent > SOON * mine.cost(self.round_cost) and rest > DEARER * other.cost(self.round_cost):
             return "the rest would cost more", other
+        if spent > TWICE * mine.cost(self.round_cost) and spent > other.cost(self.round_cost):
+            return "it has cost more than another would", other
         return "", None
 
     def _method(self, name: str) -> Any:
