@@ -89,10 +89,10 @@ def test_scaling_the_problem_does_not_change_the_verdict(c):
     """v = 0 is not certified just because the objective is small."""
     blocks = [(np.sqrt(c) * X, np.sqrt(c) * y) for X, y in regression_blocks()]
     problem = aq.Problem(aq.LeastSquares(), aq.L2(0.7 * c), blocks)
-    found = aq.solve(problem, max_iter=0).certificate
+    found = aq.solve(problem, "auq-lr", max_iter=0).certificate
     assert found.kkt == pytest.approx(0.5, abs=0.3)
     assert not found.passes(1e-3)
-    plain = aq.solve(aq.Problem(aq.LeastSquares(), aq.L2(0.7), regression_blocks()), max_iter=0).certificate
+    plain = aq.solve(aq.Problem(aq.LeastSquares(), aq.L2(0.7), regression_blocks()), "auq-lr", max_iter=0).certificate
     assert found.relative == pytest.approx(plain.relative, rel=1e-9)
     assert found.relative > 1e-2
     assert certifier(problem).certify(torch.zeros(6, 1, dtype=torch.float64)).gap > 1e-2 * found.objective

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.datasets import load_digits
 
 import auqadmm as aq
 from auqadmm.core.basis import Kronecker
@@ -160,6 +161,10 @@ def test_the_matrix_meets_every_kind_of_state(monkeypatch, tmp_path):
         Keeper, "save", lambda self, saved, setup: (visit((saved.gate, saved.certificate)), save(self, saved, setup))
     )
     aq.solve(problem("multinomial"), "auq-lr", checkpoint=tmp_path)
+    aq.solve(problem("multinomial"), "newton", callbacks=[look])
+    X, y = load_digits(return_X_y=True)
+    turns = aq.Problem(aq.Multinomial(), aq.L2(0.01), [(X[y == c] / 16, y[y == c]) for c in range(10)])
+    assert aq.solve(turns, callbacks=[look]).choice.changes
     monkeypatch.setattr(light, "SMALL", 0)
     monkeypatch.setattr(mixed, "SMALL", 0)
     monkeypatch.setattr(mixed, "LEAST", 1)
@@ -248,12 +253,19 @@ def test_seconds_and_counters_go_on(tmp_path):
 def test_every_and_keep(tmp_path):
     seen = []
     keep = aq.Checkpoint(tmp_path, every=3, keep=3)
-    aq.solve(least_squares(), max_iter=11, checkpoint=keep, callbacks=[lambda e: seen.append(names(tmp_path))], **TIGHT)
+    aq.solve(
+        least_squares(),
+        "auq-lr",
+        max_iter=11,
+        checkpoint=keep,
+        callbacks=[lambda e: seen.append(names(tmp_path))],
+        **TIGHT,
+    )
     assert [len(found) for found in seen] == [1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 3]
     iterations = [_about(tmp_path / name)["iteration"] for name in names(tmp_path)]
     assert iterations == [6, 9, 11]
     resumed = aq.Checkpoint(tmp_path, every=3, keep=2)
-    aq.solve(least_squares(), max_iter=13, checkpoint=resumed, **TIGHT)
+    aq.solve(least_squares(), "auq-lr", max_iter=13, checkpoint=resumed, **TIGHT)
     assert [_about(tmp_path / name)["iteration"] for name in names(tmp_path)] == [12, 13]
 
 
@@ -281,17 +293,17 @@ def test_the_files_are_safetensors_and_json_and_say_what_they_are(tmp_path):
 
 def test_resume_true_needs_a_checkpoint_and_false_an_empty_folder(tmp_path):
     with pytest.raises(aq.CheckpointError, match="no checkpoint to resume from"):
-        aq.solve(least_squares(), checkpoint=aq.Checkpoint(tmp_path / "new", resume=True))
+        aq.solve(least_squares(), "auq-lr", checkpoint=aq.Checkpoint(tmp_path / "new", resume=True))
     assert not (tmp_path / "new").exists()
     with pytest.raises(aq.CheckpointError, match="no checkpoint to resume from"):
-        aq.solve(least_squares(), checkpoint=aq.Checkpoint(tmp_path, resume=True))
-    aq.solve(least_squares(), max_iter=3, checkpoint=aq.Checkpoint(tmp_path, resume=False), **TIGHT)
+        aq.solve(least_squares(), "auq-lr", checkpoint=aq.Checkpoint(tmp_path, resume=True))
+    aq.solve(least_squares(), "auq-lr", max_iter=3, checkpoint=aq.Checkpoint(tmp_path, resume=False), **TIGHT)
     before = names(tmp_path)
     with pytest.raises(aq.CheckpointError, match="holds checkpoints already and resume is False"):
-        aq.solve(least_squares(), max_iter=3, checkpoint=aq.Checkpoint(tmp_path, resume=False), **TIGHT)
+        aq.solve(least_squares(), "auq-lr", max_iter=3, checkpoint=aq.Checkpoint(tmp_path, resume=False), **TIGHT)
     assert names(tmp_path) == before
     onward = aq.Checkpoint(tmp_path, resume=True)
-    assert aq.solve(least_squares(), max_iter=5, checkpoint=onward, **TIGHT).n_iter == 5
+    assert aq.solve(least_squares(), "auq-lr", max_iter=5, checkpoint=onward, **TIGHT).n_iter == 5
 
 
 @pytest.mark.parametrize(
@@ -302,7 +314,7 @@ def test_resume_true_needs_a_checkpoint_and_false_an_empty_folder(tmp_path):
         (lambda: aq.Checkpoint("x", every=0), "every must be a whole number ≥ 1"),
         (lambda: aq.Checkpoint("x", keep=0), "keep must be a whole number ≥ 1"),
         (lambda: aq.Checkpoint("x", resume="yes"), "resume must be True, False or 'auto'"),
-        (lambda: aq.solve(least_squares(), checkpoint=True), "checkpoint must be a folder's path"),
+        (lambda: aq.solve(least_squares(), "auq-lr", checkpoint=True), "checkpoint must be a folder's path"),
     ],
 )
 def test_wrong_settings_get_one_sentence(make, words):

@@ -68,12 +68,15 @@ def test_sigterm_is_left_alone_without_a_checkpoint_and_outside_the_main_thread(
     old = signal.signal(signal.SIGTERM, lambda *args: mine.append(args))
     try:
         aq.solve(
-            least_squares(), max_iter=2, callbacks=[lambda e: seen.append(signal.getsignal(signal.SIGTERM)) and False]
+            least_squares(),
+            "auq-lr",
+            max_iter=2,
+            callbacks=[lambda e: seen.append(signal.getsignal(signal.SIGTERM)) and False],
         )
         os.kill(os.getpid(), signal.SIGTERM)
         assert len(mine) == 1
         work = threading.Thread(
-            target=lambda: found.append(aq.solve(least_squares(), max_iter=3, checkpoint=tmp_path, **TIGHT))
+            target=lambda: found.append(aq.solve(least_squares(), "auq-lr", max_iter=3, checkpoint=tmp_path, **TIGHT))
         )
         work.start()
         work.join()
@@ -217,7 +220,7 @@ def test_contents_reach_the_disk_before_the_name(tmp_path, monkeypatch):
     flush, rename = os.fsync, os.rename
     monkeypatch.setattr(os, "fsync", lambda h: (events.append(os.readlink(f"/proc/self/fd/{h}")), flush(h))[1])
     monkeypatch.setattr(os, "rename", lambda a, b: (events.append("rename"), rename(a, b))[1])
-    aq.solve(least_squares(), max_iter=0, checkpoint=aq.Checkpoint(tmp_path, keep=5))
+    aq.solve(least_squares(), "auq-lr", max_iter=0, checkpoint=aq.Checkpoint(tmp_path, keep=5))
     first = events[: events.index(str(tmp_path)) + 1]
     files, (part, renamed, above) = first[:-3], first[-3:]
     assert len(files) == len(list((tmp_path / "checkpoint-000001").iterdir()))

@@ -17,18 +17,18 @@ __all__ = ["no_waiting"]  # a fixture
 def test_two_runs_in_one_folder(tmp_path):
     def second(event):
         with pytest.raises(aq.CheckpointError, match="in use by another run"):
-            aq.solve(least_squares(), checkpoint=tmp_path)
+            aq.solve(least_squares(), "auq-lr", checkpoint=tmp_path)
         return True
 
-    assert aq.solve(least_squares(), checkpoint=tmp_path, callbacks=[second]).status == "interrupted"
-    assert aq.solve(least_squares(), checkpoint=tmp_path).status == "converged"
+    assert aq.solve(least_squares(), "auq-lr", checkpoint=tmp_path, callbacks=[second]).status == "interrupted"
+    assert aq.solve(least_squares(), "auq-lr", checkpoint=tmp_path).status == "converged"
 
 
 def test_a_folder_that_cannot_be_used(tmp_path):
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file", tmp_path / "file" / "run"):
         with pytest.raises(aq.CheckpointError, match="cannot be used"):
-            aq.solve(least_squares(), checkpoint=place)
+            aq.solve(least_squares(), "auq-lr", checkpoint=place)
 
 
 def test_a_method_of_ones_own_needs_nothing_but_tensors(tmp_path):
@@ -62,5 +62,5 @@ def test_a_state_that_cannot_be_saved_is_refused_before_the_first_iteration(tmp_
 
 def test_paths_of_any_kind(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    aq.solve(least_squares(), max_iter=2, checkpoint=os.path.join("a b", "ü"))
-    assert aq.solve(least_squares(), max_iter=4, checkpoint=tmp_path / "a b" / "ü").n_iter == 4
+    aq.solve(least_squares(), "auq-lr", max_iter=2, checkpoint=os.path.join("a b", "ü"))
+    assert aq.solve(least_squares(), "auq-lr", max_iter=4, checkpoint=tmp_path / "a b" / "ü").n_iter == 4

@@ -20,7 +20,7 @@ MODELS = {"elastic-net": least_squares, "multinomial": multinomial, "svm": svm}
 
 # ------------------------------------------------------------------ history and counters
 def test_history_columns_and_pandas():
-    result = aq.solve(least_squares(), max_iter=5, certificate_tol=1e-14)
+    result = aq.solve(least_squares(), "auq-lr", max_iter=5, certificate_tol=1e-14)
     frame = result.history.to_pandas()
     for name in (
         "iteration",
@@ -81,7 +81,7 @@ def test_scoring_is_off_the_clock_and_not_communication():
 
 
 def test_the_clock_excludes_evaluation_and_callbacks():
-    result = aq.solve(least_squares(), max_iter=5, callbacks=[lambda event: time.sleep(0.3) is not None])
+    result = aq.solve(least_squares(), "auq-lr", max_iter=5, callbacks=[lambda event: time.sleep(0.3) is not None])
     assert result.history[-1].seconds < 1.0
 
 
@@ -111,7 +111,7 @@ def test_started_at_its_own_solution_a_run_stops_within_two_iterations(model, me
 
 
 def test_warm_start_that_does_not_fit_is_refused():
-    result = aq.solve(least_squares(), max_iter=3)
+    result = aq.solve(least_squares(), "auq-lr", max_iter=3)
     other = least_squares(regression_blocks(features=4))
     with pytest.raises(aq.InputError, match=r"warm_start: v has shape \(6, 1\)"):
         aq.solve(other, warm_start=result)

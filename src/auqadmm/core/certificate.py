@@ -18,6 +18,7 @@ from torch import Tensor
 
 from auqadmm.core.weights import sum_blocks
 
+LEAST = 1e-16  # relative: nobody reads smaller ones
 EVIDENCE = ("proved", "estimated", "rounding", "none")
 
 
@@ -78,7 +79,7 @@ class Certificate:
         if self.evidence in ("proved", "estimated") and self.relative >= 1:
             return f"up to {short(self.relative)} times the scale above the optimum ({self.evidence})"
         if self.evidence in ("proved", "estimated"):
-            return f"within {short(self.relative)} of the optimum ({self.evidence})"
+            return f"within {short(max(self.relative, LEAST))} of the optimum ({self.evidence})"
         if self.evidence == "rounding":
             return "at the floor of rounding"
         return "not known how far from the optimum"

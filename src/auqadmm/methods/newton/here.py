@@ -63,6 +63,8 @@ class Here:
 
     @cached_property
     def hessian(self) -> Hessian:
+        if not len(self.index):
+            return Hessian(())
         if self.gram is not None:
             return Hessian(((self.index, self.gram),))
         assert self.upper is not None
@@ -134,8 +136,8 @@ class Here:
         like = self.inside
         if not self.apart and C > 1:
             H = torch.zeros(m * C, m * C, dtype=like.dtype, device=like.device)
-            ((index, known),) = self.hessian.groups
-            H[index[:, None], index] = known.to(like)
+            for index, known in self.hessian.groups:
+                H[index[:, None], index] = known.to(like)
             return packed(H[None])
         H = torch.zeros(C, m, m, dtype=like.dtype, device=like.device)
         for index, known in self.hessian.groups:
