@@ -250,3 +250,17 @@ def test_a_run_goes_on_from_its_checkpoint(tmp_path):
     rest = aq.solve(problem, method, certificate_tol=1e-8, checkpoint=tmp_path)
     assert torch.equal(rest.v, whole.v)
     assert rest.history.column("rounds") == whole.history.column("rounds")
+
+
+def test_a_start_that_was_far_away_after_all():
+    """A warm start is not eased, since it may be the optimum; where it is not, that is made up for."""
+    X, y = load_digits(return_X_y=True)
+    some = (y == 3) | (y == 8)
+    blocks = [(X[some][j::2] / 16, np.where(y[some] == 8, 1.0, -1.0)[j::2]) for j in range(2)]
+    problem = aq.Problem(aq.SmoothedHinge(reduction="pooled"), aq.L2(1e-4), blocks)
+    cold = aq.solve(problem, "newton")
+    far = np.random.default_rng(5).normal(size=(64, 1))
+    warm = aq.solve(problem, "newton", warm_start=far)
+    assert cold.status == warm.status == "converged"
+    assert warm.history[-1].rounds <= 2 * cold.history[-1].rounds
+    assert aq.solve(problem, "newton", warm_start=cold).n_iter <= 2

@@ -48,6 +48,7 @@ class Here:
     null: Tensor | None = None
     ease: float = 1.0
     tighter: float = 1.0
+    eased: bool = False
     stretch: float = 1.0
     shrink: float = 1.0
     least: int = 0

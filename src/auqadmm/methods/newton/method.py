@@ -77,11 +77,13 @@ class Newton:
         v = zero if setup.warm is None else setup.warm.v.to(zero)
         if setup.warm is None and setup.intercept:  # the best constant is a better start than none
             v = columns.outside(torch.cat([v[:-1], columns.null.to(v)]))
+        if setup.warm is not None:  # columns of zeros are g's alone
+            rest = setup.regularizer.prox(zero, torch.ones_like(zero))
+            v = torch.where(columns.empty.to(v.device)[:, None], rest, v)
         inside = columns.inside(v)
         index = self._first(setup, columns, inside)
         cost = reduce.cost(hvps=0)
-        wide = columns.target_spread if setup.intercept else columns.target_size
-        ease = setup.loss.easing(wide) if setup.warm is None else 1.0
+        ease = _easing(setup, columns) if setup.warm is None else 1.0
         spread = columns.spread if 0 < setup.loss.concordance < math.inf else None
         complete = self._complete(setup)
         aside = _aside(setup, complete)
@@ -89,7 +91,7 @@ class Newton:
         sums = reduce(ask, None, (inside, None), down=(inside,))[1]
         at = Here(
             columns, inside, 0.0, 0.0, inside, {}, sums["noise"], sums["floor"], index, null=sums["null"], ease=ease,
-            tighter=TIGHTER, least=affordable(self.round_cost), apart=_apart(setup), complete=complete,
+            eased=ease > 1, tighter=TIGHTER, least=affordable(self.round_cost), apart=_apart(setup), complete=complete,
         )  # fmt: skip
         return State(None, self._shared(setup, 0, v, _heard(at, setup, inside, sums, index), cost))
 
@@ -143,8 +145,17 @@ class Newton:
         v, inside = _outside(columns, _along(g, here, move, t))
         index = self._next(here, setup, inside)
         cost = reduce.cost(hvps=0)
-        sums = self._ask(here, setup, reduce, inside, None, index, (), here.ease, here.ease)
-        new = replace(here, tighter=SLOWER, stretch=1.0, shrink=1.0, fell=max(here.F - F[t], 0.0))
+        ease = here.ease if here.eased else _easing(setup, columns)  # a start that was far away after all
+        sums = self._ask(here, setup, reduce, inside, None, index, (), ease, ease)
+        new = replace(
+            here,
+            ease=ease,
+            eased=True,
+            tighter=SLOWER,
+            stretch=1.0,
+            shrink=1.0,
+            fell=max(here.F - F[t], 0.0),
+        )
         return v, _heard(new, setup, inside, sums, index), cost
 
     def _ask(
@@ -302,6 +313,11 @@ def _outside(columns: Columns, inside: Tensor) -> tuple[Tensor, Tensor]:
 
 def _without(index: Tensor, known: Tensor) -> Tensor:
     return index[~torch.isin(index, known)]
+
+
+def _easing(setup: Setup, columns: Columns) -> float:
+    """How many times as wide corners are at first."""
+    return setup.loss.easing(columns.target_spread if setup.intercept else columns.target_size)
 
 
 def _apart(setup: Setup) -> bool:
