@@ -32,8 +32,8 @@ from auqadmm.problem.exact_rows import DenseRows, SparseRows, centred, with_valu
 if TYPE_CHECKING:
     from auqadmm.problem.shard import Shard
 
-# Numbers of a chunk of rows, on a host and on a GPU.
-CHUNK = {"cpu": 2**21, "cuda": 2**26}
+# Numbers of a chunk of rows: of a host, whose cache holds them, and of a GPU.
+CHUNK = {"cpu": 2**18, "cuda": 2**26}
 # The largest of many numbers, as a sum: (Σ x^p)^(1/p) exceeds it by less than a factor R^(1/p), and hides who it is.
 POWER = 16
 

@@ -54,10 +54,12 @@ class DenseRows:
 
     def take(self, features: Tensor | None) -> Tensor:
         """Some columns, for `between`."""
-        return self.A if features is None else self.A[:, features]
+        return self.A if features is None or len(features) == self.A.shape[1] else self.A[:, features]
 
     def between(self, left: Tensor, h: Tensor, right: Tensor) -> Tensor:
         """Σ_i h_i x̃_ia x̃_ib of columns a that were taken and others b."""
+        if left is right and left.device.type == "cpu" and len(h) and bool((h >= 0).all()):
+            return _symmetric(h.sqrt()[:, None] * left)
         return left.mT @ (h[:, None] * right)
 
 
@@ -155,6 +157,14 @@ class SparseRows:
 
     def _summed(self, At: Tensor, Z: Tensor) -> Tensor:
         return (At @ Z).reshape(self.blocks, -1, Z.shape[1]).sum(0)
+
+
+def _symmetric(B: Tensor) -> Tensor:
+    """BᵀB at half the products."""
+    from scipy.linalg.blas import dsyrk
+
+    upper = torch.from_numpy(dsyrk(1.0, B.numpy().T)).contiguous()
+    return upper.triu() + upper.triu(1).mT
 
 
 def with_values(A: Tensor, values: Tensor) -> Tensor:
