@@ -16,6 +16,7 @@ CASES = {
     "sparse-logistic": "the same, sparse",
     "sparse-lasso": "lasso, sparse",
     "sparse-l1-logistic": "l1 logistic regression, sparse",
+    "sparse-l1-logistic-weak": "the same, a weak penalty",
 }
 
 
