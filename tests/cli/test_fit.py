@@ -87,6 +87,12 @@ def test_stopped_before_convergence_is_3_and_keeps_the_model(aq, parts, tmp_path
     assert auqadmm.load(tmp_path / "out").predict(people(5)).shape == (5,)
 
 
+def test_what_a_round_costs_is_told(aq, parts, tmp_path):
+    assert aq("fit", *parts, *MODEL, "--quiet", "--round-cost", "4000", "--out", tmp_path / "out").code == 0
+    assert summary(tmp_path / "out")["settings"]["round_cost"] == 4000
+    assert aq("fit", *parts, *MODEL, "--round-cost", "-1", "--out", tmp_path / "new").code == 2
+
+
 def test_resume_goes_on_to_the_same_bits(aq, parts, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     assert aq("fit", *parts, *MODEL, "--out", one).code == 0

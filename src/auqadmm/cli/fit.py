@@ -30,6 +30,7 @@ from auqadmm.core.solve import Callback
 from auqadmm.core.state import Status
 from auqadmm.data.tabular import Roles
 from auqadmm.engines.world import World
+from auqadmm.methods import ROUND_COST
 from auqadmm.preprocessing.merge import Agreed
 from auqadmm.problem import InputError
 from auqadmm.problem.agreement import Exchange, alone, together
@@ -86,6 +87,7 @@ def fit(
     max_iter: options.MaxIter = 1000,
     tol: options.Tol = 1e-16,
     time_limit: options.TimeLimit = None,
+    round_cost: options.RoundCost = ROUND_COST,
     device: options.Device = "cpu",
     seed: options.Seed = 0,
     resume: options.Resume = False,
@@ -131,9 +133,11 @@ def fit(
             seed=seed,
             callbacks=callbacks,
             checkpoint=saving,
+            round_cost=round_cost,
         )
     if speaks:
         asked = {"max_iter": max_iter, "tol": tol, "time_limit": time_limit, "method": method, "device": device}
+        asked["round_cost"] = round_cost
         chosen = {**asdict(task), **asdict(settings), **asked}
         summary = summarized(result, agreed, files, roles, chosen, engine, seed, time.perf_counter() - began)
         parts = model_parts(result, agreed, task, roles.special, finite(_brief(summary)), versions())

@@ -100,6 +100,9 @@ Engine = Annotated[
 MaxIter = Annotated[int, _option("Run", "Limit of iterations.", min=0)]
 Tol = Annotated[float, _option("Run", "Converged when the objective is within this of its optimum, relatively.", min=0)]
 TimeLimit = Annotated[float | None, _option("Run", "Limit of seconds; the model so far is kept.")]
+RoundCost = Annotated[
+    float, _option("Run", "Numbers that a link carries while it waits for an answer; auto goes by it.", min=0)
+]
 Device = Annotated[str, _option("Run", "cpu or cuda.", autocompletion=_known(("cpu", "cuda")))]
 Seed = Annotated[int, _option("Run", "Of the random vectors that curvature is probed with.", min=0, max=2**31 - 1)]
 Resume = Annotated[

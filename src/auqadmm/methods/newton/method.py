@@ -177,6 +177,8 @@ class Newton:
         spread = None if here.reach is None else here.columns.spread
         ask = Ask(here.columns.centre, index, known, fan, spread, None, here.aside is not None, ease, eased)
         down = (inside,) if d is None else (inside, d)
+        if not here.complete:  # workers are told for which unknowns
+            down = (*down, index)
         return reduce(ask, None, (inside, d), down=down)[1]
 
     # ------------------------------------------------------------------ the working set
