@@ -54,7 +54,9 @@ class DenseRows:
 
     def take(self, features: Tensor | None) -> Tensor:
         """Some columns, for `between`."""
-        return self.A if features is None or len(features) == self.A.shape[1] else self.A[:, features]
+        if features is None or torch.equal(features, torch.arange(self.A.shape[1], device=features.device)):
+            return self.A  # all of them, in order
+        return self.A[:, features]
 
     def between(self, left: Tensor, h: Tensor, right: Tensor) -> Tensor:
         """Σ_i h_i x̃_ia x̃_ib of columns a that were taken and others b."""
