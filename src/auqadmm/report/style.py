@@ -29,7 +29,7 @@ METHODS: dict[str, MethodStyle] = {
     "uq-admm": MethodStyle("UQ-ADMM", "#0072B2", "D", "UQ"),
     "auq-admm": MethodStyle("AUQ-ADMM", "#D55E00", "v", "AUQ"),
     "auq-lr": MethodStyle("AUQ-LR", "#CC79A7", "P", "LR"),
-    "newton": MethodStyle("Newton", "#882255", "*", "N"),
+    "newton": MethodStyle("Newton", "#882255", "H", "N"),
     "lbfgs": MethodStyle("L-BFGS", "#56B4E9", "<"),
     "lbfgs-w": MethodStyle("L-BFGS+W", "#994F00", ">"),
     "owl-qn": MethodStyle("OWL-QN", "#DDCC77", "h"),
