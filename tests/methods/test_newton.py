@@ -232,6 +232,20 @@ def test_an_own_loss_is_differentiated_where_it_is():
     assert run.status == "converged"
 
 
+def test_an_own_loss_with_a_column_of_zeros_and_several_columns():
+    rng = np.random.default_rng(6)
+    X, y = rng.normal(size=(60, 4)), rng.integers(0, 3, 60)
+    X[:, 2] = 0
+    blocks = [(X[j::2], y[j::2]) for j in range(2)]
+    loss = aq.CustomLoss(
+        lambda u, X, y: torch.logsumexp(X @ u, 1) - ((X @ u) * (y[:, None] == torch.arange(3))).sum(1), columns=3
+    )
+    own = aq.solve(aq.Problem(loss, aq.L2(0.3), blocks), "newton")
+    known = aq.solve(aq.Problem(aq.Multinomial(), aq.L2(0.3), blocks), "newton")
+    assert own.status == "converged"
+    np.testing.assert_allclose(own.coef, known.coef, atol=1e-3)
+
+
 def test_too_many_unknowns_are_refused_in_one_sentence():
     X = scipy.sparse.random(30, 30_000, density=0.001, format="csr", random_state=0)
     problem = aq.Problem(aq.Logistic(), aq.L2(1.0), [(X, np.sign(np.arange(30) - 14.5))])

@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from auqadmm.core.triangles import packed
-from auqadmm.problem.curvature import DiagonalCurvature, times
+from auqadmm.core.triangles import packed, unpacked
+from auqadmm.problem.curvature import times
 from auqadmm.problem.design import DensePiece
+from auqadmm.problem.exact_point import EPS, RowsAt, Sums, add
 from auqadmm.problem.exact_rows import DenseRows, SparseRows, centred, with_values
 
 if TYPE_CHECKING:
@@ -36,10 +37,6 @@ if TYPE_CHECKING:
 CHUNK = {"cpu": 2**18, "cuda": 2**26}
 # The largest of many numbers, as a sum: (Σ x^p)^(1/p) exceeds it by less than a factor R^(1/p), and hides who it is.
 POWER = 16
-
-EPS = torch.finfo(torch.float64).eps
-
-Sums = dict[str, Tensor]
 
 
 # ---------------------------------------------------------------------- sums over all rows of a process
@@ -63,13 +60,13 @@ class Exact:
         sums: Sums = {}
         for rows in self._products(1):
             c = rows.c[:, None]
-            _add(sums, "weight", c.sum())
-            _add(sums, "x", rows.adjoint(c)[:, 0])
-            _add(sums, "xx", rows.squares(c)[:, 0])
-            _add(sums, "nonzero", rows.present(c)[:, 0])
-            _add(sums, "y", self._targets(rows.y, rows.c))
-            _add(sums, "yy", times(rows.c, rows.y.double().square()).sum())
-            _add(sums, "infimum", times(rows.c, loss.row_infimum(rows.y)).sum())
+            add(sums, "weight", c.sum())
+            add(sums, "x", rows.adjoint(c)[:, 0])
+            add(sums, "xx", rows.squares(c)[:, 0])
+            add(sums, "nonzero", rows.present(c)[:, 0])
+            add(sums, "y", self._targets(rows.y, rows.c))
+            add(sums, "yy", times(rows.c, rows.y.double().square()).sum())
+            add(sums, "infimum", times(rows.c, loss.row_infimum(rows.y)).sum())
         numbers = [p.X.numel() if isinstance(p, DensePiece) else p.A.values().numel() for p in shard.design.pieces]
         sums["held"] = torch.tensor(float(sum(numbers)), dtype=torch.float64, device=shard.device)
         zero = torch.zeros(shard.shape[1:], dtype=torch.float64, device=shard.device)
@@ -102,9 +99,9 @@ class Exact:
         else:
             sums = {}
             for rows in self._matrices():
-                point = _Point.at(self.loss, rows, v)
+                point = RowsAt.at(self.loss, rows, v)
                 point.score(sums)
-                _add(sums, "H", packed(point.hessian(self.loss.quadratic)))
+                add(sums, "H", packed(point.hessian(self.loss.quadratic)))
         if spread is not None:
             sums["reach"] = self.reach_apart(spread)
         return sums
@@ -125,20 +122,20 @@ class Exact:
         asked = [index[index % C == c] // C for c in range(C)]
         told = None if known is None else known // C
         for rows in self._products(C):
-            at = _Point.at(loss, rows, v)
+            at = RowsAt.at(loss, rows, v)
             at.score(sums)
             if len(index):
-                _add(sums, "H", at.hessian_of(asked, told))
+                add(sums, "H", at.hessian_of(asked, told))
             if d is not None and fan:
                 z, Xd = at.z, rows.forward(d)
                 values = [times(rows.c, loss.row_value(z + t * Xd, rows.y)).sum() for t in fan]
-                _add(sums, "fan", torch.stack(values))
+                add(sums, "fan", torch.stack(values))
         return sums
 
     def _own_step(self, v: Tensor, d: Tensor | None, fan: tuple[float, ...], index: Tensor) -> Sums:
         sums = self._own(v) if len(index) else self._own_score(v, self.shard.linearize(self.shard.expand(self._raw(v))))
-        if len(index) and len(index) < v.numel():
-            raise NotImplementedError("the Hessian of a loss of one's own is known as a whole")
+        if len(index):
+            sums["H"] = packed(unpacked(sums["H"])[:, index][:, :, index])[0]
         if d is not None and fan:
             values = [self.shard.linearize(self.shard.expand(self._raw(v + t * d))).value.double().sum() for t in fan]
             sums["fan"] = torch.stack(values)
@@ -176,14 +173,14 @@ class Exact:
                 sums["HP"] = self._own_products(point, directions)
             return sums
         for rows in self._products(C * width):
-            at = _Point.at(self.loss, rows, v)
+            at = RowsAt.at(self.loss, rows, v)
             if score:
                 at.score(sums)
             if diagonal:
-                _add(sums, "diagonal", rows.squares(at.weighted.diagonal()))
+                add(sums, "diagonal", rows.squares(at.weighted.diagonal()))
             if directions is not None:
                 XP = rows.forward(directions.reshape(m, C * width)).reshape(-1, C, width)
-                _add(sums, "HP", rows.adjoint(at.weighted.apply(XP).flatten(1)).reshape(m, C, width))
+                add(sums, "HP", rows.adjoint(at.weighted.apply(XP).flatten(1)).reshape(m, C, width))
         return sums
 
     def conjugates(self, v: Tensor, scale: float, shift: Tensor | None) -> Tensor:
@@ -193,7 +190,7 @@ class Exact:
             return torch.full((), math.nan, dtype=torch.float64, device=shard.device)
         total = torch.zeros((), dtype=torch.float64, device=shard.device)
         for rows in self._products(v.shape[1]):
-            at = _Point.at(shard.loss, rows, v)
+            at = RowsAt.at(shard.loss, rows, v)
             theta = at.slope
             if shift is not None:
                 theta = theta - at.curvature.apply(shift.to(theta).expand_as(theta))
@@ -281,81 +278,6 @@ class Exact:
         size = v.abs().reshape(-1)
         sums["floor"] = 0.5 * EPS**2 * (size @ H.abs() @ size)
         return sums | {"H": packed((0.5 * (H + H.mT))[None])}
-
-
-@dataclass(frozen=True, eq=False)
-class _Point:
-    """Rows at v: values (r,), slopes (r, C), curvature as it is and times the weights of rows."""
-
-    rows: Any
-    z: Tensor
-    value: Tensor
-    slope: Tensor
-    curvature: Any
-    weighted: Any
-    v: Tensor
-    real: bool
-
-    @classmethod
-    def at(cls, loss: Any, rows: Any, v: Tensor) -> _Point:
-        z = rows.forward(v)
-        s = loss.prepare(z)
-        curvature = loss.row_curvature(s, rows.y)
-        value, slope = loss.row_value(z, rows.y), loss.row_slope(s, rows.y)
-        return cls(rows, z, value, slope, curvature, curvature.weighted(rows.c), v, loss.target_kind == "real")
-
-    def score(self, sums: Sums) -> None:
-        rows = self.rows
-        slope = times(rows.c, self.slope)
-        size = rows.sizes(self.v) + (rows.y.abs()[:, None] if self.real else 1.0)
-        f = times(rows.c, self.value).sum()
-        _add(sums, "f", f)
-        _add(sums, "G", rows.adjoint(slope))
-        _add(sums, "noise", EPS * ((slope.abs() * size).sum() + f.abs()))
-        _add(sums, "floor", 0.5 * EPS**2 * (self.weighted.diagonal() * size.square()).sum())
-
-    def hessian(self, quadratic: bool) -> Tensor:
-        """(g, p, p); one group where columns do not interact and have the same curvature."""
-        rows, m, C = self.rows, self.v.shape[0], self.v.shape[1]
-        if isinstance(self.weighted, DiagonalCurvature):
-            h = self.weighted.h[:, :1] if quadratic else self.weighted.h
-            return torch.stack([rows.gram(h[:, a]) for a in range(h.shape[1])])
-        H = self.v.new_zeros(m, C, m, C)
-        for b in range(C):
-            unit = torch.zeros_like(self.slope)
-            unit[:, b] = 1.0
-            column = self.weighted.apply(unit)
-            for a in range(b + 1):
-                H[:, a, :, b] = rows.gram(column[:, a])
-                H[:, b, :, a] = H[:, a, :, b]
-        return H.reshape(1, m * C, m * C)
-
-    def hessian_of(self, features: list[Tensor], known: Tensor | None) -> Tensor:
-        """Of the features named for every class, flat: upper triangles class by class where classes do not interact,
-        one triangle else; with `known`, the products of new features with those and with each other."""
-        rows, C = self.rows, self.v.shape[1]
-        taken = [rows.take(f) for f in features]
-        if known is not None:
-            whole = rows.take(torch.cat([known, features[0]]))
-            return rows.between(taken[0], self.weighted.diagonal()[:, 0], whole).reshape(-1)
-        if isinstance(self.weighted, DiagonalCurvature):
-            blocks = [rows.between(taken[c], self.weighted.h[:, c], taken[c]) for c in range(C)]
-            return torch.cat([packed(block[None])[0] for block in blocks])
-        sizes = [len(f) for f in features]
-        H = self.v.new_zeros(sum(sizes), sum(sizes))
-        ends = [0, *torch.tensor(sizes).cumsum(0).tolist()]
-        for b in range(C):
-            unit = torch.zeros_like(self.slope)
-            unit[:, b] = 1.0
-            column = self.weighted.apply(unit)
-            for a in range(b + 1):
-                block = rows.between(taken[a], column[:, a], taken[b])
-                H[ends[a] : ends[a + 1], ends[b] : ends[b + 1]] = block
-        return packed(H[None])[0]
-
-
-def _add(sums: Sums, name: str, x: Tensor) -> None:
-    sums[name] = sums[name] + x if name in sums else x
 
 
 def _by_columns(held: dict[str, Any], piece: Any) -> Any:

@@ -30,11 +30,9 @@ def by_triangle(judge: Judge, v: Tensor, tol: float, known: Certificate, sums: A
     assert columns is not None
     spread = columns.spread if 0 < M < math.inf else None
     null = columns.null if judge.null is None else None
-    if sums is not None:
-        pass
-    elif judge.gram is None:
+    if sums is None and judge.gram is None:
         sums = judge.reduce.judging(Triangle(columns.centre, spread, null), v, (v,))
-    else:
+    elif sums is None:
         ask = Sketch(columns.centre, score=True, null=null)
         sums = judge.reduce.judging(ask, (v, None), (v,)) | {"H": judge.gram}
     judge.know_null(sums)

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from auqadmm.methods.newton.method import MOST, ROUND_COST
-from auqadmm.methods.newton.round import numbers
-from auqadmm.methods.newton.working import affordable, together
+from auqadmm.methods.newton.working import affordable, numbers, some_rest, whole
 
 __all__ = ["ROUND_COST", "Estimate", "Facts", "estimates"]
 
@@ -65,23 +64,19 @@ def estimates(facts: Facts, round_cost: float) -> tuple[Estimate, ...]:
 
 
 def _newton(facts: Facts, round_cost: float) -> Estimate | None:
-    n, m, C, g, loss = facts.unknowns, facts.features, facts.columns, facts.g, facts.loss
-    own = not hasattr(loss, "row_value")
+    n, shape, loss = facts.unknowns, (facts.features, facts.columns), facts.loss
     easing = loss.easing(1.0)
     rounds = SQUARES if loss.quadratic else SMOOTH
     if easing > 1:
         rounds = CORNERS + math.log(easing)
-    least = affordable(round_cost)
-    if not (g.quadratic or own or n <= least):
-        units = together(g, (m, C), "cpu")
-        if units is None or int(units.max()) > 0:
-            rounds = ACTIVE_SQUARES if loss.quadratic else max(rounds, ACTIVE)
-            active = max(least, int(STAY * (facts.movers or 0)))
-            active = n if 2 * active >= n else active
-            triangles = 1.0 if loss.quadratic else 0.5 * rounds  # most of them are smaller
-            why = "few unknowns will be active" if active < n else "it needs the fewest rounds"
-            return Estimate("newton", rounds, triangles * numbers(active) + rounds * n, why)
-    size = C * numbers(m) if C == 1 or not (own or loss.gauge) else numbers(n)
+    if some_rest(facts.g, loss, shape, round_cost):
+        rounds = ACTIVE_SQUARES if loss.quadratic else max(rounds, ACTIVE)
+        active = max(affordable(round_cost), int(STAY * (facts.movers or 0)))
+        active = n if 2 * active >= n else active
+        triangles = 1.0 if loss.quadratic else 0.5 * rounds  # most of them are smaller
+        why = "few unknowns will be active" if active < n else "it needs the fewest rounds"
+        return Estimate("newton", rounds, triangles * numbers(active) + rounds * n, why)
+    size = whole(loss, shape)
     if size > MOST:
         return None
     triangles = 1.0 if loss.quadratic else rounds

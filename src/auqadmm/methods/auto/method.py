@@ -25,7 +25,7 @@ from auqadmm.core.within import InnerReduce
 from auqadmm.methods.auto.cost import ROUND_COST, Estimate, Facts, estimates
 from auqadmm.methods.auto.plan import Change, Choice, Plan
 from auqadmm.methods.inside import Inside, in_columns
-from auqadmm.methods.newton.round import numbers
+from auqadmm.methods.newton.working import numbers
 
 PATIENCE = 3
 LOOK = 6  # iterations that a rate is measured over

@@ -30,12 +30,13 @@ from torch import Tensor
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Cost, Setup, State
 from auqadmm.core.stopping import is_number
+from auqadmm.core.triangles import unpacked
 from auqadmm.core.verdict.asks import moments
 from auqadmm.core.verdict.columns import Columns
 from auqadmm.methods.newton.here import Here
 from auqadmm.methods.newton.model import Proposed, inside_of
-from auqadmm.methods.newton.round import Ask, numbers
-from auqadmm.methods.newton.working import Movers, affordable, chosen, everything, together
+from auqadmm.methods.newton.round import Ask
+from auqadmm.methods.newton.working import Movers, affordable, apart, chosen, everything, some_rest, together, whole
 
 FAN = (2.0, 1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
 DECREASE = 1e-4  # of what the linear model promises
@@ -91,7 +92,8 @@ class Newton:
         sums = reduce(ask, None, (inside, None), down=(inside,))[1]
         at = Here(
             columns, inside, 0.0, 0.0, inside, {}, sums["noise"], sums["floor"], index, null=sums["null"], ease=ease,
-            eased=ease > 1, tighter=TIGHTER, least=affordable(self.round_cost), apart=_apart(setup), complete=complete,
+            eased=ease > 1, tighter=TIGHTER, least=affordable(self.round_cost),
+            apart=apart(setup.loss, setup.columns), complete=complete,
         )  # fmt: skip
         return State(None, self._shared(setup, 0, v, _heard(at, setup, inside, sums, index), cost))
 
@@ -196,13 +198,10 @@ class Newton:
 
     def _complete(self, setup: Setup) -> bool:
         """Are all unknowns asked for? Not where g leaves most of them where they are, and they are many."""
-        g, n = setup.regularizer, setup.unknowns
-        own = not hasattr(setup.loss, "row_value")
-        if not (g.quadratic or own or n <= affordable(self.round_cost)):
-            units = together(g, (setup.features, setup.columns), "cpu")
-            if units is None or int(units.max()) > 0:
-                return False
-        size = setup.columns * numbers(setup.features) if _apart(setup) else numbers(n)
+        shape = (setup.features, setup.columns)
+        if some_rest(setup.regularizer, setup.loss, shape, self.round_cost):
+            return False
+        size, n = whole(setup.loss, shape), setup.unknowns
         if size > MOST:
             raise ValueError(
                 f"'newton' would send {size:.1e} numbers a round for {n} unknowns, none of which this regularizer sets "
@@ -278,8 +277,6 @@ def _grown(here: Here, sums: dict[str, Tensor], index: Tensor) -> tuple[Tensor, 
     """The products of squares known so far, with the new ones."""
     H = sums.get("H")
     if here.gram is None:
-        from auqadmm.core.triangles import unpacked
-
         return index, sums["G"].new_zeros(0, 0) if H is None else unpacked(H[None])[0]
     new = _without(index, here.index)
     if H is None or not len(new):
@@ -320,11 +317,6 @@ def _without(index: Tensor, known: Tensor) -> Tensor:
 def _easing(setup: Setup, columns: Columns) -> float:
     """How many times as wide corners are at first."""
     return setup.loss.easing(columns.target_spread if setup.intercept else columns.target_size)
-
-
-def _apart(setup: Setup) -> bool:
-    """Do the columns of the model share no curvature?"""
-    return setup.columns == 1 or (hasattr(setup.loss, "row_value") and not setup.loss.gauge)
 
 
 def _aside(setup: Setup, complete: bool) -> bool:

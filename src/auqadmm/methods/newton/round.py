@@ -61,13 +61,3 @@ class Ask:
         if self.null is not None:
             sums |= Null(self.null)(shard, None, v)[1]
         return blocks, sums
-
-
-def numbers(unknowns: int) -> int:
-    """Of a triangle."""
-    return unknowns * (unknowns + 1) // 2
-
-
-def none(v: Tensor) -> Tensor:
-    """No unknowns."""
-    return torch.zeros(0, dtype=torch.int64, device=v.device)

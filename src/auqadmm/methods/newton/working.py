@@ -88,6 +88,31 @@ def affordable(round_cost: float) -> int:
     return math.isqrt(int(2 * round_cost))
 
 
+def some_rest(g: Any, loss: Any, shape: Sequence[int], round_cost: float) -> bool:
+    """Does g leave most unknowns where they are, and are they many? Then a working set is asked for, and not all."""
+    own = not hasattr(loss, "row_value")  # whose Hessian is known as a whole
+    if g.quadratic or own or math.prod(shape) <= affordable(round_cost):
+        return False
+    units = together(g, shape, "cpu")
+    return units is None or int(units.max()) > 0
+
+
+def apart(loss: Any, columns: int) -> bool:
+    """Do the columns of the model share no curvature?"""
+    return columns == 1 or (hasattr(loss, "row_value") and not loss.gauge)
+
+
+def whole(loss: Any, shape: Sequence[int]) -> int:
+    """Numbers of the Hessian of all unknowns."""
+    m, C = shape
+    return C * numbers(m) if apart(loss, C) else numbers(m * C)
+
+
+def numbers(unknowns: int) -> int:
+    """Of a triangle."""
+    return unknowns * (unknowns + 1) // 2
+
+
 def together(g: Any, shape: Sequence[int], device: Any) -> Tensor | None:
     """Which unknowns g ties together, a label each; None: none, and where nothing is known all of them."""
     inner, (m, C) = getattr(g, "inner", g), shape

@@ -1,0 +1,95 @@
+"""Rows at one v: values, slopes and curvature, and the sums that are made of them.
+
+Shapes: r rows of a chunk, m features, C columns; v (m, C), z (r, C); H (g, p, p): one group of p = mC unknowns, or,
+where columns do not interact, C groups of p = m.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from auqadmm.core.triangles import packed
+from auqadmm.problem.curvature import DiagonalCurvature, times
+
+EPS = torch.finfo(torch.float64).eps
+
+Sums = dict[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class RowsAt:
+    """Rows at v: values (r,), slopes (r, C), curvature as it is and times the weights of rows."""
+
+    rows: Any
+    z: Tensor
+    value: Tensor
+    slope: Tensor
+    curvature: Any
+    weighted: Any
+    v: Tensor
+    real: bool
+
+    @classmethod
+    def at(cls, loss: Any, rows: Any, v: Tensor) -> RowsAt:
+        z = rows.forward(v)
+        s = loss.prepare(z)
+        curvature = loss.row_curvature(s, rows.y)
+        value, slope = loss.row_value(z, rows.y), loss.row_slope(s, rows.y)
+        return cls(rows, z, value, slope, curvature, curvature.weighted(rows.c), v, loss.target_kind == "real")
+
+    def score(self, sums: Sums) -> None:
+        rows = self.rows
+        slope = times(rows.c, self.slope)
+        size = rows.sizes(self.v) + (rows.y.abs()[:, None] if self.real else 1.0)
+        f = times(rows.c, self.value).sum()
+        add(sums, "f", f)
+        add(sums, "G", rows.adjoint(slope))
+        add(sums, "noise", EPS * ((slope.abs() * size).sum() + f.abs()))
+        add(sums, "floor", 0.5 * EPS**2 * (self.weighted.diagonal() * size.square()).sum())
+
+    def hessian(self, quadratic: bool) -> Tensor:
+        """(g, p, p); one group where columns do not interact and have the same curvature."""
+        rows, m, C = self.rows, self.v.shape[0], self.v.shape[1]
+        if isinstance(self.weighted, DiagonalCurvature):
+            h = self.weighted.h[:, :1] if quadratic else self.weighted.h
+            return torch.stack([rows.gram(h[:, a]) for a in range(h.shape[1])])
+        H = self.v.new_zeros(m, C, m, C)
+        for b in range(C):
+            unit = torch.zeros_like(self.slope)
+            unit[:, b] = 1.0
+            column = self.weighted.apply(unit)
+            for a in range(b + 1):
+                H[:, a, :, b] = rows.gram(column[:, a])
+                H[:, b, :, a] = H[:, a, :, b]
+        return H.reshape(1, m * C, m * C)
+
+    def hessian_of(self, features: list[Tensor], known: Tensor | None) -> Tensor:
+        """Of the features named for every class, flat: upper triangles class by class where classes do not interact,
+        one triangle else; with `known`, the products of new features with those and with each other."""
+        rows, C = self.rows, self.v.shape[1]
+        taken = [rows.take(f) for f in features]
+        if known is not None:
+            whole = rows.take(torch.cat([known, features[0]]))
+            return rows.between(taken[0], self.weighted.diagonal()[:, 0], whole).reshape(-1)
+        if isinstance(self.weighted, DiagonalCurvature):
+            blocks = [rows.between(taken[c], self.weighted.h[:, c], taken[c]) for c in range(C)]
+            return torch.cat([packed(block[None])[0] for block in blocks])
+        sizes = [len(f) for f in features]
+        H = self.v.new_zeros(sum(sizes), sum(sizes))
+        ends = [0, *torch.tensor(sizes).cumsum(0).tolist()]
+        for b in range(C):
+            unit = torch.zeros_like(self.slope)
+            unit[:, b] = 1.0
+            column = self.weighted.apply(unit)
+            for a in range(b + 1):
+                block = rows.between(taken[a], column[:, a], taken[b])
+                H[ends[a] : ends[a + 1], ends[b] : ends[b + 1]] = block
+        return packed(H[None])[0]
+
+
+def add(sums: Sums, name: str, x: Tensor) -> None:
+    sums[name] = sums[name] + x if name in sums else x
