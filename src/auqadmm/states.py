@@ -17,6 +17,7 @@ from auqadmm.core import acceleration, basis, lowrank, state, vstep, weights
 from auqadmm.core.certificate import Certificate, score
 from auqadmm.core.checkpoint_codec import Registry
 from auqadmm.core.checkpoint_identity import Identity, describe
+from auqadmm.core.coupled import Coupled
 from auqadmm.core.frame import Frame
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.verdict.columns import Columns
@@ -50,6 +51,7 @@ REGISTRY = Registry(
         "Diagonal": weights.Diagonal,
         "DiagonalMetric": weights.DiagonalMetric,
         "LowRank": lowrank.LowRank,
+        "Coupled": Coupled,
         "LowRankMetric": vstep.LowRankMetric,
         "Kronecker": basis.Kronecker,
         "Anderson": acceleration.Anderson,

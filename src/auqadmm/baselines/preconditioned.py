@@ -35,7 +35,7 @@ from auqadmm.core.state import Blocks, Consensus, Setup, State
 from auqadmm.core.stopping import is_number
 from auqadmm.core.vstep import LowRankMetric
 from auqadmm.curvature.posterior import Posterior, second_wins, typical_curvature
-from auqadmm.methods.checks import at_least_one
+from auqadmm.methods.checks import ROUND_COST, at_least_one
 from auqadmm.methods.lowrank import AUQLR, curvature_of, posterior_for
 from auqadmm.methods.lowrank_parts import directions, first_parts, next_parts, unpacked
 
@@ -169,7 +169,7 @@ class PreconditionedLBFGS(LBFGS):
         v = first_point(setup)
         penalty = self.penalty(setup, v)
         l2 = curvature_of(setup.regularizer)
-        posterior = posterior_for(self.rank, l2, setup)
+        posterior = posterior_for(self.rank, l2, setup, ROUND_COST)
         typical = 0.0
         if l2 == 0:  # only then can a block without rows be left without weight
             typical = float(reduce(typical_curvature, None, v)[1]["mean"]) / setup.blocks

@@ -56,7 +56,7 @@ class Cholesky:
     def of(cls, K: KroneckerSum, P: Tensor, q: Tensor, h: Tensor) -> Cholesky:
         L = q.new_empty(len(q), len(h), len(h))
         for c, q_c in enumerate(q):  # one after the other: all factors, and once more as inverses, would be two copies
-            M = K.weighted(q_c)
+            M = K.column(c, q_c)
             M.diagonal().add_(h)
             factor = cholesky(M)
             L[c] = torch.cholesky_inverse(factor) if L.is_cuda else factor
@@ -83,7 +83,7 @@ class Woodbury:
         """`inverse` is 1 / (the diagonal rest); zeros mark coordinates that do not take part."""
         F, (m, C) = K.parts.F, K.shape
         G = K.G if F is None else F @ K.G
-        weight = q.repeat_interleave(K.parts.U.shape[-1], 1)  # (C, R)
+        weight, keep = K.strengths(q), None
         most = min(G.shape[1], m - 1, math.isqrt(FACTOR // C))
         if most < G.shape[1]:  # the strongest columns stay, of the others only the diagonal
             order = (G.square().sum(0) * weight.sum(0)).argsort(descending=True, stable=True)
@@ -94,9 +94,9 @@ class Woodbury:
         eye = torch.eye(G.shape[1], dtype=G.dtype, device=G.device)
         roots = G.new_empty(C, *eye.shape)
         for c in range(C):
-            B = G * weight[c].sqrt()
+            B, root = K.halved(c, G, weight[c], keep)
             L = cholesky(eye + B.mT @ (B * inverse[:, c, None]))
-            roots[c] = torch.linalg.solve_triangular(L, torch.diag(weight[c].sqrt()), upper=False)
+            roots[c] = torch.linalg.solve_triangular(L, root.mT, upper=False)
         return cls(P, F, inverse, G, roots)
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -149,7 +149,7 @@ class KroneckerSum:
     @cached_property
     def _dense(self) -> Tensor:
         """K itself, (m, m), for C = 1."""
-        return self.weighted(self.parts.S[:, 0, 0])
+        return self.column(0, self.parts.S[:, 0, 0])
 
     def _principal(self, active: Tensor) -> Tensor:
         """K restricted to the active coordinates, (a, a)."""
@@ -167,11 +167,24 @@ class KroneckerSum:
             K = K + A * S_j[column][:, column]
         return K
 
-    def weighted(self, q: Tensor) -> Tensor:
+    def strengths(self, q: Tensor) -> Tensor:
+        """Of the columns of G in every column of the unknown, (C, R); q (C, N)."""
+        return q.repeat_interleave(self.parts.U.shape[-1], 1)
+
+    def halved(self, c: int, G: Tensor, weight: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
+        """G H and H with H Hᵀ = what column c has between the columns of G, of which only some may be kept."""
+        root = weight.sqrt()
+        return G * root, torch.diag(root)
+
+    def known(self, c: int, q: Tensor) -> Tensor:
+        """The part of column c inside the directions, (m, m)."""
+        return (self.G * q.repeat_interleave(self.parts.U.shape[-1])) @ self.G.mT
+
+    def column(self, c: int, q: Tensor) -> Tensor:
         """Σ_j q_j A_j + κI, (m, m); q (N,)."""
         F = None if self.parts.F is None else dense_basis(self.parts.F)
-        r, rest = self.parts.U.shape[-1], q @ self.parts.d
-        K = (self.G * q.repeat_interleave(r)) @ self.G.mT
+        rest = q @ self.parts.d
+        K = self.known(c, q)
         if F is None:
             K.diagonal().add_(rest)
         else:

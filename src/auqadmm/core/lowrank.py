@@ -65,6 +65,7 @@ class LowRank:
     joint: bool = False
     columns: int = 1
     curved: ClassVar[bool] = True  # a model of the curvature: it preconditions local solves
+    parts: ClassVar[tuple[str, ...]] = ("U", "M", "d", "S", "phi")  # what belongs to single blocks
 
     def __post_init__(self) -> None:
         blocks, m, r = self.U.shape
@@ -127,8 +128,7 @@ class LowRank:
 
     def take(self, index: Any) -> LowRank:
         """The weights of some blocks: a slice, a mask or positions."""
-        parts = {name: getattr(self, name)[index] for name in ("U", "M", "d", "S", "phi")}
-        some = replace(self, **parts)
+        some = replace(self, **{name: getattr(self, name)[index] for name in self.parts})
         if "_inverse" in vars(self):  # known already
             vars(some)["_inverse"] = self._inverse.take(index)
         if "_simple" in vars(self):
@@ -169,12 +169,12 @@ class LowRank:
         return half(self)
 
     @cached_property
-    def _inverse(self) -> _Inverse:
-        return _Inverse.of(self.double())
+    def _inverse(self) -> Inverse:
+        return Inverse.of(self.double())
 
 
 @dataclass(frozen=True)
-class _Inverse:
+class Inverse:
     """W_j⁻¹ in float64. Q (B, C, C), sigma (B, C), D (B, m, C), G (B, m, r), T = L⁻¹ (B, C, r, r) with
     LLᵀ = I + σ_c Gᵀ D_c⁻¹ G: two products are faster than two triangular solves, on a GPU by far. One column needs
     Z = √σ T Gᵀ D⁻¹ (B, r, m) only: W_j⁻¹ = D⁻¹ − Zᵀ Z."""
@@ -191,7 +191,7 @@ class _Inverse:
         return self.T[:, 0] @ (self.sigma[:, :, None].sqrt() * self.G / self.D).mT if self.D.shape[2] == 1 else None
 
     @classmethod
-    def of(cls, W: LowRank) -> _Inverse:
+    def of(cls, W: LowRank) -> Inverse:
         sigma, Q = spectrum(W.S)
         G = W._half
         G = G if W.F is None else W.F @ G
@@ -206,29 +206,33 @@ class _Inverse:
         L = torch.linalg.cholesky_ex(eye + torch.stack(gram, 1))[0]
         return cls(W.F, Q, sigma, D, G, torch.linalg.solve_triangular(L, eye.expand_as(L), upper=False))
 
-    def take(self, index: Any) -> _Inverse:
+    def take(self, index: Any) -> Inverse:
         return replace(self, **{name: getattr(self, name)[index] for name in ("Q", "sigma", "D", "G", "T")})
 
     def solve(self, y: Tensor) -> Tensor:
         """y (B, m, C, k)."""
-        F, (blocks, m, C, k), r = self.F, y.shape, self.G.shape[-1]
+        F, (blocks, m, C, k) = self.F, y.shape
         if self.Z is not None:
             y = y if F is None else (F @ y.flatten(2)).reshape(y.shape)
             rows = y.flatten(2).mT
             y = torch.baddbmm(rows / self.D.mT, rows @ self.Z.mT, self.Z, alpha=-1).mT.reshape(y.shape)
             return y if F is None else (F.mT @ y.flatten(2)).reshape(y.shape)
         # columns last, k before them: then no product needs a copy; and no more of that size at a time than needed
-        y, D = y.transpose(2, 3).flatten(2), self.D[:, :, None, :]
+        y = y.transpose(2, 3).flatten(2)
         y = y if F is None else F @ y
-        y = (y.reshape(blocks, m * k, C) @ self.Q).reshape(blocks, m, k, C).div_(D)
-        known = (self.G.mT @ y.flatten(2)).reshape(blocks, r, k, C).permute(0, 3, 1, 2)
-        known = self.sigma[:, :, None, None] * (self.T.mT @ (self.T @ known))
-        known = self.G @ known.permute(0, 2, 3, 1).flatten(2)
-        y = y.addcdiv_(known.reshape(y.shape), D, value=-1)
-        del known
+        y = self.inside((y.reshape(blocks, m * k, C) @ self.Q).reshape(blocks, m, k, C))
         y = (y.reshape(blocks, m * k, C) @ self.Q.mT).reshape(blocks, m, k * C)
         y = y if F is None else F.mT @ y
         return y.reshape(blocks, m, k, C).transpose(2, 3)
+
+    def inside(self, y: Tensor) -> Tensor:
+        """In the bases F and Q, y (B, m, k, C), which is written to."""
+        (blocks, _, k, C), D = y.shape, self.D[:, :, None, :]
+        y = y.div_(D)
+        known = (self.G.mT @ y.flatten(2)).reshape(blocks, self.G.shape[-1], k, C).permute(0, 3, 1, 2)
+        known = self.sigma[:, :, None, None] * (self.T.mT @ (self.T @ known))
+        known = self.G @ known.permute(0, 2, 3, 1).flatten(2)
+        return y.addcdiv_(known.reshape(y.shape), D, value=-1)
 
 
 def half(W: LowRank) -> Tensor:

@@ -45,6 +45,13 @@ def change(new: LowRank, old: LowRank) -> Tensor:
     return (square.clamp(min=0) / size).sqrt()  # φ > 0, so W_old is not zero
 
 
+def inner(a: LowRank, b: LowRank) -> Tensor:
+    """⟨W_j, W'_j⟩, (B,); both in float64."""
+    n = a.d.shape[1] * a.S.shape[-1]
+    floors = a.phi * _trace(b) * _tr(b.S) + b.phi * _trace(a) * _tr(a.S) + n * a.phi * b.phi
+    return _inner(a, b) * _dot(a.S, b.S) + floors
+
+
 def _dot(a: Tensor, b: Tensor) -> Tensor:
     return (a * b).sum((1, 2))
 

@@ -24,6 +24,8 @@ from torch import Tensor
 
 from auqadmm.core import pcg
 from auqadmm.core.composite import Composite, accelerated, prox_and_slope, scale
+from auqadmm.core.coupled import Coupled
+from auqadmm.core.coupledsum import CoupledSum
 from auqadmm.core.inverses import Inverse, Jacobi, Outside
 from auqadmm.core.kronsum import KroneckerSum, Plus
 from auqadmm.core.lowrank import LowRank
@@ -130,7 +132,8 @@ class LowRankMetric:
 
     @cached_property
     def _K(self) -> KroneckerSum:
-        return KroneckerSum(self.parts.double())
+        parts = self.parts.double()
+        return CoupledSum(parts) if isinstance(parts, Coupled) else KroneckerSum(parts)
 
     @cached_property
     def _scale(self) -> float:

@@ -14,7 +14,7 @@ How many directions: given, or chosen by every block for itself (`affordable`), 
 saves rounds of m·C numbers. With eigenvalues σ_1 ≥ σ_2 ≥ … of the rows, the direction that W_j misses most after r of
 them is σ_{r+1} against the level of what is left, and rounds go with the root of a condition number:
 
-    rounds(r) ≈ 2 + 2.5√q_r,    q_r = σ_{r+1} / (Σ_{k>r} σ_k/m + Cφ_j)      r minimises  m·r + rounds(r)·(m·C + latency)
+    rounds(r) ≈ 2 + 2.5√q_r,    q_r = σ_{r+1} / (Σ_{k>r} σ_k/m + Cφ_j)   r minimises  m·r + rounds(r)·(m·C + round_cost)
 
 Reference: N. Halko, P. G. Martinsson, J. A. Tropp, Finding structure with randomness, 2011.
 
@@ -32,11 +32,13 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.basis import Kronecker
+from auqadmm.core.coupled import Coupled, from_pairs, pair_indices
 from auqadmm.core.lowrank import LowRank, spectrum
 from auqadmm.core.weights import sum_blocks
 from auqadmm.curvature.base import draw
 from auqadmm.curvature.basis import cosine_basis
 from auqadmm.curvature.krylov import krylov
+from auqadmm.problem.curvature import SoftmaxCurvature
 from auqadmm.problem.light import rough
 from auqadmm.problem.rows import RowLoss
 
@@ -48,9 +50,7 @@ AT_A_TIME, STEPS = 8, 4
 ENOUGH = 1.5
 FLOOR = 1e-5
 PROBES = 16
-# What a round costs besides its payload, in numbers: 32 KiB, which a link of 1 Gbit/s carries in a quarter of a
-# millisecond. The two numbers of the model were read off runs with 5, 20 and 100 directions.
-LATENCY = 4096
+# The model of rounds, read off runs with 5 to 100 directions.
 LEAST_ROUNDS, SLOPE = 2.0, 2.5
 MARGIN = 1e-3  # by which a basis must win, per coordinate
 
@@ -60,7 +60,9 @@ class Posterior:
     """How W_j is made: at most `rank` directions per block, `l2` the curvature of g, `blocks` N, `seed` of the start.
 
     `choose`: every block takes as many directions as pay for themselves. `image`: what the directions leave over is
-    taken as diagonal in the cosines of an image of this shape; None: in the features as they are.
+    taken as diagonal in the cosines of an image of this shape; None: in the features as they are. `coupled`: in so many
+    of the directions classes that interact stay coupled (core/coupled.py). `round_cost`: what a round costs beside
+    what it carries, in numbers.
     """
 
     rank: int
@@ -70,6 +72,8 @@ class Posterior:
     choose: bool = False
     image: tuple[int, ...] | None = None
     intercept: bool = False
+    coupled: int = 0
+    round_cost: float = 32_000
 
     def basis(self, like: Tensor) -> Kronecker | None:
         """F of S12."""
@@ -137,7 +141,8 @@ class Posterior:
         q = sigma / (left / size + floor[:, None]).clamp(min=torch.finfo(torch.float64).tiny)
         q = torch.nn.functional.pad(q, (0, 1))  # after all directions nothing is left
         r = torch.arange(q.shape[1], device=q.device)
-        cost = r * (size + (r + 1) / 2) + (LEAST_ROUNDS + SLOPE * q.clamp(min=1).sqrt()) * (payload + LATENCY)
+        rounds = LEAST_ROUNDS + SLOPE * q.clamp(min=1).sqrt()
+        cost = r * (size + (r + 1) / 2) + rounds * (payload + self.round_cost)
         return torch.where(r <= limit[:, None], cost, torch.inf).argmin(1)
 
     def weights(self, shard: Any, v: Tensor, U: Tensor, old: LowRank | None, typical: float) -> LowRank:
@@ -148,13 +153,19 @@ class Posterior:
         if model is None:
             return self._joint(shard, point, U, typical)
         _, m, C = shard.shape
-        M, d, F = self._parts(shard, U, model.trace)
+        k = self.coupled if isinstance(model.rows, SoftmaxCurvature) else 0
+        V, U = U[:, :, :k], U[:, :, k:]
+        pairs = self._pairs(shard, V, model.rows)
+        M, d, F = self._parts(shard, U, model.trace, V, 2 * pairs.sum(1))  # a pair counts in two classes
         # a block whose rows have no curvature left (or no rows) couples no columns
         energy = model.energy[:, None, None]
         eye = torch.eye(C, dtype=d.dtype, device=d.device) / C
         S = torch.where(energy > 0, model.S / torch.where(energy > 0, energy, 1.0), eye)
         phi = self._floor(model.energy / (m * C), typical)
-        return sound(LowRank(U, M, d + self._more_prior(shard, d), S, phi, F=F))
+        d = d + self._more_prior(shard, d)
+        if k == 0:
+            return sound(LowRank(U, M, d, S, phi, F))
+        return sound(Coupled(U, M, d, S, phi, F, V=V, H=from_pairs(pairs, C)))
 
     def _more_prior(self, shard: Any, d: Tensor) -> Tensor | float:
         """What single features have of the prior beyond `l2`, (m,); tr S_j = 1, so C times it."""
@@ -186,14 +197,26 @@ class Posterior:
             variance = row_variance(shard, old) / self.blocks
         return point.row_model(variance)
 
-    def _parts(self, shard: Any, U: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Kronecker | None]:
-        """M_j and d_j of A_j = Σ w_i x_ix_iᵀ, w (R,), and the basis of d_j."""
+    def _pairs(self, shard: Any, V: Tensor, rows: Any) -> Tensor:
+        """V_jᵀA_abV_j of all pairs of classes, (B, P, k, k)."""
+        (_, _, C), k = shard.shape, V.shape[2]
+        if k == 0:
+            return V.new_zeros(len(V), 0, 0, 0)
+        XV = shard.design.along(V, shard.light)
+        pairs = torch.stack([_gram(shard.design, V, XV, rows.pair(a, b)) for a, b in pair_indices(C).mT.tolist()], 1)
+        return 0.5 * (pairs + pairs.mT)
+
+    def _parts(
+        self, shard: Any, U: Tensor, w: Tensor, V: Tensor | None = None, known: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Kronecker | None]:
+        """M_j and d_j of A_j = Σ w_i x_ix_iᵀ, w (R,), and the basis of d_j; V_jᵀA_jV_j of other directions is known."""
         design, F = shard.design, self.basis(U)
         M = _gram(design, U, design.along(U, shard.light), w)
-        turned = U if F is None else F @ U
-        total = design.adjoint_squared_in(F, w, shard.light)
-        d = (total - ((turned @ M) * turned).sum(-1)).clamp(min=0)
-        return 0.5 * (M + M.mT), d, F
+        d = design.adjoint_squared_in(F, w, shard.light)
+        d = d - _diagonal(F, U, M)
+        if V is not None and known is not None:
+            d = d - _diagonal(F, V, known)
+        return 0.5 * (M + M.mT), d.clamp(min=0), F
 
     def _total(self, shard: Any, w: Tensor) -> Tensor:
         """tr A_j, (B,)."""
@@ -220,6 +243,12 @@ class Posterior:
         return torch.where(floor > 0, floor, torch.ones_like(floor))
 
 
+def _diagonal(F: Kronecker | None, U: Tensor, M: Tensor) -> Tensor:
+    """Of F U M Uᵀ Fᵀ, (B, m)."""
+    turned = U if F is None else F @ U
+    return ((turned @ M) * turned).sum(-1)
+
+
 def _eigenvalues(T: Tensor) -> Tensor:
     """Of positive semidefinite matrices (B, k, k), largest first, zeros where they are not finite; by the host, since a
     GPU takes longer for small ones."""
@@ -236,7 +265,7 @@ def _gram(design: Any, U: Tensor, XU: Tensor, w: Tensor) -> Tensor:
 
 def sound(W: LowRank) -> LowRank:
     """Weights of 1 for a block whose curvature overflows: its local solve will say so, and name the block."""
-    parts = (W.M, W.d, W.S, W.phi)  # M is made of U
+    parts = [getattr(W, name) for name in W.parts]
     good = torch.stack([x.isfinite().reshape(len(W.phi), -1).all(1) for x in parts]).all(0)
     if bool(good.all()):
         return W
@@ -245,7 +274,9 @@ def sound(W: LowRank) -> LowRank:
     def pick(x: Tensor, other: Tensor | float) -> Tensor:
         return torch.where(good.reshape(-1, *([1] * (x.ndim - 1))), x, other)
 
-    return replace(W, U=pick(W.U, 0.0), M=pick(W.M, 0.0), d=pick(W.d, 0.0), S=pick(W.S, eye), phi=pick(W.phi, 1.0))
+    other: dict[str, Tensor | float] = {"S": eye, "phi": 1.0}
+    better: dict[str, Any] = {name: pick(getattr(W, name), other.get(name, 0.0)) for name in W.parts}
+    return replace(W, **better)
 
 
 def has_rows(point: Any) -> bool:

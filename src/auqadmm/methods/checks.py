@@ -6,6 +6,8 @@ import math
 
 from auqadmm.core.stopping import is_number, whole_number
 
+ROUND_COST = 32_000  # numbers that a link carries while it waits for an answer
+
 
 def positive(name: str, value: float) -> None:
     if not (is_number(value) and math.isfinite(value) and value > 0):
@@ -33,3 +35,8 @@ def whole(name: str, value: int) -> None:
 def relaxation(value: float) -> None:
     if not (is_number(value) and 1.0 <= value < 2.0):
         raise ValueError(f"relaxation must lie in [1, 2), got {value!r}.")
+
+
+def round_cost(value: object) -> None:
+    if not (is_number(value) and 0 <= float(value) < math.inf):  # type: ignore[arg-type]
+        raise ValueError(f"round_cost must be a number ≥ 0, got {value!r}.")

@@ -1,6 +1,7 @@
 """AUQ-LR: weights that keep the low-rank factor of the curvature, over-relaxed and accelerated (S12).
 
-    W_j = (U_j M_j U_jᵀ + diag d_j) ⊗ S_j + φ_j I      the precision of block j's posterior, the prior shared equally
+    W_j = (U_j M_j U_jᵀ + diag d_j) ⊗ S_j + φ_j I      the precision of block j's posterior, the prior shared equally;
+                                                       classes that interact stay coupled in the first directions
 
 The iteration is S2 written on z_j = W_j v − λ_j. One round:
 
@@ -33,14 +34,16 @@ from auqadmm.core.state import Consensus, Residuals, Setup, State
 from auqadmm.core.stopping import is_number
 from auqadmm.core.vstep import LowRankMetric
 from auqadmm.curvature.posterior import Posterior, second_wins, typical_curvature
-from auqadmm.methods.checks import at_least_one, one_of, relaxation, whole
-from auqadmm.methods.lowrank_parts import directions, first_parts, next_parts, unpacked
+from auqadmm.methods.checks import ROUND_COST, at_least_one, one_of, relaxation, round_cost, whole
+from auqadmm.methods.lowrank_parts import all_directions, directions, first_parts, next_parts, unpacked
 from auqadmm.methods.lowrank_round import Directive, Round
 from auqadmm.methods.lowrank_schedule import ROOM, Schedule
 from auqadmm.methods.lowrank_server import Heard, Server, first_z, next_z, tolerance
 from auqadmm.problem.scaled import Scaled
 
-MOST = 64  # directions that a block may keep from the start
+MOST = 100  # directions that a block may keep from the start
+# read off runs on images with 5 to 50 coupled directions; how often weights are sent
+WORTH, RENEWALS = 60.0, 5
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,8 @@ class AUQLR:
         Weights that changed by less than this, relatively, are kept.
     columns
         "auto": centred and scaled inside where that helps (`methods/inside.py`); "raw": as they are.
+    round_cost
+        What a round costs beside the numbers it carries, in numbers: the dearer, the more directions pay.
 
     Notes
     -----
@@ -80,6 +85,7 @@ class AUQLR:
     refresh: tuple[int, ...] = (2, 4, 7, 11, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
     skip: float = 0.1
     columns: str = "auto"
+    round_cost: float = ROUND_COST
     name: ClassVar[str] = "auq-lr"
 
     def __post_init__(self) -> None:
@@ -89,6 +95,7 @@ class AUQLR:
             whole("rank", self.rank)  # type: ignore[arg-type]
         whole("memory", self.memory)
         one_of("columns", self.columns, ("auto", "raw"))
+        round_cost(self.round_cost)
         if not isinstance(self.refresh, tuple | list):
             raise ValueError(f"refresh must be a tuple of iterations, got {self.refresh!r}.")
         if not (is_number(self.skip) and self.skip >= 0):
@@ -109,7 +116,8 @@ class AUQLR:
         zero = torch.zeros(setup.features, setup.columns, dtype=torch.float64, device=setup.device)
         v = zero if warm is None else warm.v.to(zero)
         lam = None if warm is None or warm.lam is None else reduce.scatter(warm.lam)
-        posterior = posterior_for(self.rank, curvature_of(setup.regularizer), setup)
+        posterior = posterior_for(self.rank, curvature_of(setup.regularizer), setup, self.round_cost)
+        posterior = replace(posterior, coupled=coupled_directions(setup, self.round_cost))
         shared = Consensus(setup=setup, iteration=0, v=v)
         blocks = reduce.place(start_blocks, lam, shared)
         typical = 0.0
@@ -156,7 +164,8 @@ class AUQLR:
             U = directions(parts) if new else server.U
             # v and the multipliers stay: Σλ = Kv − Σz in the old metric and in the new
             lam_sum = sums["lam_sum"] if metric is None else metric.apply(shared.v) - server.z
-            metric = LowRankMetric(unpacked(U, parts, setup.columns, server.directive.posterior.basis(shared.v)))
+            posterior = server.directive.posterior
+            metric = LowRankMetric(unpacked(U, parts, setup.columns, posterior.basis(shared.v), posterior.coupled))
             server = replace(server, U=U, z=metric.apply(shared.v) - lam_sum)
         names = ("rr", "dual", "primal", "u", "lam", "hvps", "failed", "not_finite")
         numbers = torch.stack([sums[name].double() for name in names] + [shared.v.norm()]).tolist()  # one look
@@ -200,15 +209,28 @@ class AUQLR:
         )
 
 
-def posterior_for(rank: int | str, l2: float, setup: Setup) -> Posterior:
+def posterior_for(rank: int | str, l2: float, setup: Setup, round_cost: float) -> Posterior:
     """How the weights of a problem are made."""
-    most = most_directions(rank, setup.blocks, setup.features)
-    return Posterior(most, l2, setup.blocks, setup.seed, rank == "auto", intercept=setup.intercept)
+    most = most_directions(rank, setup)
+    choose = rank == "auto"
+    return Posterior(most, l2, setup.blocks, setup.seed, choose, intercept=setup.intercept, round_cost=round_cost)
 
 
-def most_directions(rank: int | str, blocks: int, features: int) -> int:
+def most_directions(rank: int | str, setup: Setup) -> int:
     """Directions that a block may keep from the start."""
-    return min(MOST, ROOM // (8 * blocks * features)) if rank == "auto" else int(rank)
+    if rank != "auto":
+        return int(rank)
+    return min(MOST, ROOM // (8 * setup.blocks * setup.features))
+
+
+def coupled_directions(setup: Setup, round_cost: float) -> int:
+    """In how many directions classes stay coupled: k of them cost P·k²/2 numbers whenever weights are renewed, and save
+    all but WORTH/k of the rounds that could be saved."""
+    pairs = setup.columns * (setup.columns - 1) / 2
+    if not pairs:
+        return 0
+    most = math.isqrt(ROOM // (8 * setup.blocks)) // setup.columns
+    return min(round((WORTH * (setup.unknowns + round_cost) / (RENEWALS * pairs)) ** (1 / 3)), most)
 
 
 def _told(shared: Consensus) -> Consensus:
@@ -227,7 +249,7 @@ def found(weights: Any) -> str:
     """What a run made of its weights: directions per block, and the basis of the rest."""
     if not isinstance(weights, LowRank):
         return ""
-    ranks = (weights.U != 0).any(1).sum(1)
+    ranks = (all_directions(weights) != 0).any(1).sum(1)
     least, most = int(ranks.min()), int(ranks.max())
     count = f"{most}" if least == most else f"{least} to {most}"
     basis = "" if weights.F is None else ", the rest in cosines"

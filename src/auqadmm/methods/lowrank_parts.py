@@ -3,7 +3,8 @@
 Blocks may keep different numbers of directions r_j, so parts are sent row after row, in the order of the blocks:
 
     first and only once   r_j and the r_j directions of m numbers
-    whenever renewed      the upper triangles of M_j and S_j, d_j, φ_j
+    whenever renewed      the upper triangles of M_j and S_j, d_j, φ_j; where classes are coupled also those of
+                          V_jᵀA_abV_j for every pair of them
 
 Shapes: B blocks here, N in all, r the most directions of any block; rows (Σ_j r_j, m), triangles (Σ_j r_j(r_j+1)/2,).
 """
@@ -18,25 +19,28 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.basis import Basis
+from auqadmm.core.coupled import Coupled, from_pairs, to_pairs
 from auqadmm.core.lowrank import LowRank
 from auqadmm.core.state import Blocks
 
 
 def first_parts(shard: Any, blocks: Blocks) -> dict[str, Tensor]:
-    W: LowRank = blocks.W
-    used = _used(W.U)
-    rows = W.U.mT[used].double()
-    return {"rank": used.sum(1).double(), "rows": rows, **next_parts(shard, blocks)}
+    U = all_directions(blocks.W)
+    used = _used(U)
+    return {"rank": used.sum(1).double(), "rows": U.mT[used].double(), **next_parts(shard, blocks)}
 
 
 def next_parts(shard: Any, blocks: Blocks) -> dict[str, Tensor]:
     W: LowRank = blocks.W
-    i, j = _triangle(W.M)
-    used = _used(W.U)
-    M = W.M[:, i, j][used[:, i] & used[:, j]]
-    i, j = _triangle(W.S)
-    parts = {"M": M, "d": W.d, "S": W.S[:, i, j], "phi": W.phi}
+    k, l = _triangle(W.S)
+    parts = {"M": _sent(W.U, W.M[:, None]), "d": W.d, "S": W.S[:, k, l], "phi": W.phi}
+    if isinstance(W, Coupled):
+        parts["pairs"] = _sent(W.V, to_pairs(W))
     return {name: x.double() for name, x in parts.items()}
+
+
+def all_directions(W: LowRank) -> Tensor:
+    return torch.cat([W.V, W.U], 2) if isinstance(W, Coupled) else W.U
 
 
 def directions(parts: Mapping[str, Tensor]) -> Tensor:
@@ -49,20 +53,44 @@ def directions(parts: Mapping[str, Tensor]) -> Tensor:
     return U.mT.contiguous()
 
 
-def unpacked(U: Tensor, parts: Mapping[str, Tensor], columns: int, F: Basis) -> LowRank:
-    """The weights of all blocks."""
-    M = U.new_zeros(len(U), U.shape[2], U.shape[2])
-    i, j = _triangle(M)
-    used = _used(U)
-    M[:, i, j] = _filled(M[:, i, j], used[:, i] & used[:, j], parts["M"])
+def unpacked(U: Tensor, parts: Mapping[str, Tensor], columns: int, F: Basis, coupled: int = 0) -> LowRank:
+    """The weights of all blocks; classes are coupled in so many of the directions, where they interact."""
     S = parts["S"]
     C = (math.isqrt(1 + 8 * S.shape[1]) - 1) // 2
     k, l = _triangle(S.new_zeros(1, C, C))
     full = S.new_zeros(len(S), C, C)
     full[:, k, l] = S
     joint = columns != C  # the flattened unknown has one column whatever C is
-    inside = columns if joint else 1
-    return LowRank(U, _symmetric(M), parts["d"], _symmetric(full), parts["phi"], None if joint else F, joint, inside)
+    rest = parts["d"], _symmetric(full), parts["phi"], None if joint else F
+    if "pairs" in parts:
+        V, U = U[:, :, :coupled], U[:, :, coupled:]
+        H = from_pairs(_squares(V, parts["pairs"], C * (C - 1) // 2), C)
+        return Coupled(U, _squares(U, parts["M"], 1)[:, 0], *rest, V=V, H=H)
+    return LowRank(U, _squares(U, parts["M"], 1)[:, 0], *rest, joint, columns if joint else 1)
+
+
+def _sent(U: Tensor, squares: Tensor) -> Tensor:
+    """Of the upper triangles of (B, count, r, r), what joins two directions in use, flat."""
+    i, j = _triangle(squares)
+    triangles = squares[..., i, j]
+    return triangles[_both(U, squares).expand_as(triangles)]
+
+
+def _squares(U: Tensor, sent: Tensor, count: int) -> Tensor:
+    """(N, count, r, r) from the upper triangles of what the blocks use."""
+    square = U.new_zeros(len(U), count, U.shape[2], U.shape[2])
+    i, j = _triangle(square)
+    triangles = square[..., i, j]
+    triangles[_both(U, square).expand_as(triangles)] = sent
+    square[..., i, j] = triangles
+    return _symmetric(square)
+
+
+def _both(U: Tensor, like: Tensor) -> Tensor:
+    """Which entries of an upper triangle join two directions in use, (B, 1, k)."""
+    used = _used(U)
+    i, j = _triangle(like)
+    return (used[:, i] & used[:, j])[:, None]
 
 
 def _used(U: Tensor) -> Tensor:
@@ -71,14 +99,8 @@ def _used(U: Tensor) -> Tensor:
 
 
 def _triangle(M: Tensor) -> Tensor:
-    """Positions (2, k) of the upper triangle of M (B, n, n)."""
+    """Positions (2, k) of the upper triangle of M (…, n, n)."""
     return torch.triu_indices(M.shape[-1], M.shape[-1], device=M.device)
-
-
-def _filled(x: Tensor, where: Tensor, values: Tensor) -> Tensor:
-    out = x.clone()
-    out[where] = values
-    return out
 
 
 def _symmetric(upper: Tensor) -> Tensor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from auqadmm.core.state import Setup
-from auqadmm.curvature.posterior import LATENCY
 from auqadmm.methods.lowrank_server import Server
 
 LASTING = 32  # iterations from which a run counts as one that lasts, and may buy directions
@@ -65,6 +64,7 @@ class Schedule:
         if not self.buys or k + 1 < LASTING:
             return 0
         size, held = server.U.shape[1:]
-        rank = int(SPEND * (k - server.bought) * (setup.unknowns + LATENCY) / size)
+        round_cost = server.directive.posterior.round_cost
+        rank = int(SPEND * (k - server.bought) * (setup.unknowns + round_cost) / size)
         rank = min(rank, ROOM // (8 * setup.blocks * size), size)
         return rank if rank >= GROWTH * max(held, 1) else 0

@@ -79,6 +79,10 @@ class SoftmaxCurvature:
     def weighted(self, c: Tensor) -> SoftmaxCurvature:
         return SoftmaxCurvature(self.p, times(c, self.p if self.q is None else self.q))
 
+    def pair(self, a: int, b: int) -> Tensor:
+        """−φ''_ab of every row, a ≠ b, (R,): φ'' = Σ_{a<b} q_a p_b (e_a − e_b)(e_a − e_b)ᵀ."""
+        return (self.p if self.q is None else self.q)[:, a] * self.p[:, b]
+
 
 @dataclass(frozen=True, eq=False)
 class RowHessian:
@@ -102,11 +106,12 @@ class RowHessian:
 
 @dataclass(frozen=True, eq=False)
 class RowModel:
-    """∇²f_j as Σ_i x_ix_iᵀ ⊗ S_i: w_i = tr S_i (R,), Σ|x_i|²w_i (B,) and Σ|x_i|²S_i (B, C, C)."""
+    """∇²f_j as Σ_i x_ix_iᵀ ⊗ S_i: w_i = tr S_i (R,), Σ|x_i|²w_i (B,), Σ|x_i|²S_i (B, C, C), and the S_i themselves."""
 
     trace: Tensor
     energy: Tensor
     S: Tensor
+    rows: Curvature
 
 
 def times(c: Tensor, x: Tensor) -> Tensor:

@@ -264,7 +264,8 @@ class RowPoint(Point):
         design, c = self.shard.design, self.shard.row_weight
         squares = design.squares(self.u)
         trace = torch.where(c == 0, 0.0, c * curvature.diagonal().sum(1))
-        return RowModel(trace, design.sum_rows(squares * trace), curvature.total(design, c * squares))
+        total = curvature.total(design, c * squares)
+        return RowModel(trace, design.sum_rows(squares * trace), total, curvature.weighted(c))
 
     @cached_property
     def hessian(self) -> RowHessian:
