@@ -1,0 +1,283 @@
+"""The heuristics of AUQ-LR and of the local solvers, each of them off: what `ablation.py` runs, in this order.
+
+Line counts are those of the code that would go with a heuristic, comments included, counted by hand. Names that begin
+with "c:" switch off what only weights without directions use, in C-ADMM.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from ablation_patch import Hit, Patch, Switch, around, instead, returns
+
+METHODS, CORE, LOCAL, CURVATURE = "auqadmm.methods", "auqadmm.core", "auqadmm.local", "auqadmm.curvature"
+ROUND, SERVER = f"{METHODS}.lowrank_round", f"{METHODS}.lowrank_server"
+SCHEDULE, ANDERSON = f"{METHODS}.lowrank_schedule", f"{CORE}.acceleration"
+POSTERIOR, NEWTON = f"{CURVATURE}.posterior", f"{LOCAL}.newton_cg"
+SMOOTH, HINGE, SQUARES = ("multinomial",), ("svm",), ("elastic",)
+TABLES = ("table-squares-far", "table-logistic-far")
+HARD = ("table-logistic-hard",)
+EARLY = (2, 4, 7, 11, 16)
+ALL_ROUNDS = tuple(range(2, 2001))
+
+
+# ---------------------------------------------------------------------- replacements
+def _started(closer: float | None, hinge: bool) -> Any:
+    """Local solves start at v + closer·(u − v of before), or at u (None); on smooth losses, or on a hinge."""
+
+    def solve(old: Any, hit: Hit, self: Any, shard: Any, W: Any, v: Any, lam: Any, blocks: Any, shared: Any) -> Any:
+        if shared.v_prev is None or shard.loss.expects != hinge:
+            return old(self, shard, W, v, lam, blocks, shared)
+        hit()
+        start = blocks.u if closer is None else v + closer * (blocks.u - shard.expand(shared.v_prev))
+        return old(self, shard, W, v, lam, replace(blocks, u=start), replace(shared, v_prev=None))
+
+    return around(solve, always=False)
+
+
+def _kept(renewal: bool) -> Any:
+    """Anderson's memory outlives a renewal of weights, or a change of α."""
+
+    def told(old: Any, hit: Hit, self: Any, setup: Any, server: Any, k: int) -> Any:
+        new = old(self, setup, server, k)
+        directive = new.directive
+        if not directive.forget or directive.refresh != renewal:
+            return new
+        hit()
+        return replace(new, directive=replace(directive, forget=False), anderson=server.anderson)
+
+    return around(told, always=False)
+
+
+def _with_columns(old: Any, hit: Hit, self: Any, shard: Any, W: Any, v: Any, lam: Any, memory: Any, *rest: Any) -> Any:
+    weights, new = old(self, shard, W, v, lam, memory, *rest)
+    return weights, {name: memory[name] for name in ("dR", "dS") if name in memory} | new
+
+
+def _weighed(change: Any) -> Any:
+    return around(lambda old, hit, *args: change(old(*args)))
+
+
+def _no_coupling(W: Any) -> Any:
+    C = W.S.shape[-1]
+    return replace(W, S=(torch.eye(C, dtype=W.S.dtype, device=W.S.device) / C).expand_as(W.S).contiguous())
+
+
+def _same_rows(old: Any, hit: Hit, self: Any, shard: Any, point: Any, weights: Any) -> Any:
+    if shard.loss.expects:
+        hit()
+    return point.row_model(None)
+
+
+def _tolerance(share: float) -> Any:
+    return returns(lambda server: share * float(server.z.norm()))
+
+
+def _both(name: str, make: Any) -> tuple[Patch, ...]:
+    return Patch(f"{METHODS}.lowrank:{name}", make), Patch(f"{SERVER}:{name}", make)
+
+
+def _next(old: Any, hit: Hit, server: Any, *rest: Any) -> Any:
+    from auqadmm.methods.lowrank_server import next_z
+
+    return next_z(server)
+
+
+def _newton_only(old: Any, hit: Hit, self: Any, problem: Any, u0: Any, reference: Any, memory: Any) -> Any:
+    from auqadmm.local.newton_cg import NewtonCG
+
+    return NewtonCG(self.factor, self.tol).solve(problem, u0, reference, memory)
+
+
+def _forgets(self: Any, problem: Any, memory: Any) -> Any:
+    from auqadmm.local.descent import Recalled
+    from auqadmm.local.newton_cg import State
+
+    return Recalled(State())
+
+
+def _where(value: Any, counts: Any) -> Any:
+    """`value` in place of what is returned; counts where that was something else."""
+
+    def new(old: Any, hit: Hit, *args: Any) -> Any:
+        if counts(old(*args)):
+            hit()
+        return value(*args) if callable(value) else value
+
+    return around(new, always=False)
+
+
+def _there(x: Any) -> bool:
+    return x is not None
+
+
+def _all_open(problem: Any, open_: Any) -> Any:
+    return () if bool(open_.any()) else None
+
+
+def _rough(old: Any, hit: Hit, shard: Any, u: Any) -> Any:
+    if shard.light:
+        hit()
+    return shard.linearize(u)
+
+
+def _plain_prox(problem: Any, guess: Any, tol: float) -> Any:
+    from auqadmm.core.composite import accelerated
+    from auqadmm.core.vstep import MAX_STEPS
+
+    return accelerated(problem, guess, tol, MAX_STEPS)
+
+
+NO_CORNERS = (
+    Patch(f"{NEWTON}:suits_corners", _where(False, bool)),
+    Patch(f"{LOCAL}.corners:suits", _where(False, bool)),
+)
+NO_SECANT = (Patch(f"{NEWTON}:averaged", returns(lambda point, last, width=None: point)),)
+NO_DIRECT = (Patch(f"{LOCAL}:direct_suits", _where(False, bool)),)
+NO_LIGHT = (Patch("auqadmm.problem.light:suits", _where(False, bool)),)
+DIRECTIONS, WEIGHTS = f"{POSTERIOR}:Posterior.directions", f"{POSTERIOR}:Posterior.weights"
+SOLVE, TOLD = f"{ROUND}:Round._solve", f"{SCHEDULE}:Schedule.told"
+IMAGE = ("image",)
+INSIDE = "core/frame.py, core/within.py, methods/inside.py, problem/framed.py, scaled.py"
+
+# ---------------------------------------------------------------------- the catalogue
+S = Switch
+SWITCHES = (
+    # the iteration
+    S("alpha-1.6", "α falls from 1.8 to 1.6 in iteration 24: 1.6 throughout", "lowrank_schedule.py", 8,
+      {"relaxation": 1.6}),
+    S("alpha-1.8", "the same: 1.8 throughout", "lowrank_schedule.py", 8, {"relaxation": 1.8}),
+    S("alpha-1", "over-relaxation: α = 1", "lowrank_schedule.py, lowrank_round.py", 12, {"relaxation": 1.0}),
+    S("memory-0", "Anderson acceleration", "acceleration.py, lowrank_columns.py, …", 205, {"memory": 0}),
+    S("memory-8", "16 columns of Anderson's memory: 8", "lowrank.py", 0, {"memory": 8}),
+    S("no-step-back", "a step that doubled ‖r‖ is taken back", "acceleration.py, lowrank_server.py, …", 14,
+      patches=(Patch(f"{ANDERSON}:Anderson.worse", _where(False, bool)),)),
+    S("no-allowance", "accelerated steps stay within a summable distance of plain ones", "acceleration.py", 15,
+      patches=(Patch(f"{ANDERSON}:Anderson.allowance", returns(lambda self: torch.inf)),)),
+    S("no-ridge", "the ridge 1e-9 on Anderson's Gram matrix", "acceleration.py", 2,
+      patches=(Patch(f"{ANDERSON}:RIDGE", instead(0.0)),), probes=(f"{ANDERSON}:Anderson.coefficients",)),
+    S("keep-at-renewal", "Anderson forgets when weights are renewed", "lowrank_schedule.py, lowrank_round.py", 5,
+      patches=(Patch(TOLD, _kept(True)), Patch(f"{ROUND}:Round._renew", around(_with_columns, always=False)))),
+    S("keep-at-alpha", "Anderson forgets when α changes (iteration 24)", "lowrank_schedule.py", 1,
+      patches=(Patch(TOLD, _kept(False)),)),
+    S("no-first-look", "a start whose v does not come from its z is kept for a round", "lowrank_server.py", 13,
+      patches=(Patch(f"{METHODS}.lowrank:first_z", around(_next)),)),
+    # renewals
+    S("renew-never", "weights are renewed: those of the start stay", "lowrank_change.py, lowrank_round.py, …", 130,
+      {"refresh": ()}),
+    S("renew-once", "renewals after the first one (iteration 2)", "lowrank_schedule.py", 1, {"refresh": (2,)}),
+    S("renew-early", "renewals after iteration 16", "lowrank.py", 1, {"refresh": EARLY}),
+    S("renew-every", "a schedule: any round may renew", "lowrank_schedule.py, lowrank.py", 4, {"refresh": ALL_ROUNDS}),
+    S("skip-0", "weights that changed by less than a tenth are kept", "lowrank_change.py, lowrank_round.py", 115,
+      {"skip": 0.0}),
+    # local solves
+    S("start-at-u", "local solves start closer to v: at the last u", "lowrank_round.py", 5,
+      patches=(Patch(SOLVE, _started(None, False)),), models=SMOOTH),
+    S("start-carried", "the half: v + (u − v of before)", "lowrank_round.py", 1,
+      patches=(Patch(SOLVE, _started(1.0, False)),), models=SMOOTH),
+    S("start-at-v", "the same: at v", "lowrank_round.py", 3,
+      patches=(Patch(SOLVE, _started(0.0, False)),), models=SMOOTH),
+    S("start-closer-hinge", "hinges start at the last u", "lowrank_round.py", 1,
+      patches=(Patch(SOLVE, _started(0.5, True)),), models=HINGE),
+    *(
+        S(f"accuracy-{x:g}", f"local solves to 0.07 of ‖r‖: to {0.01 * x:g}", "lowrank_round.py", 3,
+          patches=(Patch(f"{ROUND}:ACCURACY", instead(x)),), probes=(SOLVE,), models=SMOOTH + HINGE)
+        for x in (1.0, 0.1, 30.0)
+    ),
+    S("no-summable", "the summable bound on local errors", "lowrank.py", 5,
+      patches=(Patch(f"{METHODS}.lowrank:D", instead(torch.inf)),), probes=(SOLVE,)),
+    S("nearly-half", "linear systems of local solves to 0.9 of the goal: to 0.5", "local/newton_cg.py", 2,
+      patches=(Patch(f"{NEWTON}:NEARLY", instead(0.5)),), probes=(f"{NEWTON}:_begin",), models=SMOOTH),
+    S("forcing-0.1", "linear systems more exact as gradients shrink: always to 0.1", "local/newton_cg.py", 5,
+      patches=(Patch(f"{NEWTON}:_eta", returns(lambda here: torch.full_like(here.grad_norm, 0.1))),),
+      models=SMOOTH + HINGE),
+    S("no-direct", "factorisations for squares: Newton-CG", "local/direct.py, direct_factors.py", 346,
+      patches=NO_DIRECT, models=SQUARES),
+    S("no-secant", "curvature of a hinge averaged over the last step", "local/secant.py", 72, patches=NO_SECANT,
+      models=HINGE),
+    # what weights are made of
+    S("rank-5", "blocks choose how many directions to send, and buy more: 5", "posterior.py, lowrank_schedule.py", 70,
+      {"rank": 5}),
+    S("rank-20", "the same: 20", "posterior.py, lowrank_schedule.py", 70, {"rank": 20}),
+    S("rank-50", "the same: 50", "posterior.py, lowrank_schedule.py", 70, {"rank": 50}),
+    S("no-buying", "runs that last buy directions", "lowrank_schedule.py", 25,
+      patches=(Patch(f"{SCHEDULE}:Schedule._affordable", _where(0, bool)),)),
+    S("no-cap", "at most 64 directions from the start", "lowrank.py", 3,
+      patches=(Patch(f"{METHODS}.lowrank:MOST", instead(10**6)),), probes=(DIRECTIONS,)),
+    S("lanczos-to-end", "the search for directions ends when enough are found", "posterior.py, krylov.py", 18,
+      patches=(Patch(f"{CURVATURE}.krylov:FEWEST", instead(10**9)),), probes=(f"{POSTERIOR}:krylov",)),
+    S("lanczos-one-step", "directions in four steps of Lanczos: all at a time", "posterior.py", 2,
+      patches=(Patch(f"{POSTERIOR}:STEPS", instead(1)),), probes=(DIRECTIONS,)),
+    S("no-floor", "the floor φ of 1e-5 of the mean curvature (l2/N stays)", "posterior.py", 4,
+      patches=(Patch(f"{POSTERIOR}:FLOOR", instead(0.0)),), probes=(f"{POSTERIOR}:Posterior._floor",)),
+    S("no-row-uncertainty", "curvature of a hinge seen through the uncertainty of its logits",
+      "posterior.py, rows.py, losses.py", 50,
+      patches=(Patch(f"{POSTERIOR}:Posterior._rows", around(_same_rows, always=False)),), models=HINGE),
+    S("no-coupling", "columns coupled by S_j: S_j = I/C", "lowrank.py, kronsum.py, inverses.py", 60,
+      patches=(Patch(WEIGHTS, _weighed(_no_coupling)),), models=SMOOTH),
+    S("flat-rest", "the rest's diagonal d_j: its mean", "posterior.py", 3,
+      patches=(Patch(WEIGHTS, _weighed(lambda W: replace(W, d=W.d.mean(1, keepdim=True).expand_as(W.d).clone()))),)),
+    S("diagonal-M", "M_j full: its diagonal", "lowrank_parts.py", 10,
+      patches=(Patch(WEIGHTS, _weighed(lambda W: replace(W, M=torch.diag_embed(W.M.diagonal(dim1=1, dim2=2))))),)),
+    S("share-1", "directions at most a quarter of a block's rows (a privacy rule: report only)", "posterior.py", 4,
+      patches=(Patch(f"{POSTERIOR}:SHARE", instead(1.0)),), probes=(DIRECTIONS,)),
+    # images
+    S("image-never", "the rest in cosines where that fits better (the problem says: image)",
+      "core/basis.py, curvature/basis.py, posterior.py, …", 150,
+      patches=(Patch(f"{METHODS}.lowrank:second_wins", _where(False, bool)),), priors=IMAGE),
+    S("image-always", "the contest of bases: cosines always", "posterior.py, lowrank_round.py, lowrank_schedule.py", 25,
+      patches=(Patch(f"{METHODS}.lowrank:second_wins", _where(True, lambda won: not won)),), priors=IMAGE),
+    # the server
+    S("vstep-1e-13", "the v-step's tolerance follows the residual: 1e-13 of ‖z‖", "lowrank_server.py", 3,
+      patches=_both("tolerance", _tolerance(1e-13))),
+    S("vstep-1e-9", "the same: 1e-9 of ‖z‖", "lowrank_server.py", 3, patches=_both("tolerance", _tolerance(1e-9))),
+    S("no-pivot", "block pivoting for l1: accelerated proximal gradient", "core/pivot.py", 182,
+      patches=(Patch(f"{CORE}.vstep:pivot", returns(_plain_prox)),), models=SQUARES),
+    # columns
+    S("raw-columns", "columns centred and scaled inside", INSIDE, 480, {"columns": "raw"}, only=TABLES,
+      models=("table",)),
+    # machines
+    S("no-graphs", "CUDA graphs and unit steps taken unseen", "core/programs.py, buffers.py, newton_cg.py", 400,
+      environment={"AUQADMM_GRAPHS": "0"}, probes=(SOLVE,), device="cuda"),
+    S("no-light", "single precision between anchors", "problem/light.py, single.py, local/descent.py", 310,
+      patches=NO_LIGHT, device="cpu"),
+    S("no-rough", "weights from products in single precision", "light.py, posterior.py", 6,
+      patches=(Patch(f"{POSTERIOR}:rough", around(_rough, always=False)),), device="cpu"),
+    S("no-anchor-kept", "an anchor outlives the u-step", "local/newton_cg.py", 8,
+      patches=(Patch(f"{NEWTON}:NewtonCG.remember", _where(None, _there)),), models=SMOOTH, device="cpu"),
+    S("no-corners", "steps of a hinge over the rows that bend", "local/corners.py, over_corners.py, newton_cg.py", 323,
+      patches=NO_CORNERS, models=HINGE, device="cpu"),
+    S("parabolas", "rows of a hinge keep their loss in a step: parabolas", "local/over_corners.py", 45,
+      patches=(Patch(f"{LOCAL}.over_corners:_solved", returns(lambda bends, G, delta, s, *rest: s)),), models=HINGE,
+      device="cpu"),
+    S("no-leaving", "blocks that are solved leave the batch", "local/descent.py, problem/parts.py", 60,
+      patches=(Patch(f"{LOCAL}.descent:remaining", _where(None, _there)),), models=SMOOTH + HINGE, device="cpu"),
+    S("read-all", "only blocks whose system is open are read", "local/conjugate.py, problem/design.py", 35,
+      patches=(Patch(f"{NEWTON}:only_open", _where(_all_open, bool)),),
+      models=SMOOTH + HINGE, device="cpu"),
+    # C-ADMM: what weights without directions use
+    S("c:no-trail", "u-steps start where the last ones lead", "local/trail.py", 45, method="c-admm",
+      patches=(Patch(f"{LOCAL}.trail:Trail.ahead", returns(lambda self, u, *rest: u)),), models=SMOOTH + HINGE),
+    S("c:new-diagonal", "the diagonal preconditioner is kept for 2, 4, 8, … solves", "local/trail.py, newton_cg.py", 10,
+      method="c-admm", patches=(Patch(f"{LOCAL}.trail:Trail.renew", returns(lambda self: True)),), models=SMOOTH),
+    S("c:no-memory", "Newton-CG remembers anything", "local/newton_cg.py, factored.py, trail.py", 230, method="c-admm",
+      patches=(Patch(f"{NEWTON}:NewtonCG.recall", returns(_forgets)),), models=SMOOTH + HINGE),
+    S("c:no-factor", "a kept factor for hard blocks", "local/factored.py, newton_cg.py", 145, method="c-admm",
+      patches=(Patch(f"{NEWTON}:suits", _where(False, bool)),
+               Patch(f"{LOCAL}.mixed:suits", _where(False, bool))), only=HARD, models=("table",)),
+    S("c:no-direct", "factorisations for squares: Newton-CG", "local/direct.py, direct_factors.py", 346,
+      method="c-admm", patches=NO_DIRECT, models=SQUARES),
+    S("c:no-secant", "curvature of a hinge averaged over the last step", "local/secant.py", 72, method="c-admm",
+      patches=NO_SECANT, models=HINGE),
+    S("c:no-lbfgs", "L-BFGS in place of Newton-CG on a CPU", "local/lbfgs.py, curve.py, model.py, mixed.py", 480,
+      method="c-admm", patches=(Patch(f"{LOCAL}.mixed:Mixed._together", around(_newton_only)),), models=SMOOTH,
+      device="cpu"),
+    S("c:no-model", "L-BFGS upon a model with directions: upon the diagonal", "local/model.py", 100, method="c-admm",
+      patches=(Patch(f"{LOCAL}.model:_rank", _where(0, bool)),), models=SMOOTH, device="cpu"),
+    S("c:no-corners", "steps of a hinge over the rows that bend", "local/corners.py, over_corners.py, …", 323,
+      method="c-admm", patches=NO_CORNERS, models=HINGE, device="cpu"),
+    S("c:no-light", "single precision between anchors", "problem/light.py, single.py, local/descent.py", 310,
+      method="c-admm", patches=NO_LIGHT, device="cpu"),
+)  # fmt: skip
