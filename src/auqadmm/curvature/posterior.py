@@ -154,7 +154,7 @@ class Posterior:
             return self._joint(shard, point, U, typical)
         _, m, C = shard.shape
         k = self.coupled if isinstance(model.rows, SoftmaxCurvature) else 0
-        V, U = U[:, :, :k], U[:, :, k:]
+        V, U = (U[:, :, :k].contiguous(), U[:, :, k:].contiguous()) if k else (U[:, :, :0], U)
         pairs = self._pairs(shard, V, model.rows)
         M, d, F = self._parts(shard, U, model.trace, V, 2 * pairs.sum(1))  # a pair counts in two classes
         # a block whose rows have no curvature left (or no rows) couples no columns

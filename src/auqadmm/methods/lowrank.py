@@ -41,9 +41,9 @@ from auqadmm.methods.lowrank_schedule import ROOM, Schedule
 from auqadmm.methods.lowrank_server import Heard, Server, first_z, next_z, tolerance
 from auqadmm.problem.scaled import Scaled
 
-MOST = 100  # directions that a block may keep from the start
-# read off runs on images with 5 to 50 coupled directions; how often weights are sent
-WORTH, RENEWALS = 60.0, 5
+MOST = 140  # directions that a block may keep from the start
+# read off runs on images with 5 to 80 coupled directions; how often weights are sent
+WORTH, RENEWALS = 500.0, 5
 
 
 @dataclass(frozen=True)
