@@ -70,6 +70,20 @@ def test_the_cheaper_factorisation_is_chosen(monkeypatch, C, r, dense, expected)
     assert isinstance(K.inverse(torch.zeros(K.shape, dtype=torch.float64)), expected)
 
 
+@pytest.mark.parametrize("C", [1, 3])
+def test_factors_of_several_columns_are_inverted_and_do_the_same(C):
+    K = KroneckerSum(blocks(m=12, C=C, r=8))
+    h = torch.full(K.shape, 0.5, dtype=torch.float64)
+    inverse = K.inverse(h)
+    assert isinstance(inverse, Cholesky)
+    assert inverse.inverted == (C > 1)
+    P, q = K._columns
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=K.shape))
+    dense = [K.weighted(q_c) + 0.5 * torch.eye(12, dtype=torch.float64) for q_c in q]
+    by_hand = torch.stack([torch.linalg.solve(B, (x @ P)[:, c]) for c, B in enumerate(dense)], 1) @ P.mT
+    torch.testing.assert_close(inverse(x), by_hand)
+
+
 def test_a_part_of_the_metric_is_inverted_exactly_where_it_is_small():
     W = blocks(C=3)
     K, dense = KroneckerSum(W), explicit(W).sum(0)

@@ -46,7 +46,8 @@ class Jacobi:
 
 @dataclass(frozen=True)
 class Cholesky:
-    """One m × m factor per column: L (C, m, m), on a GPU the inverse, since triangular solves are slow there."""
+    """One m × m factor per column: L (C, m, m). Of several columns, and on a GPU, the inverse: conjugate gradients ask
+    for it dozens of times, and a product takes far less time than two triangular solves."""
 
     P: Tensor
     L: Tensor
@@ -55,12 +56,13 @@ class Cholesky:
     @classmethod
     def of(cls, K: KroneckerSum, P: Tensor, q: Tensor, h: Tensor) -> Cholesky:
         L = q.new_empty(len(q), len(h), len(h))
+        inverted = len(q) > 1 or L.is_cuda
         for c, q_c in enumerate(q):  # one after the other: all factors, and once more as inverses, would be two copies
             M = K.column(c, q_c)
             M.diagonal().add_(h)
             factor = cholesky(M)
-            L[c] = torch.cholesky_inverse(factor) if L.is_cuda else factor
-        return cls(P, L, L.is_cuda)
+            L[c] = torch.cholesky_inverse(factor) if inverted else factor
+        return cls(P, L, inverted)
 
     def __call__(self, x: Tensor) -> Tensor:
         y = (x @ self.P).mT[..., None]
