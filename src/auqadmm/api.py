@@ -109,7 +109,7 @@ def solve(
         `engine="torch"` the others raise `WorkerLost` instead, and `torchrun --max-restarts` starts all anew.
     round_cost
         What a round costs beside the numbers it carries, in numbers: how many a link carries while it waits for an
-        answer (4000 within a machine, 256 000 between continents). "auto" and "newton" go by it.
+        answer (4000 within a machine, 256 000 between continents). "auto", "newton" and "auq-lr" go by it.
     """
     if not isinstance(problem, Problem):
         raise InputError(f"problem must be an auqadmm.Problem, got {type(problem).__name__}.")
@@ -148,6 +148,7 @@ def solve(
                 image=problem.image,
                 loss=problem.loss,
                 names=problem.names,
+                rows=sum(census.rows),
             )
             keeper = None
             if checkpoint is not None:
@@ -217,6 +218,8 @@ def _local_solver(name: Any, reduce: Reduce) -> Any:
 def _method(method: Any, round_cost: float) -> Any:
     if isinstance(method, str) and method.lower() in ("auto", "newton"):
         return (methods.Auto if method.lower() == "auto" else methods.Newton)(round_cost)
+    if isinstance(method, str) and method.lower() == "auq-lr":
+        method = methods.AUQLR(round_cost=round_cost)
     return in_columns(methods.resolve(method, {**methods.KNOWN, **baselines.KNOWN}))
 
 

@@ -103,21 +103,6 @@ def test_blocks_may_keep_different_numbers_of_directions():
     torch.testing.assert_close(K.apply(v), W.apply(v.expand(4, 8, 1)).sum(0))
 
 
-def test_a_run_that_lasts_buys_directions():
-    """They are sent when a quarter of the rounds so far pays for them, and the answer stays."""
-    rng = np.random.default_rng(0)
-    scales = np.exp(-np.arange(60) / 6)
-    blocks = [(rng.normal(size=(400, 60)) * scales, np.arange(400) % 2 == j % 2) for j in range(3)]
-    problem = aq.Problem(aq.Logistic(), aq.L2(1e-3), blocks)
-    seen = recorded(problem, LR(columns="raw"), steps=70)
-    ranks = [int((w.U.norm(dim=1) > 0.5).sum(1).max()) for w in seen]
-    assert ranks[0] <= ranks[29] == ranks[1]
-    assert ranks[31] > ranks[29]
-    run = aq.solve(problem, LR(), **TIGHT)
-    other = aq.solve(problem, "lbfgs", stop="certificate", certificate_tol=1e-10, max_iter=5000)
-    assert run.objective == pytest.approx(other.objective, rel=1e-8)
-
-
 def test_the_posterior_without_l2_gives_an_empty_block_some_weight():
     blocks = [*regression_blocks(), (np.zeros((0, 6)), np.zeros(0))]
     problem = least_squares(blocks, regularizer=aq.L1(0.05))

@@ -43,8 +43,8 @@ class WarmStart:
 @dataclass(frozen=True)
 class Setup:
     """What stays fixed during a run, replicated: sizes, g, the u-step `solve`, how to start, the shape of the image
-    that the features are the pixels of, if they are, the loss, the names of the features, if they have any, and what
-    round 0 found of the columns, if there was one."""
+    that the features are the pixels of, if they are, the loss, the names of the features, if they have any, what
+    round 0 found of the columns, if there was one, and the rows of all blocks, 0 where nobody counted."""
 
     blocks: int
     features: int
@@ -62,6 +62,7 @@ class Setup:
     loss: Any = None
     names: tuple[str, ...] | None = None
     seen: Any = None
+    rows: int = 0
 
     @property
     def unknowns(self) -> int:

@@ -79,18 +79,17 @@ class Posterior:
         """F of S12."""
         return None if self.image is None else cosine_basis(self.image, self.intercept).to(like)
 
-    def directions(self, shard: Any, v: Tensor, old: LowRank | None = None) -> Tensor:
+    def directions(self, shard: Any, v: Tensor) -> Tensor:
         """U_j (B, m, r), or (B, m·C, r) for a loss without rows.
 
-        At first of the rows as they are: at v = 0 their curvature is the same for all, or, for a hinge, not yet
-        there. With `old` weights of the rows weighted by their curvature at v.
+        Of the rows as they are: at v = 0 their curvature is the same for all, or, for a hinge, not yet there.
         """
-        as_they_are = old is None and isinstance(shard.loss, RowLoss)
+        as_they_are = isinstance(shard.loss, RowLoss)
         point: Any = None if as_they_are else rough(shard, shard.expand(v))
         rows = torch.tensor([shard.census.rows[j] for j in shard.index], device=shard.device)
         if as_they_are or has_rows(point):
             design = shard.design
-            c = shard.row_weight if old is None else self._rows(shard, point, old).trace
+            c = shard.row_weight
             size = shard.shape[1]
             total = self._total(shard, c)
 

@@ -10,8 +10,8 @@ The iteration is S2 written on z_j = W_j v − λ_j. One round:
     server   Anderson on z, from scalars (core/acceleration.py); Σ_j z_j follows from Σ_j T z_j  (lowrank_server.py)
 
 In the metric W = H the reflected resolvent of a quadratic f vanishes, so α near 2 makes this Newton's method.
-Weights are renewed at iterations 2, 4, 7, …, 1024 if they changed by a tenth (lowrank_schedule.py): finitely often, so
-S8 applies. What blocks send of them is in lowrank_parts.py, what is proved in docs/theory.md.
+Weights are renewed at iterations 2, 4, 7, 11 and 16 if they changed by a tenth (lowrank_schedule.py): finitely often,
+so S8 applies. What blocks send of them is in lowrank_parts.py, what is proved in docs/theory.md.
 
 Shapes: N blocks, m features, C columns, r directions per block; v and sums over blocks (m, C).
 """
@@ -37,13 +37,15 @@ from auqadmm.curvature.posterior import Posterior, second_wins, typical_curvatur
 from auqadmm.methods.checks import ROUND_COST, at_least_one, one_of, relaxation, round_cost, whole
 from auqadmm.methods.lowrank_parts import all_directions, directions, first_parts, next_parts, unpacked
 from auqadmm.methods.lowrank_round import Directive, Round
-from auqadmm.methods.lowrank_schedule import ROOM, Schedule
+from auqadmm.methods.lowrank_schedule import Schedule
 from auqadmm.methods.lowrank_server import Heard, Server, first_z, next_z, tolerance
 from auqadmm.problem.scaled import Scaled
 
+ALPHA = 1.8
+ROOM = 2**30  # bytes that the directions of all blocks may take on the server
 MOST = 140  # directions that a block may keep from the start
-# read off runs on images with 5 to 80 coupled directions; how often weights are sent
-WORTH, RENEWALS = 500.0, 5
+# read off runs on images with 5 to 80 coupled directions; how often weights are sent; what renewing them may take
+WORTH, RENEWALS, PRODUCTS = 500.0, 5, 20
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,9 @@ class AUQLR:
     ----------
     rank
         Directions kept per block, at most a quarter of its rows; "auto": every block keeps as many as pay for
-        themselves in bytes (`curvature/posterior.py`), at most 64 and at most what the server has room for, and a
-        run that lasts buys more of them.
+        themselves (`curvature/posterior.py`), at most 140 and at most what the server has room for.
     relaxation
-        α of S2, 1 ≤ α < 2; None: 1.8, from iteration 24 on 1.6; 1 without local solves.
+        α of S2, 1 ≤ α < 2; None: 1.8, and 1 without local solves.
     memory
         Columns of Anderson acceleration; 0 switches it off.
     local
@@ -82,7 +83,7 @@ class AUQLR:
     relaxation: float | None = None
     memory: int = 16
     local: bool = True
-    refresh: tuple[int, ...] = (2, 4, 7, 11, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
+    refresh: tuple[int, ...] = (2, 4, 7, 11, 16)
     skip: float = 0.1
     columns: str = "auto"
     round_cost: float = ROUND_COST
@@ -109,7 +110,13 @@ class AUQLR:
 
     @property
     def _schedule(self) -> Schedule:
-        return Schedule(self.refresh, self.relaxation, self.local, buys=self.rank == "auto")
+        return Schedule(self.refresh)
+
+    @property
+    def _alpha(self) -> float:
+        if self.relaxation is not None:
+            return self.relaxation
+        return ALPHA if self.local else 1.0
 
     def init(self, setup: Setup, reduce: Reduce) -> State:
         warm = setup.warm
@@ -124,7 +131,7 @@ class AUQLR:
         if posterior.l2 == 0:  # only then can a block without rows be left without weight
             typical = float(reduce(typical_curvature, blocks, v)[1]["mean"]) / setup.blocks
         cosines = None if setup.image is None else replace(posterior, image=setup.image)
-        directive = Directive(posterior, typical, self._schedule.alpha(1), refresh=True, contest=cosines)
+        directive = Directive(posterior, typical, self._alpha, refresh=True, contest=cosines)
         shared = replace(shared, memory=Server(Anderson.empty(self.memory, v), directive, zero))
         blocks, sums = reduce(self._round, blocks, (directive, _told(shared)), down=(v,))
         return State(blocks, self._received(shared, sums, blocks, reduce))
@@ -137,7 +144,7 @@ class AUQLR:
         k, g = old.iteration + 1, old.setup.regularizer
         server = next_z(old.memory) if k > 1 else first_z(old.memory, metric, g, old.v)
         found = metric.solve(g, server.z, old.v, tolerance(server))
-        server = replace(self._schedule.told(old.setup, server, k), v_residual=found.residual)
+        server = replace(self._schedule.told(server, k), v_residual=found.residual)
         shared = replace(
             old,
             iteration=k,
@@ -159,7 +166,7 @@ class AUQLR:
         setup, server, metric = shared.setup, shared.memory, shared.metric
         N = setup.blocks
         if server.directive.refresh:
-            new = server.U is None or server.directive.new_directions
+            new = server.U is None
             parts = reduce.concat(first_parts if new else next_parts, blocks)
             U = directions(parts) if new else server.U
             # v and the multipliers stay: Σλ = Kv − Σz in the old metric and in the new
@@ -224,13 +231,16 @@ def most_directions(rank: int | str, setup: Setup) -> int:
 
 
 def coupled_directions(setup: Setup, round_cost: float) -> int:
-    """In how many directions classes stay coupled: k of them cost P·k²/2 numbers whenever weights are renewed, and save
-    all but WORTH/k of the rounds that could be saved."""
-    pairs = setup.columns * (setup.columns - 1) / 2
+    """In how many directions classes stay coupled. k of them cost P·k²/2 numbers whenever weights are renewed, and save
+    all but WORTH/k of the rounds that could be saved; a renewal takes (kC)³ operations per block, which had better not
+    be more than PRODUCTS with the data, and (kC)² numbers of the server's memory."""
+    N, C = setup.blocks, setup.columns
+    pairs = C * (C - 1) / 2
     if not pairs:
         return 0
-    most = math.isqrt(ROOM // (8 * setup.blocks)) // setup.columns
-    return min(round((WORTH * (setup.unknowns + round_cost) / (RENEWALS * pairs)) ** (1 / 3)), most)
+    cheapest = (WORTH * (setup.unknowns + round_cost) / (RENEWALS * pairs)) ** (1 / 3)
+    quick = (PRODUCTS * setup.rows * setup.unknowns / N) ** (1 / 3) / C if setup.rows else cheapest
+    return min(round(min(cheapest, quick)), math.isqrt(ROOM // (8 * N)) // C)
 
 
 def _told(shared: Consensus) -> Consensus:

@@ -26,12 +26,12 @@ from auqadmm.methods.lowrank_columns import appended, combined, inner, latest
 
 Sums = dict[str, Tensor]
 
-# What a block does with its z before the round: keep it, take the plain step Tz, the accelerated one, or go back.
-KEEP, PLAIN, ACCELERATE, BACK = range(4)
+# What a block does with its z before the round: keep it, take the plain step Tz, or the accelerated one.
+KEEP, PLAIN, ACCELERATE = range(3)
 
 
 # What a block remembers besides Tz, r and Wr.
-KEPT = ("U", "z", "plain", "dR", "dS")
+KEPT = ("U", "z", "dR", "dS")
 
 # Of local solves, relative to the solver's own tolerance: in the norm of W⁻¹ a fourteenth of ‖r‖ is enough.
 ACCURACY = 7.0
@@ -41,7 +41,7 @@ CLOSER = 0.5
 
 @dataclass(frozen=True)
 class Directive:
-    """What the server tells the blocks along with v. `refresh`: renew the weights, with `new_directions` those too;
+    """What the server tells the blocks along with v. `refresh`: renew the weights;
     `look_ahead`: would new weights differ? `forget` the differences of earlier rounds; `contest` is another way to
     make weights: which is better?"""
 
@@ -51,7 +51,6 @@ class Directive:
     action: int = KEEP
     gamma: Tensor | None = None
     refresh: bool = False
-    new_directions: bool = False
     look_ahead: bool = False
     forget: bool = False
     contest: Posterior | None = None
@@ -69,7 +68,7 @@ class Round:
         directive, shared = told
         memory = _moved(blocks.memory, directive)
         if directive.forget:
-            memory = {name: memory[name] for name in ("U", "z", "plain") if name in memory}
+            memory = {name: memory[name] for name in ("U", "z") if name in memory}
         v = shard.expand(shared.v)
         sums: Sums = {}
         W, lam = blocks.W, blocks.lam
@@ -121,8 +120,7 @@ class Round:
     ) -> tuple[Any, dict[str, Any]]:
         """New weights at v; v and λ_j stay, so z_j moves with W_j, and differences of before mean nothing."""
         posterior = directive.posterior
-        kept = "U" in memory and not directive.new_directions
-        U = memory["U"] if kept else posterior.directions(shard, shared.v, W)
+        U = memory["U"] if "U" in memory else posterior.directions(shard, shared.v)
         new = posterior.weights(shard, shared.v, U, W, directive.typical)
         if W is not None:
             W.rest()
@@ -177,13 +175,11 @@ def _moved(memory: Mapping[str, Any], directive: Directive) -> dict[str, Any]:
     kept = dict(memory)
     if directive.action == KEEP:
         return kept
-    if directive.action == BACK:
-        return {"U": kept["U"], "z": kept["plain"]}
     z = kept["Tz"]
     if directive.action == ACCELERATE:
         assert directive.gamma is not None
         z = z - combined(kept["dS"], directive.gamma)
-    last = {"plain": kept["Tz"], "z_old": kept["z"], "r_old": kept["r"], "Wr_old": kept["Wr"]}
+    last = {"z_old": kept["z"], "r_old": kept["r"], "Wr_old": kept["Wr"]}
     return {**kept, "z": z, **last}
 
 
