@@ -86,8 +86,13 @@ def _next(old: Any, hit: Hit, server: Any, *rest: Any) -> Any:
 
 
 def _newton_only(old: Any, hit: Hit, self: Any, problem: Any, u0: Any, reference: Any, memory: Any) -> Any:
+    from auqadmm.local import corners, mixed
     from auqadmm.local.newton_cg import NewtonCG
 
+    shard = problem.shard
+    small = sum(shard.census.rows) * shard.census.unknowns < mixed.SMALL
+    if not (problem.curved or shard.programs.active or small or corners.suits(problem)):
+        hit()
     return NewtonCG(self.factor, self.tol).solve(problem, u0, reference, memory)
 
 
@@ -274,8 +279,8 @@ SWITCHES = (
     S("c:no-secant", "curvature of a hinge averaged over the last step", "local/secant.py", 72, method="c-admm",
       patches=NO_SECANT, models=HINGE),
     S("c:no-lbfgs", "L-BFGS in place of Newton-CG on a CPU", "local/lbfgs.py, curve.py, model.py, mixed.py", 480,
-      method="c-admm", patches=(Patch(f"{LOCAL}.mixed:Mixed._together", around(_newton_only)),), models=SMOOTH,
-      device="cpu"),
+      method="c-admm", patches=(Patch(f"{LOCAL}.mixed:Mixed._together", around(_newton_only, always=False)),),
+      models=SMOOTH, device="cpu"),
     S("c:no-model", "L-BFGS upon a model with directions: upon the diagonal", "local/model.py", 100, method="c-admm",
       patches=(Patch(f"{LOCAL}.model:_rank", _where(0, bool)),), models=SMOOTH, device="cpu"),
     S("c:no-corners", "steps of a hinge over the rows that bend", "local/corners.py, over_corners.py, …", 323,
