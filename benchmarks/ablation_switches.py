@@ -19,7 +19,7 @@ POSTERIOR, NEWTON = f"{CURVATURE}.posterior", f"{LOCAL}.newton_cg"
 SMOOTH, HINGE, SQUARES = ("multinomial",), ("svm",), ("elastic",)
 TABLES = ("table-squares-far", "table-logistic-far")
 HARD = ("table-logistic-hard",)
-EARLY = (2, 4, 7, 11, 16)
+LATE = (2, 4, 7, 11, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
 ALL_ROUNDS = tuple(range(2, 2001))
 
 
@@ -37,18 +37,13 @@ def _started(closer: float | None, hinge: bool) -> Any:
     return around(solve, always=False)
 
 
-def _kept(renewal: bool) -> Any:
-    """Anderson's memory outlives a renewal of weights, or a change of α."""
-
-    def told(old: Any, hit: Hit, self: Any, setup: Any, server: Any, k: int) -> Any:
-        new = old(self, setup, server, k)
-        directive = new.directive
-        if not directive.forget or directive.refresh != renewal:
-            return new
-        hit()
-        return replace(new, directive=replace(directive, forget=False), anderson=server.anderson)
-
-    return around(told, always=False)
+def _kept(old: Any, hit: Hit, self: Any, server: Any, k: int) -> Any:
+    """Anderson's memory outlives a renewal of weights."""
+    new = old(self, server, k)
+    if not new.directive.forget:
+        return new
+    hit()
+    return replace(new, directive=replace(new.directive, forget=False), anderson=server.anderson)
 
 
 def _with_columns(old: Any, hit: Hit, self: Any, shard: Any, W: Any, v: Any, lam: Any, memory: Any, *rest: Any) -> Any:
@@ -151,29 +146,25 @@ INSIDE = "core/frame.py, core/within.py, methods/inside.py, problem/framed.py, s
 S = Switch
 SWITCHES = (
     # the iteration
-    S("alpha-1.6", "α falls from 1.8 to 1.6 in iteration 24: 1.6 throughout", "lowrank_schedule.py", 8,
+    S("alpha-1.6", "α = 1.8: 1.6", "lowrank.py", 0,
       {"relaxation": 1.6}),
-    S("alpha-1.8", "the same: 1.8 throughout", "lowrank_schedule.py", 8, {"relaxation": 1.8}),
     S("alpha-1", "over-relaxation: α = 1", "lowrank_schedule.py, lowrank_round.py", 12, {"relaxation": 1.0}),
     S("memory-0", "Anderson acceleration", "acceleration.py, lowrank_columns.py, …", 205, {"memory": 0}),
     S("memory-8", "16 columns of Anderson's memory: 8", "lowrank.py", 0, {"memory": 8}),
-    S("no-step-back", "a step that doubled ‖r‖ is taken back", "acceleration.py, lowrank_server.py, …", 14,
-      patches=(Patch(f"{ANDERSON}:Anderson.worse", _where(False, bool)),)),
     S("no-allowance", "accelerated steps stay within a summable distance of plain ones", "acceleration.py", 15,
       patches=(Patch(f"{ANDERSON}:Anderson.allowance", returns(lambda self: torch.inf)),)),
     S("no-ridge", "the ridge 1e-9 on Anderson's Gram matrix", "acceleration.py", 2,
       patches=(Patch(f"{ANDERSON}:RIDGE", instead(0.0)),), probes=(f"{ANDERSON}:Anderson.coefficients",)),
     S("keep-at-renewal", "Anderson forgets when weights are renewed", "lowrank_schedule.py, lowrank_round.py", 5,
-      patches=(Patch(TOLD, _kept(True)), Patch(f"{ROUND}:Round._renew", around(_with_columns, always=False)))),
-    S("keep-at-alpha", "Anderson forgets when α changes (iteration 24)", "lowrank_schedule.py", 1,
-      patches=(Patch(TOLD, _kept(False)),)),
+      patches=(Patch(TOLD, around(_kept, always=False)),
+               Patch(f"{ROUND}:Round._renew", around(_with_columns, always=False)))),
     S("no-first-look", "a start whose v does not come from its z is kept for a round", "lowrank_server.py", 13,
       patches=(Patch(f"{METHODS}.lowrank:first_z", around(_next)),)),
     # renewals
     S("renew-never", "weights are renewed: those of the start stay", "lowrank_change.py, lowrank_round.py, …", 130,
       {"refresh": ()}),
     S("renew-once", "renewals after the first one (iteration 2)", "lowrank_schedule.py", 1, {"refresh": (2,)}),
-    S("renew-early", "renewals after iteration 16", "lowrank.py", 1, {"refresh": EARLY}),
+    S("renew-late", "no renewals after iteration 16: up to 1024", "lowrank.py", 0, {"refresh": LATE}),
     S("renew-every", "a schedule: any round may renew", "lowrank_schedule.py, lowrank.py", 4, {"refresh": ALL_ROUNDS}),
     S("skip-0", "weights that changed by less than a tenth are kept", "lowrank_change.py, lowrank_round.py", 115,
       {"skip": 0.0}),
@@ -203,12 +194,10 @@ SWITCHES = (
     S("no-secant", "curvature of a hinge averaged over the last step", "local/secant.py", 72, patches=NO_SECANT,
       models=HINGE),
     # what weights are made of
-    S("rank-5", "blocks choose how many directions to send, and buy more: 5", "posterior.py, lowrank_schedule.py", 70,
+    S("rank-5", "blocks choose how many directions to send: 5", "posterior.py", 45,
       {"rank": 5}),
-    S("rank-20", "the same: 20", "posterior.py, lowrank_schedule.py", 70, {"rank": 20}),
-    S("rank-50", "the same: 50", "posterior.py, lowrank_schedule.py", 70, {"rank": 50}),
-    S("no-buying", "runs that last buy directions", "lowrank_schedule.py", 25,
-      patches=(Patch(f"{SCHEDULE}:Schedule._affordable", _where(0, bool)),)),
+    S("rank-20", "the same: 20", "posterior.py", 45, {"rank": 20}),
+    S("rank-50", "the same: 50", "posterior.py", 45, {"rank": 50}),
     S("no-cap", "at most 140 directions from the start", "lowrank.py", 3,
       patches=(Patch(f"{METHODS}.lowrank:MOST", instead(10**6)),), probes=(DIRECTIONS,)),
     S("lanczos-to-end", "the search for directions ends when enough are found", "posterior.py, krylov.py", 18,
@@ -226,8 +215,6 @@ SWITCHES = (
       patches=(Patch(f"{METHODS}.lowrank:coupled_directions", _where(0, bool)),), models=SMOOTH),
     S("flat-rest", "the rest's diagonal d_j: its mean", "posterior.py", 3,
       patches=(Patch(WEIGHTS, _weighed(lambda W: replace(W, d=W.d.mean(1, keepdim=True).expand_as(W.d).clone()))),)),
-    S("diagonal-M", "M_j full: its diagonal", "lowrank_parts.py", 10,
-      patches=(Patch(WEIGHTS, _weighed(lambda W: replace(W, M=torch.diag_embed(W.M.diagonal(dim1=1, dim2=2))))),)),
     S("share-1", "directions at most a quarter of a block's rows (a privacy rule: report only)", "posterior.py", 4,
       patches=(Patch(f"{POSTERIOR}:SHARE", instead(1.0)),), probes=(DIRECTIONS,)),
     # images

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from auqadmm.core import acceleration
-from auqadmm.methods import lowrank_round, lowrank_schedule
+from auqadmm.methods import lowrank_round
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(FOLDER))
@@ -64,9 +63,9 @@ def test_a_switch_that_no_run_came_by_says_so():
     ):
         assert lowrank_round.ACCURACY == 1.0
     assert lowrank_round.ACCURACY == 7.0
-    row = measured("keep-at-alpha")  # arrives long before iteration 24
+    row = measured("image-always")  # no image here
     assert (row["status"], row["reached"]) == ("not reached", False)
-    assert ablation.wrongs([row]) == ["keep-at-alpha: no run came by what it switches off"]
+    assert ablation.wrongs([row]) == ["image-always: no run came by what it switches off"]
 
 
 @pytest.mark.parametrize(
@@ -78,16 +77,6 @@ def test_a_heuristic_that_is_off_is_missed(switch, counter, more):
     assert before["reached"]
     assert after["reached"]
     assert (after["at"]["1e-06"][counter] > before["at"]["1e-06"][counter]) == more
-
-
-def test_rare_rules_are_met_when_they_are_made_to_act(monkeypatch):
-    monkeypatch.setattr(acceleration, "GROWTH", 1e-3)  # every accelerated step looks like a bad one
-    assert measured("no-step-back")["reached"]
-    monkeypatch.setattr(lowrank_schedule, "LATER", 3)
-    assert measured("keep-at-alpha")["reached"]
-    monkeypatch.setattr(lowrank_schedule, "LASTING", 2)
-    monkeypatch.setattr(lowrank_schedule, "SPEND", 100.0)
-    assert measured("no-buying")["reached"]
 
 
 # ---------------------------------------------------------------------- plans and tables

@@ -85,7 +85,7 @@ def test_more_columns_pay_for_more_directions():
     found = []
     for C in (2, 40):
         y = np.arange(3000) % C
-        (w, *_) = recorded(aq.Problem(aq.Multinomial(), aq.L2(1e-2), [(X, y)]), LR(), steps=1)
+        (w, *_) = recorded(aq.Problem(aq.Multinomial(), aq.L2(1e-2), [(X, y)]), LR(round_cost=4000), steps=1)
         found.append(w.U.shape[2])
     assert found[0] < found[1]
 

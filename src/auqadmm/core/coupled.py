@@ -1,27 +1,27 @@
-"""Low-rank weights whose classes stay coupled in the directions that count most (S12), as operators.
+"""Low-rank weights whose classes stay coupled inside the kept directions (S12), as operators.
 
-    W_j = (V_j ⊗ I) H_j (V_j ⊗ I)ᵀ + (U_j M_j U_jᵀ + Fᵀ diag(d_j) F) ⊗ S_j + φ_j I
+    W_j = (U_j ⊗ I) H_j (U_j ⊗ I)ᵀ + Fᵀ diag(d_j) F ⊗ S_j + φ_j I
 
 The Hessian of a softmax is Σ_{a<b} A_ab ⊗ (e_a − e_b)(e_a − e_b)ᵀ with A_ab = Σ_i p_a p_b x_i x_iᵀ. One Kronecker
 product A ⊗ S is a poor fit of that sum, however many directions it keeps. Here H_j is the projection of the Hessian
-itself on the first k directions V_j; the Kronecker form of `lowrank.py` stands for the others and for what is left.
+itself, and the Kronecker form of `lowrank.py` stands for what the directions leave over.
 
-H_j is told by its pairs: H_ab = −V_jᵀA_abV_j for a ≠ b, and H_aa = Σ_b V_jᵀA_abV_j, so that rows add up to 0.
+H_j is told by its pairs: H_ab = −U_jᵀA_abU_j for a ≠ b, and H_aa = Σ_b U_jᵀA_abU_j, so that rows add up to 0.
 
-The inverse is closed form. In the bases F and Q of `lowrank.py` the Kronecker part P is separate for every class c;
-with Y_c = P_c⁻¹V, B = blockdiag(VᵀY_c) = R Rᵀ and H' = H_j in the basis Q,
+The inverse is closed form. In the bases F and Q of `lowrank.py` the rest P is separate for every class c; with
+Z_c = P_c⁻¹U_j, blockdiag(U_jᵀZ_c) = G Gᵀ and H' = H_j in the basis Q,
 
-    W_j⁻¹ = P⁻¹ − Y T Yᵀ,      T = (H'⁻¹ + B)⁻¹ = R⁻ᵀ (I − (I + Rᵀ H' R)⁻¹) R⁻¹,
+    W_j⁻¹ = P⁻¹ − Z T Zᵀ,      T = (H'⁻¹ + G Gᵀ)⁻¹ = G⁻ᵀ (I − (I + Gᵀ H' G)⁻¹) G⁻¹,
 
 which asks for no inverse of H', singular as it is.
 
-Shapes: B blocks, m features, C columns, k coupled directions, P = C(C−1)/2 pairs; V (B, m, k), H (B, k·C, k·C) with
-directions before classes, pairs (B, P, k, k); the rest as in `lowrank.py`.
+Shapes: B blocks, m features, C columns, r directions, P = C(C−1)/2 pairs; H (B, r·C, r·C) with directions before
+classes, pairs (B, P, r, r); the rest as in `lowrank.py`. M_j is the sum of H_j over classes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -29,47 +29,49 @@ import torch
 from torch import Tensor
 
 from auqadmm.core import lowrank
+from auqadmm.core.basis import Basis
 from auqadmm.core.coupled_change import inner
 from auqadmm.core.lowrank import LowRank
 
 
 @dataclass(frozen=True)
 class Coupled(LowRank):
-    """W_j = (V_j ⊗ I) H_j (V_j ⊗ I)ᵀ and a weight of `LowRank`, for every block held here."""
+    """W_j = (U_j ⊗ I) H_j (U_j ⊗ I)ᵀ + Fᵀ diag(d_j) F ⊗ S_j + φ_j I for every block held here."""
 
-    V: Tensor = field(kw_only=True)
     H: Tensor = field(kw_only=True)
-    parts: ClassVar[tuple[str, ...]] = (*LowRank.parts, "V", "H")
+    parts: ClassVar[tuple[str, ...]] = (*LowRank.parts, "H")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        blocks, m, k = self.V.shape
-        size = k * self.S.shape[-1]
-        if (blocks, m) != self.d.shape or self.H.shape != (blocks, size, size):
-            raise ValueError(f"Coupled: H must be {(blocks, size, size)}, got {tuple(self.H.shape)}")
+        size = self.U.shape[2] * self.S.shape[-1]
+        if self.H.shape != (len(self.U), size, size):
+            raise ValueError(f"Coupled: H must be {(len(self.U), size, size)}, got {tuple(self.H.shape)}")
 
-    @property
-    def kronecker(self) -> LowRank:
-        """Without the coupled part."""
-        known = {f.name: getattr(self, f.name) for f in fields(LowRank)}
-        return LowRank(**known)
+    @classmethod
+    def of(cls, U: Tensor, pairs: Tensor, d: Tensor, S: Tensor, phi: Tensor, F: Basis) -> Coupled:
+        return cls(U, summed(pairs), d, S, phi, F, H=from_pairs(pairs, S.shape[-1]))
+
+    @cached_property
+    def left(self) -> LowRank:
+        """What the directions leave over."""
+        return LowRank(self.U[:, :, :0], self.M[:, :0, :0], self.d, self.S, self.phi, self.F)
 
     def apply(self, x: Tensor) -> Tensor:
         y = self._inside(x)
-        blocks, _, C, k = y.shape
-        known = (self.V.mT @ y.flatten(2)).reshape(blocks, self.H.shape[1], k)
-        known = (self.H @ known).reshape(blocks, self.V.shape[2], C * k)
-        return super().apply(x) + (self.V @ known).reshape(x.shape)
+        blocks, _, C, q = y.shape
+        known = (self.U.mT @ y.flatten(2)).reshape(blocks, self.H.shape[1], q)
+        known = (self.H @ known).reshape(blocks, self.U.shape[2], C * q)
+        return self.left.apply(x) + (self.U @ known).reshape(x.shape)
 
     def diagonal(self) -> Tensor:
-        known = [((self.V @ H) * self.V).sum(2) for H in self.of_classes()]
-        return super().diagonal() + torch.stack(known, 2)
+        known = [((self.U @ H) * self.U).sum(2) for H in self.of_classes()]
+        return self.left.diagonal() + torch.stack(known, 2)
 
     def dense(self) -> Tensor:
-        (blocks, m, k), C = self.V.shape, self.S.shape[-1]
-        eye = torch.eye(C, dtype=self.V.dtype, device=self.V.device)
-        wide = torch.einsum("bmr,cd->bmcrd", self.V, eye).reshape(blocks, m * C, k * C)
-        return super().dense() + wide @ self.H @ wide.mT
+        (blocks, m, k), C = self.U.shape, self.S.shape[-1]
+        eye = torch.eye(C, dtype=self.U.dtype, device=self.U.device)
+        wide = torch.einsum("bmr,cd->bmcrd", self.U, eye).reshape(blocks, m * C, k * C)
+        return self.left.dense() + wide @ self.H @ wide.mT
 
     def change(self, old: LowRank) -> Tensor:
         """‖W − W_old‖_F / ‖W_old‖_F of every block, (B,), without forming either."""
@@ -81,12 +83,17 @@ class Coupled(LowRank):
 
     def of_classes(self) -> list[Tensor]:
         """The parts of H_j that belong to one class, C times (B, k, k)."""
-        (blocks, _, k), C = self.V.shape, self.S.shape[-1]
-        by_class = self.H.reshape(blocks, k, C, k, C)
+        k, C = self.U.shape[2], self.S.shape[-1]
+        by_class = self.H.reshape(len(self.H), k, C, k, C)
         return [by_class[:, :, c, :, c] for c in range(C)]
 
     def ready(self) -> None:
-        _ = self._inverse
+        _ = self._inverse, self.left
+
+    def take(self, index: Any) -> LowRank:
+        some = super().take(index)
+        vars(some)["left"] = self.left.take(index)
+        return some
 
     @cached_property
     def _inverse(self) -> Any:
@@ -97,45 +104,45 @@ class Coupled(LowRank):
 
 @dataclass(frozen=True)
 class Inverse:
-    """W_j⁻¹ in float64: that of the Kronecker part, Y (B, C, m, k) in the bases F and Q, T (B, C·k, C·k)."""
+    """W_j⁻¹ in float64: that of what is left, Z (B, C, m, r) in the bases F and Q, T (B, C·r, C·r)."""
 
-    kronecker: lowrank.Inverse
-    Y: Tensor
+    left: lowrank.Inverse
+    Z: Tensor
     T: Tensor
 
     @classmethod
     def of(cls, W: Coupled) -> Inverse:
-        (blocks, _, k), C = W.V.shape, W.S.shape[-1]
-        known = lowrank.Inverse.of(W.kronecker.double())
-        V = W.V if W.F is None else W.F @ W.V
-        Y = known.inside(V[..., None].repeat(1, 1, 1, C)).permute(0, 3, 1, 2).contiguous()
-        unused = torch.diag_embed((W.V == 0).all(1).to(V))  # columns that a block does without
-        R = torch.linalg.cholesky_ex(V[:, None].mT @ Y + unused[:, None])[0]  # (B, C, k, k)
-        eye = torch.eye(k, dtype=V.dtype, device=V.device)
-        back = torch.linalg.solve_triangular(R, eye.expand_as(R), upper=False)
-        # classes before directions: products with R are products of small blocks
+        (blocks, _, k), C = W.U.shape, W.S.shape[-1]
+        known = lowrank.Inverse.of(W.left)
+        L = W.U if W.F is None else W.F @ W.U
+        Z = known.inside(L[..., None].repeat(1, 1, 1, C)).permute(0, 3, 1, 2).contiguous()
+        unused = torch.diag_embed((W.U == 0).all(1).to(L))  # columns that a block does without
+        G = torch.linalg.cholesky_ex(L[:, None].mT @ Z + unused[:, None])[0]  # (B, C, k, k)
+        eye = torch.eye(k, dtype=L.dtype, device=L.device)
+        back = torch.linalg.solve_triangular(G, eye.expand_as(G), upper=False)
+        # classes before directions: products with G are products of small blocks
         turned = torch.einsum("bkcld,bce,bdf->befkl", W.H.reshape(blocks, k, C, k, C), known.Q, known.Q)
-        Z = _between(R, turned, R).transpose(2, 3).reshape(blocks, k * C, k * C)
-        whole = torch.eye(k * C, dtype=V.dtype, device=V.device)
-        rest = whole - torch.cholesky_inverse(torch.linalg.cholesky_ex(whole + Z)[0])
+        inside = _between(G, turned, G).transpose(2, 3).reshape(blocks, k * C, k * C)
+        whole = torch.eye(k * C, dtype=L.dtype, device=L.device)
+        rest = whole - torch.cholesky_inverse(torch.linalg.cholesky_ex(whole + inside)[0])
         T = _between(back, rest.reshape(blocks, C, k, C, k).transpose(2, 3), back)
-        return cls(known, Y, T.transpose(2, 3).reshape(blocks, k * C, k * C))
+        return cls(known, Z, T.transpose(2, 3).reshape(blocks, k * C, k * C))
 
     def take(self, index: Any) -> Inverse:
-        return replace(self, kronecker=self.kronecker.take(index), Y=self.Y[index], T=self.T[index])
+        return replace(self, left=self.left.take(index), Z=self.Z[index], T=self.T[index])
 
     def solve(self, y: Tensor) -> Tensor:
-        """y (B, m, C, k)."""
-        F, Q, (blocks, m, C, k) = self.kronecker.F, self.kronecker.Q, y.shape
+        """y (B, m, C, q)."""
+        F, Q, (blocks, m, C, q) = self.left.F, self.left.Q, y.shape
         y = y.transpose(2, 3).flatten(2)
         y = y if F is None else F @ y
-        y = (y.reshape(blocks, m * k, C) @ Q).reshape(blocks, m, k, C)
-        known = self.Y.mT @ y.permute(0, 3, 1, 2)  # (B, C, directions, k)
+        y = (y.reshape(blocks, m * q, C) @ Q).reshape(blocks, m, q, C)
+        known = self.Z.mT @ y.permute(0, 3, 1, 2)  # (B, C, k, q)
         known = (self.T @ known.flatten(1, 2)).reshape(known.shape)
-        y = self.kronecker.inside(y) - (self.Y @ known).permute(0, 2, 3, 1)
-        y = (y.reshape(blocks, m * k, C) @ Q.mT).reshape(blocks, m, k * C)
+        y = self.left.inside(y) - (self.Z @ known).permute(0, 2, 3, 1)
+        y = (y.reshape(blocks, m * q, C) @ Q.mT).reshape(blocks, m, q * C)
         y = y if F is None else F.mT @ y
-        return y.reshape(blocks, m, k, C).transpose(2, 3)
+        return y.reshape(blocks, m, q, C).transpose(2, 3)
 
 
 def _between(left: Tensor, H: Tensor, right: Tensor) -> Tensor:
@@ -144,7 +151,7 @@ def _between(left: Tensor, H: Tensor, right: Tensor) -> Tensor:
 
 
 def from_pairs(pairs: Tensor, C: int) -> Tensor:
-    """H (B, k·C, k·C) from V_jᵀA_abV_j of all pairs a < b, (B, P, k, k), in the order of `pair_indices`."""
+    """H (B, k·C, k·C) from U_jᵀA_abU_j of all pairs a < b, (B, P, k, k), in the order of `pair_indices`."""
     blocks, k = len(pairs), pairs.shape[-1]
     a, b = pair_indices(C, pairs.device)
     H = pairs.new_zeros(blocks, C, C, k, k)
@@ -154,9 +161,14 @@ def from_pairs(pairs: Tensor, C: int) -> Tensor:
     return H.permute(0, 3, 1, 4, 2).reshape(blocks, k * C, k * C)
 
 
+def summed(pairs: Tensor) -> Tensor:
+    """M_j = U_jᵀA_jU_j, (B, r, r): a pair counts in two classes."""
+    return 2 * pairs.sum(1)
+
+
 def to_pairs(W: Coupled) -> Tensor:
-    """V_jᵀA_abV_j of all pairs, (B, P, k, k)."""
-    (blocks, _, k), C = W.V.shape, W.S.shape[-1]
+    """U_jᵀA_abU_j of all pairs, (B, P, k, k)."""
+    blocks, k, C = len(W.H), W.U.shape[2], W.S.shape[-1]
     a, b = pair_indices(C, W.H.device)
     return -W.H.reshape(blocks, k, C, k, C).permute(0, 2, 4, 1, 3)[:, a, b]
 

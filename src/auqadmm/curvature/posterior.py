@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.basis import Kronecker
-from auqadmm.core.coupled import Coupled, from_pairs, pair_indices
+from auqadmm.core.coupled import Coupled, pair_indices
 from auqadmm.core.lowrank import LowRank, spectrum
 from auqadmm.core.weights import sum_blocks
 from auqadmm.curvature.base import draw
@@ -60,8 +60,8 @@ class Posterior:
     """How W_j is made: at most `rank` directions per block, `l2` the curvature of g, `blocks` N, `seed` of the start.
 
     `choose`: every block takes as many directions as pay for themselves. `image`: what the directions leave over is
-    taken as diagonal in the cosines of an image of this shape; None: in the features as they are. `coupled`: in so many
-    of the directions classes that interact stay coupled (core/coupled.py). `round_cost`: what a round costs beside
+    taken as diagonal in the cosines of an image of this shape; None: in the features as they are. `coupled`: classes
+    that interact stay coupled inside the directions (core/coupled.py). `round_cost`: what a round costs beside
     what it carries, in numbers.
     """
 
@@ -72,7 +72,7 @@ class Posterior:
     choose: bool = False
     image: tuple[int, ...] | None = None
     intercept: bool = False
-    coupled: int = 0
+    coupled: bool = False
     round_cost: float = 32_000
 
     def basis(self, like: Tensor) -> Kronecker | None:
@@ -152,19 +152,16 @@ class Posterior:
         if model is None:
             return self._joint(shard, point, U, typical)
         _, m, C = shard.shape
-        k = self.coupled if isinstance(model.rows, SoftmaxCurvature) else 0
-        V, U = (U[:, :, :k].contiguous(), U[:, :, k:].contiguous()) if k else (U[:, :, :0], U)
-        pairs = self._pairs(shard, V, model.rows)
-        M, d, F = self._parts(shard, U, model.trace, V, 2 * pairs.sum(1))  # a pair counts in two classes
+        M, d, F = self._parts(shard, U, model.trace)
         # a block whose rows have no curvature left (or no rows) couples no columns
         energy = model.energy[:, None, None]
         eye = torch.eye(C, dtype=d.dtype, device=d.device) / C
         S = torch.where(energy > 0, model.S / torch.where(energy > 0, energy, 1.0), eye)
         phi = self._floor(model.energy / (m * C), typical)
         d = d + self._more_prior(shard, d)
-        if k == 0:
-            return sound(LowRank(U, M, d, S, phi, F))
-        return sound(Coupled(U, M, d, S, phi, F, V=V, H=from_pairs(pairs, C)))
+        if self.coupled and isinstance(model.rows, SoftmaxCurvature):
+            return sound(Coupled.of(U, self._pairs(shard, U, model.rows), d, S, phi, F))
+        return sound(LowRank(U, M, d, S, phi, F))
 
     def _more_prior(self, shard: Any, d: Tensor) -> Tensor | float:
         """What single features have of the prior beyond `l2`, (m,); tr S_j = 1, so C times it."""
@@ -196,26 +193,20 @@ class Posterior:
             variance = row_variance(shard, old) / self.blocks
         return point.row_model(variance)
 
-    def _pairs(self, shard: Any, V: Tensor, rows: Any) -> Tensor:
-        """V_jᵀA_abV_j of all pairs of classes, (B, P, k, k)."""
-        (_, _, C), k = shard.shape, V.shape[2]
-        if k == 0:
-            return V.new_zeros(len(V), 0, 0, 0)
-        XV = shard.design.along(V, shard.light)
-        pairs = torch.stack([_gram(shard.design, V, XV, rows.pair(a, b)) for a, b in pair_indices(C).mT.tolist()], 1)
-        return 0.5 * (pairs + pairs.mT)
+    def _pairs(self, shard: Any, U: Tensor, rows: SoftmaxCurvature) -> Tensor:
+        """U_jᵀA_abU_j of all pairs of classes, (B, P, r, r)."""
+        XU, pairs = shard.design.along(U, shard.light), pair_indices(shard.shape[2]).mT.tolist()
+        found = torch.stack([_gram(shard.design, U, XU, rows.pair(a, b)) for a, b in pairs], 1)
+        return 0.5 * (found + found.mT)
 
-    def _parts(
-        self, shard: Any, U: Tensor, w: Tensor, V: Tensor | None = None, known: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Kronecker | None]:
-        """M_j and d_j of A_j = Σ w_i x_ix_iᵀ, w (R,), and the basis of d_j; V_jᵀA_jV_j of other directions is known."""
+    def _parts(self, shard: Any, U: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Kronecker | None]:
+        """M_j and d_j of A_j = Σ w_i x_ix_iᵀ, w (R,), and the basis of d_j."""
         design, F = shard.design, self.basis(U)
         M = _gram(design, U, design.along(U, shard.light), w)
-        d = design.adjoint_squared_in(F, w, shard.light)
-        d = d - _diagonal(F, U, M)
-        if V is not None and known is not None:
-            d = d - _diagonal(F, V, known)
-        return 0.5 * (M + M.mT), d.clamp(min=0), F
+        turned = U if F is None else F @ U
+        total = design.adjoint_squared_in(F, w, shard.light)
+        d = (total - ((turned @ M) * turned).sum(-1)).clamp(min=0)
+        return 0.5 * (M + M.mT), d, F
 
     def _total(self, shard: Any, w: Tensor) -> Tensor:
         """tr A_j, (B,)."""
@@ -240,12 +231,6 @@ class Posterior:
         # nothing to go by at all (no curvature anywhere, no l2): any positive number serves
         floor = self.l2 / self.blocks + FLOOR * own
         return torch.where(floor > 0, floor, torch.ones_like(floor))
-
-
-def _diagonal(F: Kronecker | None, U: Tensor, M: Tensor) -> Tensor:
-    """Of F U M Uᵀ Fᵀ, (B, m)."""
-    turned = U if F is None else F @ U
-    return ((turned @ M) * turned).sum(-1)
 
 
 def _eigenvalues(T: Tensor) -> Tensor:

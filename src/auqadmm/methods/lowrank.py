@@ -1,7 +1,7 @@
 """AUQ-LR: weights that keep the low-rank factor of the curvature, over-relaxed and accelerated (S12).
 
     W_j = (U_j M_j U_jᵀ + diag d_j) ⊗ S_j + φ_j I      the precision of block j's posterior, the prior shared equally;
-                                                       classes that interact stay coupled in the first directions
+                                                       classes that interact stay coupled in the directions
 
 The iteration is S2 written on z_j = W_j v − λ_j. One round:
 
@@ -35,7 +35,7 @@ from auqadmm.core.stopping import is_number
 from auqadmm.core.vstep import LowRankMetric
 from auqadmm.curvature.posterior import Posterior, second_wins, typical_curvature
 from auqadmm.methods.checks import ROUND_COST, at_least_one, one_of, relaxation, round_cost, whole
-from auqadmm.methods.lowrank_parts import all_directions, directions, first_parts, next_parts, unpacked
+from auqadmm.methods.lowrank_parts import directions, first_parts, next_parts, unpacked
 from auqadmm.methods.lowrank_round import Directive, Round
 from auqadmm.methods.lowrank_schedule import Schedule
 from auqadmm.methods.lowrank_server import Heard, Server, first_z, next_z, tolerance
@@ -46,6 +46,7 @@ ROOM = 2**30  # bytes that the directions of all blocks may take on the server
 MOST = 140  # directions that a block may keep from the start
 # read off runs on images with 5 to 80 coupled directions; how often weights are sent; what renewing them may take
 WORTH, RENEWALS, PRODUCTS = 500.0, 5, 20
+FEWEST = 16  # with fewer that could be coupled, many directions with classes alike are better
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,10 @@ class AUQLR:
         v = zero if warm is None else warm.v.to(zero)
         lam = None if warm is None or warm.lam is None else reduce.scatter(warm.lam)
         posterior = posterior_for(self.rank, curvature_of(setup.regularizer), setup, self.round_cost)
-        posterior = replace(posterior, coupled=coupled_directions(setup, self.round_cost))
+        coupled = coupled_directions(setup, self.round_cost)
+        if coupled >= FEWEST:
+            rank = min(posterior.rank, coupled) if self.rank == "auto" else posterior.rank
+            posterior = replace(posterior, coupled=True, rank=rank)
         shared = Consensus(setup=setup, iteration=0, v=v)
         blocks = reduce.place(start_blocks, lam, shared)
         typical = 0.0
@@ -171,8 +175,7 @@ class AUQLR:
             U = directions(parts) if new else server.U
             # v and the multipliers stay: Σλ = Kv − Σz in the old metric and in the new
             lam_sum = sums["lam_sum"] if metric is None else metric.apply(shared.v) - server.z
-            posterior = server.directive.posterior
-            metric = LowRankMetric(unpacked(U, parts, setup.columns, posterior.basis(shared.v), posterior.coupled))
+            metric = LowRankMetric(unpacked(U, parts, setup.columns, server.directive.posterior.basis(shared.v)))
             server = replace(server, U=U, z=metric.apply(shared.v) - lam_sum)
         names = ("rr", "dual", "primal", "u", "lam", "hvps", "failed", "not_finite")
         numbers = torch.stack([sums[name].double() for name in names] + [shared.v.norm()]).tolist()  # one look
@@ -231,9 +234,9 @@ def most_directions(rank: int | str, setup: Setup) -> int:
 
 
 def coupled_directions(setup: Setup, round_cost: float) -> int:
-    """In how many directions classes stay coupled. k of them cost P·k²/2 numbers whenever weights are renewed, and save
-    all but WORTH/k of the rounds that could be saved; a renewal takes (kC)³ operations per block, which had better not
-    be more than PRODUCTS with the data, and (kC)² numbers of the server's memory."""
+    """How many directions a block may keep in which classes stay coupled. r of them cost P·r²/2 numbers whenever
+    weights are renewed, and save all but WORTH/r of the rounds that could be saved; a renewal takes (rC)³ operations
+    per block, which had better not be more than PRODUCTS with the data, and (rC)² numbers of the server's memory."""
     N, C = setup.blocks, setup.columns
     pairs = C * (C - 1) / 2
     if not pairs:
@@ -259,7 +262,7 @@ def found(weights: Any) -> str:
     """What a run made of its weights: directions per block, and the basis of the rest."""
     if not isinstance(weights, LowRank):
         return ""
-    ranks = (all_directions(weights) != 0).any(1).sum(1)
+    ranks = (weights.U != 0).any(1).sum(1)
     least, most = int(ranks.min()), int(ranks.max())
     count = f"{most}" if least == most else f"{least} to {most}"
     basis = "" if weights.F is None else ", the rest in cosines"

@@ -3,8 +3,8 @@
 Blocks may keep different numbers of directions r_j, so parts are sent row after row, in the order of the blocks:
 
     first and only once   r_j and the r_j directions of m numbers
-    whenever renewed      the upper triangles of M_j and S_j, d_j, φ_j; where classes are coupled also those of
-                          V_jᵀA_abV_j for every pair of them
+    whenever renewed      the upper triangles of M_j (where classes are coupled, of U_jᵀA_abU_j for every pair of them)
+                          and S_j, d_j, φ_j
 
 Shapes: B blocks here, N in all, r the most directions of any block; rows (Σ_j r_j, m), triangles (Σ_j r_j(r_j+1)/2,).
 """
@@ -19,28 +19,23 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.basis import Basis
-from auqadmm.core.coupled import Coupled, from_pairs, to_pairs
+from auqadmm.core.coupled import Coupled, to_pairs
 from auqadmm.core.lowrank import LowRank
 from auqadmm.core.state import Blocks
 
 
 def first_parts(shard: Any, blocks: Blocks) -> dict[str, Tensor]:
-    U = all_directions(blocks.W)
-    used = _used(U)
-    return {"rank": used.sum(1).double(), "rows": U.mT[used].double(), **next_parts(shard, blocks)}
+    W: LowRank = blocks.W
+    used = _used(W.U)
+    return {"rank": used.sum(1).double(), "rows": W.U.mT[used].double(), **next_parts(shard, blocks)}
 
 
 def next_parts(shard: Any, blocks: Blocks) -> dict[str, Tensor]:
     W: LowRank = blocks.W
-    k, l = _triangle(W.S)
-    parts = {"M": _sent(W.U, W.M[:, None]), "d": W.d, "S": W.S[:, k, l], "phi": W.phi}
-    if isinstance(W, Coupled):
-        parts["pairs"] = _sent(W.V, to_pairs(W))
+    name, squares = ("pairs", to_pairs(W)) if isinstance(W, Coupled) else ("M", W.M[:, None])
+    i, j = _triangle(W.S)
+    parts = {name: _sent(W.U, squares), "d": W.d, "S": W.S[:, i, j], "phi": W.phi}
     return {name: x.double() for name, x in parts.items()}
-
-
-def all_directions(W: LowRank) -> Tensor:
-    return torch.cat([W.V, W.U], 2) if isinstance(W, Coupled) else W.U
 
 
 def directions(parts: Mapping[str, Tensor]) -> Tensor:
@@ -53,8 +48,8 @@ def directions(parts: Mapping[str, Tensor]) -> Tensor:
     return U.mT.contiguous()
 
 
-def unpacked(U: Tensor, parts: Mapping[str, Tensor], columns: int, F: Basis, coupled: int = 0) -> LowRank:
-    """The weights of all blocks; classes are coupled in so many of the directions, where they interact."""
+def unpacked(U: Tensor, parts: Mapping[str, Tensor], columns: int, F: Basis) -> LowRank:
+    """The weights of all blocks."""
     S = parts["S"]
     C = (math.isqrt(1 + 8 * S.shape[1]) - 1) // 2
     k, l = _triangle(S.new_zeros(1, C, C))
@@ -63,9 +58,7 @@ def unpacked(U: Tensor, parts: Mapping[str, Tensor], columns: int, F: Basis, cou
     joint = columns != C  # the flattened unknown has one column whatever C is
     rest = parts["d"], _symmetric(full), parts["phi"], None if joint else F
     if "pairs" in parts:
-        V, U = U[:, :, :coupled], U[:, :, coupled:]
-        H = from_pairs(_squares(V, parts["pairs"], C * (C - 1) // 2), C)
-        return Coupled(U, _squares(U, parts["M"], 1)[:, 0], *rest, V=V, H=H)
+        return Coupled.of(U, _squares(U, parts["pairs"], C * (C - 1) // 2), *rest)
     return LowRank(U, _squares(U, parts["M"], 1)[:, 0], *rest, joint, columns if joint else 1)
 
 
