@@ -29,6 +29,7 @@ from auqadmm.methods.auto.plan import Change, Plan
 from auqadmm.methods.inside import Framed
 from auqadmm.methods.lowrank_round import Directive
 from auqadmm.methods.lowrank_server import Heard, Server
+from auqadmm.methods.newton.dual import Dual
 from auqadmm.methods.newton.here import Here
 from auqadmm.problem.design import DensePiece
 from auqadmm.problem.scaled import Scaled
@@ -43,6 +44,7 @@ REGISTRY = Registry(
         "Gate": Gate,
         "Columns": Columns,
         "newton.Here": Here,
+        "newton.Dual": Dual,
         "auto.Plan": Plan,
         "auto.Change": Change,
         "Cost": state.Cost,

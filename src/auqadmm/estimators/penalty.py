@@ -67,6 +67,9 @@ class WeightedElasticNet(Regularizer):
             return None
         return scale_into(w.abs()[l2 == 0], l1[l2 == 0])
 
+    def at_rest(self, w: Tensor, radius: Tensor) -> Tensor | None:
+        return w.abs() + radius < self.l1.to(w).expand_as(w)
+
     @property
     def strong_convexity(self) -> float:
         """The lower quartile of l2: what uncertainty weights take as each block's share of the prior.

@@ -28,7 +28,7 @@ from auqadmm.core.triangles import packed, unpacked
 from auqadmm.problem.curvature import times
 from auqadmm.problem.design import DensePiece
 from auqadmm.problem.exact_point import EPS, RowsAt, Sums, add
-from auqadmm.problem.exact_rows import DenseRows, SparseRows, centred, with_values
+from auqadmm.problem.exact_rows import DenseRows, SparseRows, by_columns, centred, with_values
 
 if TYPE_CHECKING:
     from auqadmm.problem.shard import Shard
@@ -110,10 +110,18 @@ class Exact:
         """Σ_i (Σ_k x̃_ik²/spread_k)^8 of rows that count."""
         return self.reach_diagonal(1 / spread, torch.zeros_like(spread), 0.0)
 
-    def step(self, v: Tensor, d: Tensor | None, fan: tuple[float, ...], index: Tensor, known: Tensor | None) -> Sums:
-        """f, ∇̃f, what rounding leaves, the Hessian of the unknowns in `index` (of a flat v), and f at v + td for every
-        t of the `fan`. `known`: unknowns whose products with each other were told before; those with all the others
-        are sent."""
+    def step(
+        self,
+        v: Tensor,
+        d: Tensor | None,
+        fan: tuple[float, ...],
+        index: Tensor,
+        known: Tensor | None,
+        scales: tuple[float, ...] = (),
+    ) -> Sums:
+        """f, ∇̃f, what rounding leaves, the Hessian of the unknowns in `index` (of a flat v), f at v + td for every t of
+        the `fan`, and Σφ*(rφ') for every r of `scales`. `known`: unknowns whose products with each other were told
+        before; those with all the others are sent."""
         sums: Sums = {}
         C = v.shape[1]
         loss = self.loss
@@ -127,9 +135,9 @@ class Exact:
             if len(index):
                 add(sums, "H", at.hessian_of(asked, told))
             if d is not None and fan:
-                z, Xd = at.z, rows.forward(d)
-                values = [times(rows.c, loss.row_value(z + t * Xd, rows.y)).sum() for t in fan]
-                add(sums, "fan", torch.stack(values))
+                add(sums, "fan", at.ahead(loss, d, fan))
+            if scales:
+                add(sums, "conjugates", torch.stack([at.conjugate(loss, r * at.slope) for r in scales]))
         return sums
 
     def _own_step(self, v: Tensor, d: Tensor | None, fan: tuple[float, ...], index: Tensor) -> Sums:
@@ -194,7 +202,7 @@ class Exact:
             theta = at.slope
             if shift is not None:
                 theta = theta - at.curvature.apply(shift.to(theta).expand_as(theta))
-            total = total + times(rows.c, shard.loss.row_conjugate(scale * theta, rows.y)).sum()
+            total = total + at.conjugate(shard.loss, scale * theta)
         return total
 
     def bad_rows(self, v: Tensor) -> Tensor:
@@ -238,8 +246,8 @@ class Exact:
                     yield DenseRows(centred(X[some].double(), self.centre), y[some], c[some])
                 continue
             A, At = (with_values(x, x.values().double()) for x in (piece.A, piece.At))
-            by_columns = partial(_by_columns, design.held, piece)
-            rows = SparseRows(A, At, len(piece.blocks), self.centre, y, c, by_columns)
+            held = partial(by_columns, design.held, piece)
+            rows = SparseRows(A, At, len(piece.blocks), self.centre, y, c, held)
             if dense:
                 yield from rows.dense(step)
             else:
@@ -278,16 +286,3 @@ class Exact:
         size = v.abs().reshape(-1)
         sums["floor"] = 0.5 * EPS**2 * (size @ H.abs() @ size)
         return sums | {"H": packed((0.5 * (H + H.mT))[None])}
-
-
-def _by_columns(held: dict[str, Any], piece: Any) -> Any:
-    """The rows of sparse blocks as a scipy matrix of m columns, kept with the data."""
-    if "by_columns" not in held:
-        import scipy.sparse
-
-        A = piece.A
-        parts = (A.values().double(), A.col_indices() % piece.features, A.crow_indices())
-        values, column, ends = (x.cpu().numpy() for x in parts)
-        shape = (A.shape[0], piece.features)
-        held["by_columns"] = scipy.sparse.csr_matrix((values, column, ends), shape=shape).tocsc()
-    return held["by_columns"]

@@ -51,6 +51,15 @@ class RowsAt:
         add(sums, "noise", EPS * ((slope.abs() * size).sum() + f.abs()))
         add(sums, "floor", 0.5 * EPS**2 * (self.weighted.diagonal() * size.square()).sum())
 
+    def ahead(self, loss: Any, d: Tensor, fan: tuple[float, ...]) -> Tensor:
+        """f at v + td for every t of the fan."""
+        rows, Xd = self.rows, self.rows.forward(d)
+        return torch.stack([times(rows.c, loss.row_value(self.z + t * Xd, rows.y)).sum() for t in fan])
+
+    def conjugate(self, loss: Any, theta: Tensor) -> Tensor:
+        """Σφ*(θ)."""
+        return times(self.rows.c, loss.row_conjugate(theta, self.rows.y)).sum()
+
     def hessian(self, quadratic: bool) -> Tensor:
         """(g, p, p); one group where columns do not interact and have the same curvature."""
         rows, m, C = self.rows, self.v.shape[0], self.v.shape[1]

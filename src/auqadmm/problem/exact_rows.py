@@ -177,3 +177,16 @@ def with_values(A: Tensor, values: Tensor) -> Tensor:
 def centred(A: Tensor, centre: Tensor | None) -> Tensor:
     """Rows less the centre; None: as they are."""
     return A if centre is None else A - centre
+
+
+def by_columns(held: dict[str, Any], piece: Any) -> Any:
+    """The rows of sparse blocks as a scipy matrix of m columns, kept with the data."""
+    if "by_columns" not in held:
+        import scipy.sparse
+
+        A = piece.A
+        parts = (A.values().double(), A.col_indices() % piece.features, A.crow_indices())
+        values, column, ends = (x.cpu().numpy() for x in parts)
+        shape = (A.shape[0], piece.features)
+        held["by_columns"] = scipy.sparse.csr_matrix((values, column, ends), shape=shape).tocsc()
+    return held["by_columns"]

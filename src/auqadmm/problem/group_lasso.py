@@ -137,3 +137,8 @@ class GroupLasso(Regularizer):
         if self.strength == 0 or (self.weights is not None and 0.0 in self.weights):
             return None  # an unpenalised group: g* is finite only where w vanishes on it
         return scale_into(self._norms(w.double()), self._limits(w.double()))
+
+    def at_rest(self, w: Tensor, radius: Tensor) -> Tensor | None:
+        # rows by themselves: the norm of a group's columns is at most the root of the sum of their squares
+        far = self._reduce(radius[:, :1].square()).sqrt()
+        return self._spread(self._norms(w) + far < self._limits(w)).expand_as(w)

@@ -42,6 +42,10 @@ class LeastSquares(RowLoss):
     def concordance(self) -> float:
         return 0.0
 
+    @property
+    def bend(self) -> float:
+        return 1.0
+
     def null_logits(self, mean: Tensor, columns: int) -> Tensor:
         return mean.expand(columns)
 
@@ -77,6 +81,10 @@ class Multinomial(RowLoss):
     def concordance(self) -> float:
         # φ‴ is the third central moment of ζ under p: |ζ_k − mean| ≤ max ζ − min ζ ≤ √2‖ζ‖
         return math.sqrt(2)
+
+    @property
+    def bend(self) -> float:
+        return 0.5  # the variance of ζ under p is at most (max ζ − min ζ)²/4, and that at most ‖ζ‖²/2
 
     @property
     def gauge(self) -> bool:
@@ -119,6 +127,10 @@ class Logistic(RowLoss):
     @property
     def concordance(self) -> float:
         return 1.0  # φ‴ = φ″·(1 − 2σ(z))
+
+    @property
+    def bend(self) -> float:
+        return 0.25
 
     def null_logits(self, mean: Tensor, columns: int) -> Tensor:
         odds = (1 + mean).clamp(min=RARE) / (1 - mean).clamp(min=RARE)
@@ -170,6 +182,10 @@ class SmoothedHinge(RowLoss):
     @property
     def concordance(self) -> float:
         return 1.5 / self.eps  # φ‴/φ″ = 3t/(t² + ε²), largest at t = ε
+
+    @property
+    def bend(self) -> float:
+        return 0.5 / self.eps
 
     def null_logits(self, mean: Tensor, columns: int) -> Tensor:
         # shares of the classes times their slopes cancel; the slope of the sum rises with the logit
@@ -232,6 +248,10 @@ class Huber(RowLoss):
 
     def easing(self, spread: float) -> float:
         return max(1.0, 4 * spread / self.delta)
+
+    @property
+    def bend(self) -> float:
+        return 1.0
 
     def null_logits(self, mean: Tensor, columns: int) -> Tensor:
         return mean.expand(columns)
@@ -312,6 +332,10 @@ class Times(RowLoss):
 
     loss: RowLoss
     factor: float
+
+    @property
+    def bend(self) -> float:
+        return self.factor * self.loss.bend
 
     def row_value(self, z: Tensor, y: Tensor) -> Tensor:
         return self.factor * self.loss.row_value(z, y)

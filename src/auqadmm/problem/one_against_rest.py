@@ -40,6 +40,10 @@ class OneAgainstRest(RowLoss):
         return self.loss.concordance
 
     @property
+    def bend(self) -> float:
+        return self.loss.bend
+
+    @property
     def null_searched(self) -> bool:
         return self.loss.null_searched
 

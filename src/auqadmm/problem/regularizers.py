@@ -64,6 +64,11 @@ class Regularizer(ABC):
         """Largest c in [0, 1] with g*(c·w) finite; None where no finite dual exists in general (S10)."""
         return None
 
+    def at_rest(self, w: Tensor, radius: Tensor) -> Tensor | None:
+        """Which unknowns (m, C) are zero in the minimiser of g − ⟨w′, ·⟩ for every w′ within `radius` (m, C)
+        of w, row by row; None where that is not known."""
+        return None
+
     @property
     def strong_convexity(self) -> float:
         """A modulus of strong convexity valid on every coordinate; 0.0 if there is none."""
@@ -169,6 +174,9 @@ class _Elastic(Regularizer):
         if l2 > 0:
             return 1.0
         return scale_into(w.abs(), l1) if l1 > 0 else None
+
+    def at_rest(self, w: Tensor, radius: Tensor) -> Tensor | None:
+        return w.abs() + radius < self._strengths()[0]
 
     @property
     def strong_convexity(self) -> float:

@@ -137,6 +137,11 @@ class Loss(ABC):
         return math.inf
 
     @property
+    def bend(self) -> float:
+        """L with φ″ ≤ L at every point; infinite where no bound is known."""
+        return math.inf
+
+    @property
     def gauge(self) -> bool:
         """Does φ stay the same when one number is added to all logits of a row?"""
         return False

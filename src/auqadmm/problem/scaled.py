@@ -52,6 +52,9 @@ class Scaled(Regularizer):
     def dual_scale(self, w: Tensor) -> float | None:
         return self.inner.dual_scale(self._s(w) * w)
 
+    def at_rest(self, w: Tensor, radius: Tensor) -> Tensor | None:
+        return self.inner.at_rest(self._s(w) * w, self._s(w) * radius)
+
     def convexity(self, v: Tensor) -> Tensor:
         s = self._s(v)
         return self.inner.convexity(v / s) / s.square()

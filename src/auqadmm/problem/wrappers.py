@@ -119,3 +119,7 @@ class FreeIntercept(Regularizer):
 
     def conjugate(self, w: Tensor) -> Tensor:
         return self.inner.conjugate(w[:-1]) + indicator(w[-1] == 0, w)
+
+    def at_rest(self, w: Tensor, radius: Tensor) -> Tensor | None:
+        found = self.inner.at_rest(w[:-1], radius[:-1])
+        return None if found is None else torch.cat([found, torch.zeros_like(found[:1])])

@@ -28,7 +28,8 @@ def gap_at(judge: Judge, at: Point, B: Tensor | None) -> Certificate | None:
     """The certificate with the duality gap, at one round where conjugates are needed; None where there is none."""
     assert judge.columns is not None
     centre, v = judge.columns.centre, at.v
-    if at.known.duality_gap is not None:
+    known = at.known.duality_gap
+    if known is not None and judge.g.dual_scale(-at.G) == 1.0:  # exactly
         return at.known
     if not hasattr(judge.loss, "row_value"):
         return None
@@ -39,8 +40,8 @@ def gap_at(judge: Judge, at: Point, B: Tensor | None) -> Certificate | None:
 
     B = None if B is None else B.to(v)
     gap = full_gap(judge.g, v, float(at.f), at.G, B, conjugate, EPS, at.noise)
-    if gap is None:
-        return None
+    if gap is None or (known is not None and known <= gap):
+        return None if known is None else at.known
     return replace(at.known, duality_gap=gap, gap_bound=gap, relative=over(gap, at.scale), evidence="proved")
 
 

@@ -76,7 +76,7 @@ class Gate:
         """May the verdict after iteration k be yes, or that rounding ends the run?"""
         if not math.isfinite(objective):
             return False
-        if k >= FIRST and k & (k - 1) == 0 and k.bit_length() % 2 == 1:
+        if due(k):
             return True
         if k < self.asked + 2**self.wrong and self.wrong:
             return False
@@ -107,6 +107,11 @@ class Gate:
             factors = tuple((g.L, g.s) for g in model.groups if g.L is not None)
         wrong = min(self.wrong + 1, 6) if missed else 0
         return replace(new, ratio=ratio, inflation=verdict.inflation, factors=factors, wrong=wrong)
+
+
+def due(k: int) -> bool:
+    """Is it asked for in any case?"""
+    return k >= FIRST and k & (k - 1) == 0 and k.bit_length() % 2 == 1
 
 
 def _promised(g: Any, v: Tensor, G: Tensor, K: Tensor) -> float:

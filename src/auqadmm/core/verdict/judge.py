@@ -61,7 +61,8 @@ class Judge:
 
     # ------------------------------------------------------------------ what costs nothing
     def cheap(self, v: Tensor, sums: Any) -> Certificate:
-        """From Σf, Σ∇f and Σ‖∇f‖ at v: objective, KKT residual, and a duality gap that needs no conjugate."""
+        """From Σf, Σ∇f and Σ‖∇f‖ at v: objective, KKT residual, and a duality gap that needs no conjugate, or that the
+        method knows."""
         g = self.g
         v, G, f, norms = _near(v, sums["G"], sums["f"], sums["norms"])
         parts = [f, norms, g.value(v), g.subgradient_distance(v, G)]
@@ -74,6 +75,10 @@ class Judge:
         # all gradients vanish (e.g. a zero data matrix): only the distance itself can speak
         kkt = distance / scale if scale > 0 else distance
         gap = lifted([penalty, *more], self.setup.precision) if dual and math.isfinite(objective) else None
+        if gap is None and "gap" in sums:
+            gap = float(sums["gap"])
+        if not self.loss.null_searched:  # else it takes rounds
+            self.know_null(sums)
         found = Certificate(objective, kkt, gap, notes=notes(self))
         if gap is None or self.columns is None:
             return found

@@ -56,8 +56,7 @@ class Point:
         return known
 
     def untold(self, gap: float) -> bool:
-        """Is a duality gap, a difference of sums, no more than their rounding?"""
-        return gap <= UNTOLD * (self.noise + EPS * abs(self.F))
+        return at_rounding(gap, self.noise, self.F)
 
     def rounding(self, found: Certificate, floor: float | None = None) -> Certificate:
         reach = over(self.floor if floor is None else floor, self.scale)
@@ -66,6 +65,11 @@ class Point:
             evidence="rounding",
             reason=f"Float64 sums of these rows tell objectives apart to about {reach:.0e} of the scale, no further.",
         )
+
+
+def at_rounding(gap: float, noise: float, F: float) -> bool:
+    """Is a duality gap, a difference of sums, no more than their rounding?"""
+    return gap <= UNTOLD * (noise + EPS * abs(F))
 
 
 def over(gap: float, scale: float) -> float:

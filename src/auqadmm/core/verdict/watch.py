@@ -14,9 +14,9 @@ from torch import Tensor
 
 from auqadmm.core.certificate import Certificate
 from auqadmm.core.state import Consensus
-from auqadmm.core.verdict.gate import Gate
+from auqadmm.core.verdict.gate import Gate, due
 from auqadmm.core.verdict.judge import Judge
-from auqadmm.core.verdict.point import over
+from auqadmm.core.verdict.point import at_rounding, over
 
 
 class Watch:
@@ -53,6 +53,8 @@ class Watch:
         exactly = shared.exactly
         free = exactly is not None and "H" in exactly
         opens = free or self.gate.opens(judge, shared.iteration, estimate, found.objective, tol)
+        if opens and not free and exactly is not None and "gap" in sums:  # nothing better to be asked for
+            opens = at_rounding(float(sums["gap"]), float(exactly["noise"]), found.objective) or due(shared.iteration)
         if not found.passes(tol) and opens:
             verdict = judge.full(shared.v, tol, found, exactly)
             found = verdict.certificate

@@ -156,7 +156,8 @@ class Auto:
         reason = next(e.why for e in known if e.method == names[0])
         for change in plan.changes:
             reason += f"; after iteration {change.iteration} {change.new}, {change.why}"
-        return Choice(plan.method, names[0], reason, known, plan.changes, self.round_cost)
+        screened = getattr(plan.inner, "screened", 0)
+        return Choice(plan.method, names[0], reason, known, plan.changes, self.round_cost, screened=screened)
 
 
 def _would_move(setup: Setup) -> int | None:

@@ -66,6 +66,8 @@ class Choice:
         What a round costs beside the numbers it carries, in numbers.
     rounds, numbers
         What it took.
+    screened
+        Unknowns that a duality gap of Newton's method proved to be zero on the way.
     """
 
     method: str
@@ -76,6 +78,7 @@ class Choice:
     round_cost: float
     rounds: int = 0
     numbers: int = 0
+    screened: int = 0
 
     def explain(self) -> str:
         """A table: estimates, and what happened."""
@@ -86,4 +89,6 @@ class Choice:
         cost = self.rounds * self.round_cost + self.numbers
         lines.append(f"{'happened':<12}{self.rounds:>9}{self.numbers:>14.3g}{cost:>14.3g}   {self.reason}")
         lines += [f"after iteration {c.iteration}: {c.old} → {c.new}, {c.why}" for c in self.changes]
+        if self.screened:
+            lines.append(f"{self.screened} unknowns were proved to be zero on the way")
         return "\n".join(lines)

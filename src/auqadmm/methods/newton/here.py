@@ -17,6 +17,7 @@ from torch import Tensor
 from auqadmm.core.state import Setup
 from auqadmm.core.triangles import packed
 from auqadmm.core.verdict.columns import Columns
+from auqadmm.methods.newton.dual import Dual
 from auqadmm.methods.newton.model import Hessian, Proposed, proposed
 from auqadmm.methods.newton.working import Movers
 
@@ -29,7 +30,8 @@ class Here:
     (next time by `tighter` times that), `plain` are value and gradient of the loss itself. `index`: unknowns whose
     Hessian is known, `upper` as it was sent, or `gram`, the products of squares; `aside`: products of all columns with
     the intercept. `least` unknowns that a working set has; `scale` of the diagonal of H to the spread of columns;
-    `fell`: F in the last step.
+    `fell`: F in the last step. `dual`: a bound of the gap, `out`: unknowns that one proved to be zero;
+    `scales` of slopes whose conjugates come along.
     """
 
     columns: Columns
@@ -57,6 +59,9 @@ class Here:
     apart: bool = True
     complete: bool = True
     stalled: bool = False
+    scales: tuple[float, ...] = ()
+    dual: Dual | None = None
+    out: Tensor | None = None
 
     @property
     def finite(self) -> bool:
@@ -73,8 +78,10 @@ class Here:
 
     @cached_property
     def free(self) -> Tensor:
-        """Unknowns that F depends on, (m, C)."""
+        """Unknowns that F depends on and that may be other than zero, (m, C)."""
         there = ~self.columns.empty.to(self.inside.device)[:, None].expand(self.inside.shape)
+        if self.out is not None:
+            there = there & ~self.out
         size = self.hessian.diagonal(self.inside)
         if self.columns.centre is None or not bool(size[-1].isfinite().all()):
             return there
@@ -94,6 +101,8 @@ class Here:
         """The step from here; found once."""
         if "_move" not in vars(self):
             enough = max(INNER * self.fell, 1e-3 * float(self.noise), 1e-300)
+            if self.dual is not None:  # which shrinks with the root of δ
+                enough *= 1e-9
             kept = self.hessian
             if not bool(self.free.all()):
                 flat = self.free.reshape(-1)
@@ -116,7 +125,12 @@ class Here:
     def scored(self) -> dict[str, Tensor]:
         """Value and gradient of the loss itself in the user's columns, for a certificate."""
         f, G = self.plain["f"], self.columns.slopes_outside(self.plain["G"])
-        return {"f": f, "G": G, "norms": torch.zeros_like(f)}
+        sums = {"f": f, "G": G, "norms": torch.zeros_like(f)}
+        if self.dual is not None:
+            sums["gap"] = torch.as_tensor(self.dual.gap, dtype=f.dtype, device=f.device)
+        if self.null is not None:
+            sums["null"] = self.null
+        return sums
 
     @property
     def exactly(self) -> dict[str, Any] | None:
@@ -130,6 +144,11 @@ class Here:
             more |= {"H": self._triangles()} if self.complete else {"HP": self.aside}
             vars(self)["_exactly"] = sums | {name: x for name, x in more.items() if x is not None}
         return vars(self)["_exactly"]
+
+    @property
+    def screened(self) -> int:
+        """How many unknowns are proved to be zero."""
+        return 0 if self.out is None else int(self.out.sum())
 
     def _triangles(self) -> Tensor:
         """The Hessian of all unknowns as a verdict takes it, (g, p(p + 1)/2); zero where F does not depend on any."""

@@ -30,9 +30,10 @@ from torch import Tensor
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Cost, Setup, State
 from auqadmm.core.stopping import is_number
-from auqadmm.core.triangles import unpacked
 from auqadmm.core.verdict.asks import moments
 from auqadmm.core.verdict.columns import Columns
+from auqadmm.methods.newton.dual import scales
+from auqadmm.methods.newton.heard import heard, without
 from auqadmm.methods.newton.here import Here
 from auqadmm.methods.newton.model import Proposed, inside_of
 from auqadmm.methods.newton.round import Ask
@@ -88,14 +89,15 @@ class Newton:
         spread = columns.spread if 0 < setup.loss.concordance < math.inf else None
         complete = self._complete(setup)
         aside = _aside(setup, complete)
-        ask = Ask(columns.centre, index, None, (), spread if complete else None, columns.null, aside, ease, ease)
+        some = () if complete else scales(setup.regularizer, setup.loss, inside)
+        ask = Ask(columns.centre, index, None, (), spread if complete else None, columns.null, aside, ease, ease, some)
         sums = reduce(ask, None, (inside, None), down=(inside,))[1]
         at = Here(
             columns, inside, 0.0, 0.0, inside, {}, sums["noise"], sums["floor"], index, null=sums["null"], ease=ease,
             eased=ease > 1, tighter=TIGHTER, least=affordable(self.round_cost),
-            apart=apart(setup.loss, setup.columns), complete=complete,
+            apart=apart(setup.loss, setup.columns), complete=complete, scales=some,
         )  # fmt: skip
-        return State(None, self._shared(setup, 0, v, _heard(at, setup, inside, sums, index), cost))
+        return State(None, self._shared(setup, 0, v, heard(at, setup, inside, sums, index), cost))
 
     def step(self, state: State, reduce: Reduce) -> State:
         old, here = state.shared, state.shared.memory
@@ -139,7 +141,7 @@ class Newton:
             new = replace(
                 here, ease=easier, tighter=tighter, stretch=stretch, shrink=1.0, fell=max(here.F - F[full], 0.0)
             )
-            return v, _heard(new, setup, inside, sums, index), cost
+            return v, heard(new, setup, inside, sums, index), cost
         good -= {t for t in good if not F[t] < here.F}  # a smaller step must be better, and not only no worse
         if not good:
             return v, None, cost
@@ -158,7 +160,7 @@ class Newton:
             shrink=1.0,
             fell=max(here.F - F[t], 0.0),
         )
-        return v, _heard(new, setup, inside, sums, index), cost
+        return v, heard(new, setup, inside, sums, index), cost
 
     def _ask(
         self,
@@ -175,9 +177,10 @@ class Newton:
         """One round at `inside`; for squares only products that are not known yet."""
         known = None
         if here.gram is not None:
-            index, known = _without(index, here.index), here.index
+            index, known = without(index, here.index), here.index
         spread = None if here.reach is None else here.columns.spread
-        ask = Ask(here.columns.centre, index, known, fan, spread, None, here.aside is not None, ease, eased)
+        aside = here.aside is not None
+        ask = Ask(here.columns.centre, index, known, fan, spread, None, aside, ease, eased, here.scales)
         down = (inside,) if d is None else (inside, d)
         if not here.complete:  # workers are told for which unknowns
             down = (*down, index)
@@ -227,7 +230,7 @@ class Newton:
             setup.columns,
         )
         sums = self._ask(here, setup, reduce, here.inside, None, index, (), here.ease, here.ease)
-        return _heard(here, setup, here.inside, sums, index)
+        return heard(here, setup, here.inside, sums, index)
 
     # ------------------------------------------------------------------ bookkeeping
     def _shared(
@@ -246,58 +249,6 @@ class Newton:
         )
 
 
-def _heard(here: Here, setup: Setup, inside: Tensor, sums: dict[str, Tensor], index: Tensor) -> Here:
-    """What a round told, at `inside`."""
-    f, g = float(sums["f"]), setup.regularizer
-    plain = {"f": sums.get("plain_f", sums["f"]), "G": sums.get("plain_G", sums["G"])}
-    F = f + float(g.value(inside))
-    upper, gram = sums.get("H"), None
-    if setup.loss.quadratic and setup.columns == 1:
-        index, gram = _grown(here, sums, index)
-        upper = None
-    new = replace(
-        here,
-        inside=inside,
-        f=f,
-        F=F,
-        G=sums["G"],
-        plain=plain,
-        noise=sums["noise"],
-        floor=sums["floor"],
-        index=index,
-        upper=upper if upper is not None or gram is not None else inside.new_zeros(0),
-        gram=gram,
-        reach=sums.get("reach"),
-        aside=sums.get("aside"),
-    )
-    return replace(new, scale=_scale(new))
-
-
-def _grown(here: Here, sums: dict[str, Tensor], index: Tensor) -> tuple[Tensor, Tensor]:
-    """The products of squares known so far, with the new ones."""
-    H = sums.get("H")
-    if here.gram is None:
-        return index, sums["G"].new_zeros(0, 0) if H is None else unpacked(H[None])[0]
-    new = _without(index, here.index)
-    if H is None or not len(new):
-        return here.index, here.gram
-    k, p = len(new), len(here.index)
-    H = H.reshape(k, p + k)
-    top = torch.cat([here.gram, H[:, :p].mT], 1)
-    corner = 0.5 * (H[:, p:] + H[:, p:].mT)
-    return torch.cat([here.index, new]), torch.cat([top, torch.cat([H[:, :p], corner], 1)])
-
-
-def _scale(here: Here) -> float:
-    """The diagonal of H over the spread of its columns, on average."""
-    size = here.hessian.diagonal(here.inside)
-    known = size.isfinite()
-    spread = here.columns.spread.to(size)[:, None].expand(size.shape)
-    total = float(spread[known].sum())
-    found = float(size[known].sum()) / total if total > 0 else 0.0
-    return found if math.isfinite(found) and found > 0 else here.scale
-
-
 def _along(g: Any, here: Here, move: Proposed, t: float) -> Tensor:
     """v + td; between v and v + d rounding may not leave the domain of g."""
     x = here.inside + t * move.d
@@ -308,10 +259,6 @@ def _outside(columns: Columns, inside: Tensor) -> tuple[Tensor, Tensor]:
     """v in the user's columns, and where exactly that is inside."""
     v = columns.outside(inside)
     return v, columns.inside(v)
-
-
-def _without(index: Tensor, known: Tensor) -> Tensor:
-    return index[~torch.isin(index, known)]
 
 
 def _easing(setup: Setup, columns: Columns) -> float:

@@ -1,7 +1,7 @@
 """What one round of Newton's method asks of every worker: sums over all rows, and nothing of a single site.
 
     up     f, ∇f and the Hessian of some unknowns at v, each once; f alone at v_old + t·d for every t of a fan;
-           what rounding leaves of f and of δ
+           what rounding leaves of f and of δ; for a duality gap Σφ*(rφ′) of a few scales r
     down   v and d
 
 Columns are centred (core/verdict/columns.py), sums in double precision (problem/exact.py). Where the loss has corners
@@ -39,13 +39,15 @@ class Ask:
     aside: bool = False
     ease: float = 1.0
     eased: float = 1.0
+    scales: tuple[float, ...] = ()
 
     def __call__(self, shard: Any, blocks: Any, told: tuple[Tensor, Tensor | None]) -> tuple[Any, Sums]:
         v, index, loss = told[0].to(shard.device), self.index.to(shard.device), shard.loss
         d, known = (None if x is None else x.to(shard.device) for x in (told[1], self.known))
         now = shard.exact(self.centre, loss.eased(self.ease) if self.ease > 1 else None)
         same = self.eased == self.ease
-        sums = now.step(v, d, self.fan if same else (), index, known)
+        scales = self.scales if self.ease == 1 else ()
+        sums = now.step(v, d, self.fan if same else (), index, known, scales)
         if not same:
             before = shard.exact(self.centre, loss.eased(self.eased))
             sums["fan"] = before.step(v, d, self.fan, index[:0], None)["fan"]

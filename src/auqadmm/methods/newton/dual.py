@@ -1,0 +1,104 @@
+"""A duality gap from what every round sums, and the unknowns that it proves to be zero (docs/theory.md).
+
+Slopes θ_i = s(φ'_i − φ″_i a) are a dual point: a = G_b/H_bb makes them add up to zero beside an intercept, s ≤ 1 brings
+Σxθ into the domain of g*. Their conjugates D(s, a) = Σφ*(θ) would take one more round; they are bounded instead:
+
+    D(1, 0) = ⟨G, v⟩ − f,    D(0, 0) = −inf f,    D(r, 0) for a few r: numbers that came along, or for squares known
+    D(1, a) ≤ D(1, 0) − a⟨HE_b, v⟩ + ½a²H_bb/(1 − M|a|)
+    D(s, a) ≤ tD(1, a′) + (1 − t)D(r, 0),    t = (s − r)/(1 − r),  a′ = sa/t
+
+With φ″ ≤ L the optimal slopes are no farther from θ than √(2L·gap), so that at the optimum no entry of Σxθ is farther
+from this one than √(2L·gap)·‖x_k‖: where g keeps an unknown at zero for all of these, it is zero.
+
+Reference: E. Ndiaye, O. Fercoq, A. Gramfort, J. Salmon, Gap safe screening rules for sparsity enforcing penalties, JMLR
+18, 2017.
+
+Shapes: m features, C columns; v, G, w (m, C); B (m,), the products of all columns with the intercept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from auqadmm.core.verdict.columns import EPS, Columns
+from auqadmm.core.verdict.duality import lifted
+
+SCALES = (0.5, 0.9, 0.99, 0.999, 0.9999)
+FAR = 1e300  # a slope that no g with kinks leaves as it is
+ROUNDED = 64.0  # of ε: what is left of a column's mean in its spread
+
+
+@dataclass(frozen=True)
+class Dual:
+    """A bound of F(v) − F*, and −Σxθ for the slopes that it was found with."""
+
+    gap: float
+    w: Tensor
+
+    def zero(self, g: Any, bend: float, columns: Columns) -> Tensor | None:
+        """Which unknowns (m, C) are zero at the optimum, as far as this shows; None: nothing is known."""
+        if not math.isfinite(bend):
+            return None
+        size = columns.spread.to(self.w)
+        if columns.centre is not None:  # a difference of sums
+            size = size + ROUNDED * EPS * columns.weight * columns.centre.to(self.w).square()
+        radius = (2 * bend * self.gap * size).sqrt()[:, None].expand_as(self.w)
+        return g.at_rest(self.w, radius)
+
+
+def scales(g: Any, loss: Any, like: Tensor) -> tuple[float, ...]:
+    """The r whose conjugates are worth sending: where slopes may have to be scaled."""
+    inner = getattr(g, "inner", g)
+    if loss.quadratic or not hasattr(loss, "row_value"):
+        return ()
+    limit = inner.dual_scale(torch.full_like(like if inner is g else like[:-1], FAR))
+    return SCALES if limit is not None and limit < 1 else ()
+
+
+def dual(g: Any, loss: Any, columns: Columns, v: Tensor, sums: Mapping[str, Tensor], B: Tensor | None) -> Dual | None:
+    """The bound at v, from f, G, noise and conjugates; B where there is an intercept. None: there is none."""
+    if not hasattr(loss, "row_value") or (columns.intercept and (B is None or v.shape[1] > 1)):
+        return None
+    f, slopes, noise, M = float(sums["f"]), sums["G"], float(sums["noise"]), loss.concordance
+    at_one = float((slopes * v).sum()) - f
+    a, bends, tilt, inner, inside = 0.0, 0.0, 0.0, g, v
+    if B is not None:
+        b, inner, inside = B.reshape(-1), g.inner, v[:-1]
+        bends, tilt = float(b[-1]), float(b @ v[:, 0])
+        if not bends > 0:
+            return None
+        a = float(slopes[-1, 0]) / bends
+        moved = slopes - a * b[:, None]
+        noise += float(moved[-1].abs().sum() * v[-1].abs().max())
+        slopes = moved[:-1]
+    s = inner.dual_scale(-slopes)
+    if s is None:
+        return None
+
+    def whole(a: float) -> float:
+        """D(1, a)."""
+        left = 1 - M * abs(a) if a else 1.0
+        return at_one - a * tilt + 0.5 * a * a * bends / left if left > 0 else math.inf
+
+    known = {0.0: -columns.infimum}
+    if loss.quadratic:
+        known |= {r: r * r * f + r * (at_one - f) for r in SCALES}
+    elif "conjugates" in sums:
+        known |= dict(zip(SCALES, sums["conjugates"].tolist(), strict=True))
+    best = whole(a) if s == 1 else math.inf
+    for r, value in known.items():
+        if r < s < 1:
+            t = (s - r) / (1 - r)
+            best = min(best, t * whole(s * a / t) + (1 - t) * value)
+    terms = [f, float(inner.value(inside)), best, float(inner.conjugate(-s * slopes))]
+    gap = lifted(terms, EPS, noise)
+    if gap is None:
+        return None
+    w = -s * slopes
+    return Dual(gap, w if B is None else torch.cat([w, torch.zeros_like(w[:1])]))

@@ -1,0 +1,87 @@
+"""What a round told, as what is known at v.
+
+Shapes: m features, C columns; inside, G (m, C); index flat.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from auqadmm.core.state import Setup
+from auqadmm.core.triangles import unpacked
+from auqadmm.methods.newton.dual import dual
+from auqadmm.methods.newton.here import Here
+
+
+def heard(here: Here, setup: Setup, inside: Tensor, sums: dict[str, Tensor], index: Tensor) -> Here:
+    """What a round told, at `inside`."""
+    f, g = float(sums["f"]), setup.regularizer
+    plain = {"f": sums.get("plain_f", sums["f"]), "G": sums.get("plain_G", sums["G"])}
+    F = f + float(g.value(inside))
+    upper, gram = sums.get("H"), None
+    if setup.loss.quadratic and setup.columns == 1:
+        index, gram = grown(here, sums, index)
+        upper = None
+    new = replace(
+        here,
+        inside=inside,
+        f=f,
+        F=F,
+        G=sums["G"],
+        plain=plain,
+        noise=sums["noise"],
+        floor=sums["floor"],
+        index=index,
+        upper=upper if upper is not None or gram is not None else inside.new_zeros(0),
+        gram=gram,
+        reach=sums.get("reach"),
+        aside=sums.get("aside"),
+        dual=None,
+    )
+    new = replace(new, scale=scale(new))
+    return new if new.complete or new.ease > 1 else screened(new, setup, sums)
+
+
+def screened(here: Here, setup: Setup, sums: Mapping[str, Tensor]) -> Here:
+    """With a duality gap, where there is one; unknowns at zero which it proves to be zero stay there for good."""
+    g, loss, columns = setup.regularizer, setup.loss, here.columns
+    found = dual(g, loss, columns, here.inside, sums, here.aside)
+    zero = None if found is None else found.zero(g, loss.bend, columns)
+    if found is None or zero is None:
+        return replace(here, dual=found)
+    out = zero & (here.inside == 0)
+    return replace(here, dual=found, out=out if here.out is None else here.out | out)
+
+
+def grown(here: Here, sums: dict[str, Tensor], index: Tensor) -> tuple[Tensor, Tensor]:
+    """The products of squares known so far, with the new ones."""
+    H = sums.get("H")
+    if here.gram is None:
+        return index, sums["G"].new_zeros(0, 0) if H is None else unpacked(H[None])[0]
+    new = without(index, here.index)
+    if H is None or not len(new):
+        return here.index, here.gram
+    k, p = len(new), len(here.index)
+    H = H.reshape(k, p + k)
+    top = torch.cat([here.gram, H[:, :p].mT], 1)
+    corner = 0.5 * (H[:, p:] + H[:, p:].mT)
+    return torch.cat([here.index, new]), torch.cat([top, torch.cat([H[:, :p], corner], 1)])
+
+
+def scale(here: Here) -> float:
+    """The diagonal of H over the spread of its columns, on average."""
+    size = here.hessian.diagonal(here.inside)
+    known = size.isfinite()
+    spread = here.columns.spread.to(size)[:, None].expand(size.shape)
+    total = float(spread[known].sum())
+    found = float(size[known].sum()) / total if total > 0 else 0.0
+    return found if math.isfinite(found) and found > 0 else here.scale
+
+
+def without(index: Tensor, known: Tensor) -> Tensor:
+    return index[~torch.isin(index, known)]
