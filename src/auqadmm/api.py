@@ -78,7 +78,8 @@ def solve(
         the objective and what was explained (`Certificate`). 0: no verdict is asked for.
     stop
         "certificate": `converged` means a gap within `certificate_tol`, and nothing else does; where the arithmetic
-        cannot tell objectives apart any further, the status is `rounding`. "residuals": the paper's test, and then the
+        cannot tell objectives apart any further, the status is `rounding`; where F falls no further and nothing can
+        be proved (collinear columns, separable classes), `undecided`. "residuals": the paper's test, and then the
         status is `residuals`. ("both", an older default, means "certificate".)
     local
         Solver of the local problems: "auto", "direct", "newton-cg", "lbfgs", "released", or an object.

@@ -77,7 +77,7 @@ def test_it_arrives_wherever_there_is_somewhere_to_arrive(case):
     """Means, scales, offsets, weights, collinear and sparse columns, every loss and regularizer; oracles in extended
     precision. What is singular to rounding may remain undecided, and says so."""
     run = aq.solve(case.problem(), "newton", max_iter=60)
-    if case.singular and run.status == "max_iter":
+    if case.singular and run.status in ("max_iter", "undecided"):
         assert run.certificate.reason
         return
     assert run.status in ("converged", "rounding"), run.message

@@ -28,12 +28,16 @@ def run(case, method, **settings):
 def honest(case, result):
     """Converged within ten times its bound; proved bounds hold."""
     found = result.certificate
-    assert str(result.status) in ("converged", "max_iter", "time_limit", "rounding", "diverged")
+    assert str(result.status) in ("converged", "max_iter", "time_limit", "rounding", "diverged", "undecided")
     if result.status == "converged":
         slack = 4e-16 * abs(found.objective) / found.scale
         assert float(case.oracle.relative(result.v)) <= 10 * found.relative + slack
         assert found.relative <= TOL
         assert f"within {found.words().split()[1]} of the optimum ({found.evidence})" in result.message
+    if result.status == "undecided":
+        assert case.singular or not case.has_minimiser
+        assert "collinear" in result.message or "separable" in result.message or "bends" in result.message
+        assert not case.has_minimiser or float(case.oracle.relative(result.v)) <= 1e-4
     if found.evidence == "proved":
         gap = float(case.oracle.gap(result.v))
         assert gap <= found.gap_bound + 4e-16 * abs(found.objective)

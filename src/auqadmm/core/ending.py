@@ -16,7 +16,7 @@ from auqadmm.core.result import Result
 from auqadmm.core.state import Status
 from auqadmm.core.stopping import Stopping
 
-OVER = (Status.converged, Status.residuals, Status.rounding)  # ends that only other tolerances change
+OVER = (Status.converged, Status.residuals, Status.rounding, Status.undecided)  # ends that only other tolerances change
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,15 @@ def reached(done: int, certificate: Certificate) -> Ended:
         message = f"At the floor of rounding after {count(done)}: v is as good as the arithmetic allows."
         return Ended(Status.rounding, f"{message} {certificate.reason}".rstrip(), certificate)
     return Ended(Status.converged, f"Converged: {certificate.words()}; {count(done)}.", certificate)
+
+
+def undecided(done: int, certificate: Certificate) -> Ended:
+    """F falls no further, and how far the optimum is cannot be known."""
+    return Ended(
+        Status.undecided,
+        f"Undecided after {count(done)}: no step lowers the objective noticeably any more.",
+        certificate,
+    )
 
 
 def by_residuals(done: int) -> Ended:
@@ -60,6 +69,8 @@ def _told(result: Result, stopping: Stopping) -> str:
     if result.status is Status.residuals:
         known = f"; {found.words()}" if found.evidence != "none" else ""
         return f"{message.removesuffix('.')}{known}."
+    if result.status is Status.undecided:
+        return f"{message} {found.reason}".rstrip()
     if result.status not in (Status.max_iter, Status.time_limit) or not result.n_iter:
         return f"{message} {found.reason}" if found.reason and result.status not in OVER else message
     asked = f" (asked: {short(stopping.certificate_tol)})" if stopping.certificate_tol > 0 else ""

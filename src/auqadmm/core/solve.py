@@ -17,7 +17,18 @@ from torch import Tensor
 
 from auqadmm.core.certificate import Certificate, score
 from auqadmm.core.checkpoint import Keeper, Saved
-from auqadmm.core.ending import OVER, Ended, by_residuals, count, explained, left, out_of_budget, reached, worded
+from auqadmm.core.ending import (
+    OVER,
+    Ended,
+    by_residuals,
+    count,
+    explained,
+    left,
+    out_of_budget,
+    reached,
+    undecided,
+    worded,
+)
 from auqadmm.core.evidence import collect
 from auqadmm.core.health import not_finite
 from auqadmm.core.history import Clock, History, Row
@@ -283,7 +294,8 @@ class _Loop:
             found = self.watch.verdict(shared, sums, found)
         if found.passes(tol) or found.evidence == "rounding":
             return found, reached(self.done + 1, found)
-        return found, None
+        last = self.watch.ends(found)
+        return found, None if last is None else undecided(self.done + 1, last)
 
     def _row(self, state: State, certificate: Certificate | None) -> Row:
         shared, cost, r = state.shared, state.shared.cost, state.shared.residuals

@@ -25,6 +25,7 @@ class Status(str, Enum):
     diverged = "diverged"
     residuals = "residuals"
     rounding = "rounding"
+    undecided = "undecided"
 
     def __str__(self) -> str:
         return self.value
@@ -136,6 +137,11 @@ class Consensus:
     def exactly(self) -> Mapping[str, Tensor] | None:
         """The sums that a verdict at v is made of, Hessian and all, where the method has them (`core/verdict`)."""
         return getattr(self.memory, "exactly", None)
+
+    @property
+    def still(self) -> bool:
+        """Does the method know that it cannot lower F any further, within rounding?"""
+        return getattr(self.memory, "still", False)
 
 
 @dataclass(frozen=True)

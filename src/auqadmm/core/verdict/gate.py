@@ -38,7 +38,8 @@ KEPT = 1024  # unknowns up to which the Hessian of a verdict is kept
 class Gate:
     """What earlier verdicts taught: `asked`, the iteration of the last one; `ratio` of δ to the estimate then; what a
     bound is above δ; the floor of rounding; the null model; the factors L, s of the Hessian, group by group; and the
-    triangle of a Hessian that is the same everywhere."""
+    triangle of a Hessian that is the same everywhere. `rest`: iterations in a row in which F had nowhere to fall, and
+    nothing could be proved."""
 
     asked: int = 0
     wrong: int = 0
@@ -48,6 +49,7 @@ class Gate:
     null: float | None = None
     factors: tuple[tuple[Tensor, Tensor], ...] = ()
     gram: Tensor | None = None
+    rest: int = 0
 
     def estimate(self, judge: Judge, shared: Consensus, sums: Mapping[str, Tensor]) -> float:
         """About δ at v."""

@@ -18,6 +18,11 @@ from auqadmm.core.verdict.gate import Gate, due
 from auqadmm.core.verdict.judge import Judge
 from auqadmm.core.verdict.point import at_rounding, over
 
+PATIENCE = 3  # iterations without a way on, before a run ends
+NOTHING = 1e-3  # of the tolerance: a fall that is none
+GONE = 1e-12  # of what there was to explain
+PART = 0.1  # of the objective that the next step takes away, where classes are separable
+
 
 class Watch:
     """Remembers what verdicts taught (`gate`, part of a checkpoint), the last of them, and a guess of the gap."""
@@ -55,6 +60,7 @@ class Watch:
         opens = free or self.gate.opens(judge, shared.iteration, estimate, found.objective, tol)
         if opens and not free and exactly is not None and "gap" in sums:  # nothing better to be asked for
             opens = at_rounding(float(sums["gap"]), float(exactly["noise"]), found.objective) or due(shared.iteration)
+        opens = opens or (shared.still and not self.gate.rest)
         if not found.passes(tol) and opens:
             verdict = judge.full(shared.v, tol, found, exactly)
             found = verdict.certificate
@@ -62,7 +68,33 @@ class Watch:
             self.judged = (shared.iteration, found)
         else:
             self.gate = replace(self.gate, null=judge.null)
+        self.gate = replace(self.gate, rest=self.gate.rest + 1 if self._rests(shared, found) else 0)
         return found
+
+    def _rests(self, shared: Consensus, found: Certificate) -> bool:
+        """Has F nowhere to fall, by a model that knows its curvature, and yet nothing is proved? Then columns are
+        collinear, or F has no minimum."""
+        if shared.still:
+            return not found.passes(self.tol)
+        exactly, judge = shared.exactly, self.judge
+        if exactly is None or shared.predicted is None or found.evidence != "none" or judge.columns is None:
+            return False
+        left, null = (0.0 if x is None else x - judge.columns.infimum for x in (found.objective, judge.null))
+        gone = GONE * null if math.isfinite(null) else 0.0
+        if left <= gone and shared.predicted >= PART * left:  # all that is left falls away, and ever will
+            return True
+        least = max(float(exactly["noise"]), NOTHING * self.tol * judge.scale(found.objective), gone)
+        return bool(self.reason(found)) and shared.predicted <= least
+
+    def reason(self, found: Certificate) -> str:
+        """Why nothing is proved: now, or when it was asked last."""
+        return found.reason or ("" if self.judged is None else self.judged[1].reason)
+
+    def ends(self, found: Certificate) -> Certificate | None:
+        """The certificate of a run that gets no further, with its reason; None: it may."""
+        if self.gate.rest < PATIENCE or found.passes(self.tol) or found.evidence == "rounding":
+            return None
+        return replace(found, reason=self.reason(found))
 
     def last(self, shared: Consensus | None, v: Tensor, whole: bool) -> Certificate:
         """The certificate of the v that a run ends with; `whole`: a verdict, and not only what is cheap."""

@@ -47,6 +47,11 @@ class Plan:
         """What the method knows at v (`Consensus.exactly`)."""
         return getattr(self.inner, "exactly", None)
 
+    @property
+    def still(self) -> bool:
+        """Whether it can go no further (`Consensus.still`)."""
+        return getattr(self.inner, "still", False)
+
 
 @dataclass(frozen=True)
 class Choice:

@@ -146,6 +146,10 @@ class Here:
         return vars(self)["_exactly"]
 
     @property
+    def still(self) -> bool:
+        return self.stalled
+
+    @property
     def screened(self) -> int:
         """How many unknowns are proved to be zero."""
         return 0 if self.out is None else int(self.out.sum())
