@@ -154,10 +154,13 @@ def measure(name: str, seconds: float, device: str) -> dict[str, Any]:
     row["single"] = {method: reached(problem, method, best, **common) for method in some}
     row["auto"] = {}
     for cost in COSTS:
-        own = {m: f["rounds"] * cost + f["numbers"] for m, f in row["single"].items() if "rounds" in f}
-        newton = reached(problem, "newton", best, **common, round_cost=cost)  # whose working sets go by it
-        if "rounds" in newton:
-            own["newton"] = newton["rounds"] * cost + newton["numbers"]
+        own = {}
+        for method, found in row[
+            "single"
+        ].items():  # working sets go by the round cost, and when verdicts are asked for
+            found = reached(problem, method, best, **common, round_cost=cost) if "rounds" in found else found
+            if "rounds" in found:
+                own[method] = found["rounds"] * cost + found["numbers"]
         ours = reached(problem, "auto", best, **common, round_cost=cost)
         winner = min(own, key=own.__getitem__) if own else None
         price = ours["rounds"] * cost + ours["numbers"] if "rounds" in ours else None

@@ -133,6 +133,7 @@ def solve(
             warm = _warm(warm_start, census)
             same = {"method": chosen, "local": local, "stopping": stopping, "dtype": kind, "seed": seed, "start": start}
             same |= {"evaluate_every": evaluate_every, "warm_start": warm and warm.v.shape, "on_loss": on_loss}
+            same |= {"round_cost": round_cost}
             opened.same({**same, "checkpoint": checkpoint and replace(checkpoint, folder="…")})  # the first's counts
             setup = Setup(
                 blocks=census.blocks,
@@ -150,6 +151,7 @@ def solve(
                 loss=problem.loss,
                 names=problem.names,
                 rows=sum(census.rows),
+                round_cost=getattr(chosen, "round_cost", round_cost),
             )
             keeper = None
             if checkpoint is not None:

@@ -81,7 +81,7 @@ def hard():
 
 
 def test_it_changes_its_mind_and_the_run_arrives():
-    run = aq.solve(hard())
+    run = aq.solve(hard(), round_cost=4000)
     assert run.status == "converged"
     assert (run.choice.first, run.method) == ("auq-lr", "newton")
     (change,) = run.choice.changes
@@ -93,11 +93,11 @@ def test_it_changes_its_mind_and_the_run_arrives():
 
 
 def test_a_run_that_is_stopped_while_it_changes_goes_on_to_the_same_bits(tmp_path):
-    whole = aq.solve(hard())
+    whole = aq.solve(hard(), round_cost=4000)
     turn = whole.choice.changes[0].iteration
     for stop in (turn - 1, turn, turn + 1):
-        aq.solve(hard(), max_iter=stop, checkpoint=tmp_path)
-    rest = aq.solve(hard(), checkpoint=tmp_path)
+        aq.solve(hard(), max_iter=stop, checkpoint=tmp_path, round_cost=4000)
+    rest = aq.solve(hard(), checkpoint=tmp_path, round_cost=4000)
     assert torch.equal(rest.v, whole.v)
     assert rest.choice.changes == whole.choice.changes
     assert rest.history.column("rounds") == whole.history.column("rounds")

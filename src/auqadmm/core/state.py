@@ -45,7 +45,8 @@ class WarmStart:
 class Setup:
     """What stays fixed during a run, replicated: sizes, g, the u-step `solve`, how to start, the shape of the image
     that the features are the pixels of, if they are, the loss, the names of the features, if they have any, what
-    round 0 found of the columns, if there was one, and the rows of all blocks, 0 where nobody counted."""
+    round 0 found of the columns, if there was one, the rows of all blocks, 0 where nobody counted, and what a round
+    costs beside its numbers, in numbers."""
 
     blocks: int
     features: int
@@ -64,6 +65,7 @@ class Setup:
     names: tuple[str, ...] | None = None
     seen: Any = None
     rows: int = 0
+    round_cost: float = 32_000.0
 
     @property
     def unknowns(self) -> int:

@@ -5,7 +5,9 @@
     later        the Hessian of the last verdict, which near the optimum is the Hessian; where it is too large, or g
                  has kinks, the first estimate, corrected by what the last verdict found
 
-An estimate decides only when to ask, never what is said. In case it is far off, iterations 16, 64, 256, … ask anyhow.
+An estimate decides only when to ask, never what is said. In case it is far off, iterations 16, 64, 256, … ask anyhow,
+once the run has cost as much as the answer will. Where g has kinks and yet a duality gap costs nothing, it is waited
+for as long as that is cheaper than a dear verdict: at worst twice what is needed is paid.
 
 Shapes: m features, C columns; v, G (m, C).
 """
@@ -39,7 +41,7 @@ class Gate:
     """What earlier verdicts taught: `asked`, the iteration of the last one; `ratio` of δ to the estimate then; what a
     bound is above δ; the floor of rounding; the null model; the factors L, s of the Hessian, group by group; and the
     triangle of a Hessian that is the same everywhere. `rest`: iterations in a row in which F had nowhere to fall, and
-    nothing could be proved."""
+    nothing could be proved; `since`: what the run had cost when a verdict was first worth its price."""
 
     asked: int = 0
     wrong: int = 0
@@ -50,6 +52,7 @@ class Gate:
     factors: tuple[tuple[Tensor, Tensor], ...] = ()
     gram: Tensor | None = None
     rest: int = 0
+    since: float | None = None
 
     def estimate(self, judge: Judge, shared: Consensus, sums: Mapping[str, Tensor]) -> float:
         """About δ at v."""
@@ -79,7 +82,7 @@ class Gate:
         if not math.isfinite(objective):
             return False
         if due(k):
-            return True
+            return judge.spent >= judge.price
         if k < self.asked + 2**self.wrong and self.wrong:
             return False
         if self.ratio is None:
@@ -109,6 +112,13 @@ class Gate:
             factors = tuple((g.L, g.s) for g in model.groups if g.L is not None)
         wrong = min(self.wrong + 1, 6) if missed else 0
         return replace(new, ratio=ratio, inflation=verdict.inflation, factors=factors, wrong=wrong)
+
+    def waits(self, judge: Judge, gap: float | None) -> Gate | None:
+        """With the time since which it waits for a gap that costs nothing; None: it does not."""
+        if gap is None or judge.g.quadratic or not judge.price:
+            return None
+        new = self if self.since is not None else replace(self, since=judge.spent)
+        return new if judge.spent - (new.since or 0.0) < judge.price else None
 
 
 def due(k: int) -> bool:

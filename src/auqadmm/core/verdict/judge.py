@@ -27,6 +27,7 @@ from auqadmm.core.state import Setup
 from auqadmm.core.verdict.asks import Null, moments
 from auqadmm.core.verdict.columns import Columns
 from auqadmm.core.verdict.duality import lifted
+from auqadmm.core.verdict.large import DIRECTIONS
 from auqadmm.core.verdict.model import HOME
 from auqadmm.core.verdict.point import Point, Verdict, over
 from auqadmm.core.verdict.products import by_products
@@ -121,15 +122,31 @@ class Judge:
     def fits_triangle(self) -> bool:
         """Is the triangle of H cheap against the data?"""
         assert self.columns is not None
-        m, C = self.setup.features, self.setup.columns
-        own = not hasattr(self.loss, "row_value")
-        apart = not own and not self.loss.gauge and C > 1  # columns that do not interact
-        p, groups = (m, 1 if self.loss.quadratic else C) if apart else (m * C, 1)
-        if own:
+        p, numbers = self._triangle
+        if not hasattr(self.loss, "row_value"):
             return p <= OWN
-        numbers = groups * p * (p + 1) / 2
         share = SHARE if self.g.quadratic else 1.0
         return p <= MOST and numbers <= max(ALWAYS, share * self.columns.held)
+
+    @property
+    def _triangle(self) -> tuple[int, float]:
+        """Unknowns that share a Hessian, and numbers of all triangles."""
+        m, C = self.setup.features, self.setup.columns
+        apart = hasattr(self.loss, "row_value") and not self.loss.gauge and C > 1  # columns that do not interact
+        p, groups = (m, 1 if self.loss.quadratic else C) if apart else (m * C, 1)
+        return p, groups * p * (p + 1) / 2
+
+    @property
+    def price(self) -> float:
+        """About what a verdict costs, in numbers, rounds aside."""
+        if not self.fits_triangle:
+            return 2.0 * DIRECTIONS * self.setup.unknowns if self.g.quadratic else 0.0
+        return 0.0 if self.gram is not None else self._triangle[1]
+
+    @property
+    def spent(self) -> float:
+        """What the run has cost so far, in numbers."""
+        return self.reduce.traffic.rounds * self.setup.round_cost + self.reduce.traffic.up / 8
 
     # ------------------------------------------------------------------ shared
     def at(self, v: Tensor, sums: Any, known: Certificate) -> Point | Verdict:

@@ -1,4 +1,5 @@
-"""What `method="auto"` does: `cost` estimates, `method` chooses, watches and changes, `plan` remembers and explains."""
+"""What `method="auto"` does: `seen` looks at round 0, `cost` estimates, `method` chooses, watches and changes, `plan`
+remembers and explains."""
 
 from auqadmm.methods.auto.cost import ROUND_COST, Estimate, Facts, estimates
 from auqadmm.methods.auto.method import Auto

@@ -21,16 +21,23 @@ __all__ = ["ROUND_COST", "Estimate", "Facts", "estimates"]
 # Rounds of Newton's method: squares, smooth losses, and what corners add for every factor e; with a working set
 SQUARES, SMOOTH, CORNERS, ACTIVE, ACTIVE_SQUARES = 2.0, 7.0, 4.0, 8.0, 5.0
 STAY = 0.7  # of the unknowns that would leave zero by themselves: so many do
+CROWD, CROWDED = 4.0, 0.6  # without l2 they keep each other out: no more than 4·movers^0.6
 # of AUQ-LR: squares, one column, several; corners by the number of blocks; kinks of g
-LR_SQUARES, LR_SMOOTH, LR_CLASSES, LR_CORNERS, LR_SPLIT, LR_KINKS = 10.0, 14.0, 20.0, 12.0, 0.85, 3.0
+LR_SQUARES, LR_SMOOTH, LR_CLASSES, LR_CORNERS, LR_SPLIT, LR_KINKS = 10.0, 14.0, 20.0, 14.0, 0.85, 3.0
+LR_ELASTIC = 1.3  # of elastic nets on squares
+LR_SPARSE = 60.0  # and where nothing but kinks holds unknowns
 LR_WEIGHTS = 12.0  # times n: numbers of the weights
+LR_NEAR, LR_FAR = 1e2, 1e4  # how far logits may have to go: beyond it takes longer, beyond it takes too long
 # of L-BFGS, and of FISTA where g has kinks
 GRADIENT, PROXIMAL = 300.0, 3000.0
+LEAST = 8.0  # of L-BFGS, however easy
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known before the first iteration; `movers`: unknowns that would leave zero by themselves."""
+    """What is known before the first iteration; `movers`: unknowns that would leave zero by themselves; `stiff`: the
+    trace of the curvature at zero over the least l2; `far`: by how much logits would move, had they l2 alone against
+    them. Infinite: not known, or no l2."""
 
     blocks: int
     features: int
@@ -38,10 +45,16 @@ class Facts:
     loss: Any
     g: Any
     movers: int | None = None
+    stiff: float = math.inf
+    far: float = math.inf
 
     @property
     def unknowns(self) -> int:
         return self.features * self.columns
+
+    def by_stiffness(self, otherwise: float, least: float, factor: float, power: float) -> float:
+        """Rounds that grow with a power of it."""
+        return least + factor * max(self.stiff, 1.0) ** power if math.isfinite(self.stiff) else otherwise
 
 
 @dataclass(frozen=True)
@@ -67,28 +80,44 @@ def _newton(facts: Facts, round_cost: float) -> Estimate | None:
     n, shape, loss = facts.unknowns, (facts.features, facts.columns), facts.loss
     easing = loss.easing(1.0)
     rounds = SQUARES if loss.quadratic else SMOOTH
+    if not loss.quadratic and math.isfinite(facts.stiff):
+        rounds = 3 + 0.5 * math.log10(max(facts.stiff, 1.0))
     if easing > 1:
         rounds = CORNERS + math.log(easing)
+    if loss.cornered and math.isfinite(facts.far):
+        rounds = 6 + 2 * math.log(max(facts.far, 1.0))
     if some_rest(facts.g, loss, shape, round_cost):
         rounds = ACTIVE_SQUARES if loss.quadratic else max(rounds, ACTIVE)
-        active = max(affordable(round_cost), int(STAY * (facts.movers or 0)))
+        stay = STAY * (facts.movers or 0)
+        if math.isinf(facts.stiff):
+            stay = min(stay, CROWD * (facts.movers or 0) ** CROWDED)
+        active = max(affordable(round_cost), int(stay))
         active = n if 2 * active >= n else active
-        triangles = 1.0 if loss.quadratic else 0.5 * rounds  # most of them are smaller
+        triangles = 1.0 if loss.quadratic else rounds
         why = "few unknowns will be active" if active < n else "it needs the fewest rounds"
         return Estimate("newton", rounds, triangles * numbers(active) + rounds * n, why)
     size = whole(loss, shape)
     if size > MOST:
         return None
-    triangles = 1.0 if loss.quadratic else rounds
+    triangles = 1.0 if loss.quadratic else rounds - 1
     return Estimate("newton", rounds, triangles * size + rounds * n, f"{n} unknowns make small Hessians")
 
 
 def _lowrank(facts: Facts) -> Estimate:
     n, N, loss = facts.unknowns, facts.blocks, facts.loss
-    rounds = LR_SQUARES if loss.quadratic else LR_SMOOTH if facts.columns == 1 else LR_CLASSES
+    if loss.quadratic:
+        rounds = facts.by_stiffness(LR_SQUARES, 0, 5, 0.1)
+    elif facts.columns == 1:
+        rounds = facts.by_stiffness(LR_SMOOTH, 2, 1.8, 0.2)
+    else:
+        rounds = facts.by_stiffness(LR_CLASSES, 2, 3, 0.2)
     if loss.easing(1.0) > 4 or loss.cornered:
         rounds = LR_CORNERS * (max(N, 2) / 2) ** LR_SPLIT
-    rounds = rounds if facts.g.quadratic else LR_KINKS * rounds
+        if math.isfinite(facts.far):
+            rounds *= max(1.0, (facts.far / LR_NEAR) ** 0.3) * max(1.0, facts.far / LR_FAR)
+    if not facts.g.quadratic:
+        kinks = LR_KINKS if math.isinf(facts.stiff) or not loss.quadratic else LR_ELASTIC
+        rounds = max(kinks * rounds, LR_SPARSE if math.isinf(facts.stiff) and facts.movers is not None else 0.0)
     return Estimate(
         "auq-lr", rounds, (rounds + LR_WEIGHTS) * n, "curvature weights need the fewest rounds for their size"
     )
@@ -97,4 +126,8 @@ def _lowrank(facts: Facts) -> Estimate:
 def _gradient(facts: Facts) -> Estimate:
     smooth = facts.g.quadratic
     name, rounds = ("lbfgs", GRADIENT) if smooth else ("fista", PROXIMAL)
+    if smooth and facts.loss.cornered and math.isfinite(facts.far):
+        rounds = 3 + 5 * math.sqrt(facts.far)
+    elif smooth:
+        rounds = min(facts.by_stiffness(rounds, LEAST, 2.5, 0.5), rounds)
     return Estimate(name, rounds, rounds * facts.unknowns, "a gradient a round is all that this takes")

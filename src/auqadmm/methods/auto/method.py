@@ -4,7 +4,7 @@ A method is left when
     F has not fallen below its best for PATIENCE iterations, local solves take too much, or v is not finite any more;
     its working set has grown so much that the next Hessian would cost more than all of another method;
     by how its steps shrink, the rest would cost more than all of another;
-    it has cost twice what was expected of it, and more than all of another.
+    it has cost twice what was expected of it, and more than all of another, and so would the rest.
 Newton's method falls in every iteration and arrives, however hard the problem: it is not left otherwise. The next one
 starts from the best v so far (with λ_j = −∇f_j(v), where it has multipliers), in the same run.
 """
@@ -16,19 +16,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 from uuid import uuid4
 
-import torch
-
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Setup, State, WarmStart
 from auqadmm.core.stopping import is_number
 from auqadmm.core.within import InnerReduce
-from auqadmm.methods.auto.cost import ROUND_COST, Estimate, Facts, estimates
+from auqadmm.methods.auto.cost import ROUND_COST, Estimate, estimates
 from auqadmm.methods.auto.plan import Change, Choice, Plan
+from auqadmm.methods.auto.seen import facts_of
 from auqadmm.methods.inside import Inside, in_columns
 from auqadmm.methods.newton.working import numbers
 
 PATIENCE = 3
-LOOK = 6  # iterations that a rate is measured over
+LOOK, BACK = 8, 16  # iterations that a rate is measured over, at least and at most
+START = 6  # iterations in which a method may be worse than the one before
 GOAL = 1e-7  # of F: where runs are expected to end
 HARD = 300  # Hessian products of a block in one iteration
 SOON = 1.0  # of its expected cost: nobody is left before
@@ -86,10 +86,7 @@ class Auto:
 
     # ------------------------------------------------------------------ decisions
     def _estimates(self, setup: Setup) -> tuple[Estimate, ...]:
-        facts = Facts(
-            setup.blocks, setup.features, setup.columns, setup.loss, setup.regularizer, _would_move(setup)
-        )  # fmt: skip
-        return estimates(facts, self.round_cost)
+        return estimates(facts_of(setup), self.round_cost)
 
     def _left(self, plan: Plan, shared: Consensus) -> tuple[str, Estimate | None]:
         """Why the method is left, and for which one; None: it goes on."""
@@ -111,9 +108,10 @@ class Auto:
         spent = (shared.cost.rounds - plan.rounds) * self.round_cost + shared.cost.up / 8 - plan.numbers
         rest = _rest(plan, spent, shared.iteration)
         other = others[0]
-        if spent > SOON * mine.cost(self.round_cost) and rest > DEARER * other.cost(self.round_cost):
+        if spent > SOON * mine.cost(self.round_cost) and (rest or 0.0) > DEARER * other.cost(self.round_cost):
             return "the rest would cost more", other
-        if spent > TWICE * mine.cost(self.round_cost) and spent > other.cost(self.round_cost):
+        dear = spent > TWICE * mine.cost(self.round_cost) and spent > other.cost(self.round_cost)
+        if dear and (rest is None or rest > other.cost(self.round_cost)):
             return "it has cost more than another would", other
         return "", None
 
@@ -160,17 +158,6 @@ class Auto:
         return Choice(plan.method, names[0], reason, known, plan.changes, self.round_cost, screened=screened)
 
 
-def _would_move(setup: Setup) -> int | None:
-    """How many unknowns would leave zero by themselves, by the gradient that round 0 found."""
-    seen = setup.seen
-    if seen is None or not setup.regularizer.separable:
-        return None
-    G = seen.slopes(seen.start)
-    D = seen.spread[:, None].expand(G.shape)
-    zero = torch.zeros_like(G)
-    return int((setup.regularizer.prox(-G, D) != setup.regularizer.prox(zero, D)).sum())
-
-
 def _watched(plan: Plan, shared: Consensus) -> Plan:
     """With the objective and the expected fall of the new iterate."""
     plan = replace(plan, inner=shared.memory)
@@ -180,11 +167,14 @@ def _watched(plan: Plan, shared: Consensus) -> Plan:
     F = float(sums["f"]) + float(shared.setup.regularizer.value(shared.v))
     better = math.isfinite(F) and plan.best > F
     delta = shared.predicted
-    expected = plan.expected if delta is None else (*plan.expected, delta / max(abs(F), 1e-300))[-LOOK:]
+    if delta is None and better and math.isfinite(plan.best):
+        delta = plan.best - F  # which shrinks as what is left does
+    expected = plan.expected if delta is None else (*plan.expected, delta / max(abs(F), 1e-300))[-BACK:]
     if better:
         return replace(plan, best=F, best_v=shared.v, waited=0, expected=expected)
     near = math.isfinite(F) and F - plan.best <= NEAR * abs(plan.best)
-    return replace(plan, waited=plan.waited if near else plan.waited + 1, expected=expected)
+    new = shared.iteration <= START and bool(plan.changes)
+    return replace(plan, waited=plan.waited if near or new else plan.waited + 1, expected=expected)
 
 
 def _next_hessian(here: Any) -> float:
@@ -196,14 +186,14 @@ def _next_hessian(here: Any) -> float:
     return numbers(min(2 * active, here.inside.numel())) - numbers(known)
 
 
-def _rest(plan: Plan, spent: float, iterations: int) -> float:
-    """What the rest of the method's way costs, by how fast expected falls shrink."""
-    seen = plan.expected
-    if len(seen) < LOOK or not all(0 < x < math.inf for x in (seen[0], seen[-1])):
-        return 0.0
-    each = spent / max(iterations, 1)
-    rate = (math.log(seen[0]) - math.log(seen[-1])) / (LOOK - 1)
-    left = math.log(seen[-1] / GOAL)
+def _rest(plan: Plan, spent: float, iterations: int) -> float | None:
+    """What the rest of the method's way costs, by how fast expected falls shrink; None: not known yet."""
+    seen = [x for x in plan.expected if 0 < x < math.inf]
+    if len(seen) < LOOK:
+        return None
+    logs, middle = [math.log(x) for x in seen], (len(seen) - 1) / 2
+    slope = sum((k - middle) * y for k, y in enumerate(logs)) / sum((k - middle) ** 2 for k in range(len(logs)))
+    left = sum(logs) / len(logs) + slope * middle - math.log(GOAL)
     if left <= 0:
         return 0.0
-    return math.inf if rate <= 0 else each * left / rate
+    return math.inf if slope >= 0 else spent / max(iterations, 1) * left / -slope

@@ -1,0 +1,56 @@
+"""What round 0 tells of how hard a problem is.
+
+Shapes: m features, C columns; G, l2 (m, C), spread (m,).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from auqadmm.core.state import Setup
+from auqadmm.methods.auto.cost import Facts
+
+
+def facts_of(setup: Setup) -> Facts:
+    """What a choice goes by."""
+    known = (setup.blocks, setup.features, setup.columns, setup.loss, setup.regularizer)
+    stiff, far = hardness(setup)
+    return Facts(*known, would_move(setup), stiff, far)
+
+
+def hardness(setup: Setup) -> tuple[float, float]:
+    """`Facts.stiff` and `Facts.far`, from the squares of columns and the gradient at zero."""
+    seen, loss = setup.seen, setup.loss
+    if seen is None or not hasattr(loss, "row_value") or not seen.weight > 0:
+        return math.inf, math.inf
+    some = slice(None, -1) if setup.intercept else slice(None)
+    G = seen.slopes(seen.start)
+    held = ~seen.empty[some]
+    l2 = setup.regularizer.convexity(torch.zeros_like(G))[some][held]
+    least = float(l2.min()) if l2.numel() else 0.0
+    if not least > 0:
+        return math.inf, math.inf
+    trace = float(seen.spread[some][held].sum())
+    far = math.sqrt(trace / seen.weight) * float(G[some].norm()) / least
+    return bend_at_zero(loss, setup.columns) * trace / least, far
+
+
+def bend_at_zero(loss: object, columns: int) -> float:
+    """The largest curvature of a row whose logits are zero."""
+    kind = loss.target_kind  # type: ignore[attr-defined]
+    y = torch.zeros(1, dtype=torch.int64) if kind == "classes" else torch.ones(1, dtype=torch.float64)
+    z = torch.zeros(1, columns, dtype=torch.float64)
+    return float(loss.row_curvature(loss.prepare(z), y).diagonal().max())  # type: ignore[attr-defined]
+
+
+def would_move(setup: Setup) -> int | None:
+    """How many unknowns would leave zero by themselves, by the gradient that round 0 found."""
+    seen = setup.seen
+    if seen is None or not setup.regularizer.separable:
+        return None
+    G = seen.slopes(seen.start)
+    D = seen.spread[:, None].expand(G.shape)
+    zero = torch.zeros_like(G)
+    return int((setup.regularizer.prox(-G, D) != setup.regularizer.prox(zero, D)).sum())

@@ -1,0 +1,97 @@
+"""What `auto` goes by: how hard a problem is by round 0, what is left of a method's way, what a verdict may cost."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+import auqadmm as aq
+from auqadmm.methods.auto.cost import Facts, estimates
+from auqadmm.methods.auto.method import GOAL, LOOK, _rest
+from auqadmm.methods.auto.plan import Plan
+from auqadmm.methods.auto.seen import hardness
+from tests.verdict.asking import judge_of
+
+
+def split(X, y, parts=4):
+    return [(X[j::parts], y[j::parts]) for j in range(parts)]
+
+
+def pair(a=5, b=8):
+    X, y = load_digits(return_X_y=True)
+    some = (y == a) | (y == b)
+    return X[some] / 16, np.where(y[some] == a, 1.0, -1.0)
+
+
+def seen(problem):
+    judge = judge_of(problem)
+    judge.begin()
+    return aq.core.state.Setup(**{**vars(judge.setup), "seen": judge.columns})
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize(
+    ("loss", "bend", "slope"), [(aq.Logistic(), 0.25, 0.5), (aq.SmoothedHinge(1.0), 0.1768, 0.8536)]
+)
+def test_hardness_is_what_numpy_says(intercept, loss, bend, slope):
+    X, y = pair()
+    stiff, far = hardness(seen(aq.Problem(loss, aq.L2(3.0), split(X, y), intercept=intercept)))
+    Z = X - X.mean(0) if intercept else X
+    trace = (Z**2).sum()
+    assert stiff == pytest.approx(bend * trace / 3.0, rel=1e-3)
+    G = slope * np.linalg.norm(Z.T @ y)
+    assert far == pytest.approx(math.sqrt(trace / len(y)) * G / 3.0, rel=1e-3)
+
+
+def test_without_a_ridge_nothing_is_known():
+    X, y = pair()
+    assert hardness(seen(aq.Problem(aq.Logistic(), aq.L1(1.0), split(X, y)))) == (math.inf, math.inf)
+
+
+def test_a_strong_ridge_makes_gradients_cheap():
+    """Few gradients are enough where rows hardly move; with a weak ridge corners need curvature."""
+    X, y = pair()
+    loss = aq.SmoothedHinge(reduction="mean")
+    strong = aq.solve(aq.Problem(loss, aq.L2(100.0), split(X, y)), round_cost=4000)
+    assert strong.choice.first == "lbfgs"
+    assert strong.n_iter <= 6
+    weak = aq.solve(aq.Problem(loss, aq.L2(1e-3), split(X, y, 20)), round_cost=4000)
+    assert weak.choice.first == "newton"
+
+
+def test_stiffness_orders_methods():
+    def first(stiff, cost):
+        return estimates(Facts(10, 300, 1, aq.Logistic(), aq.L2(1.0), None, stiff, 1.0), cost)[0].method
+
+    assert first(1e3, 32_000) == "auq-lr"
+    assert first(1e7, 32_000) == "newton"
+    assert first(1e3, 1e6) == "newton"
+
+
+def test_the_rest_follows_the_rate():
+    falls = tuple(1e-2 * 0.5**k for k in range(LOOK))
+    rest = _rest(Plan("auq-lr", None, expected=falls), 100.0 * LOOK, LOOK)
+    assert rest == pytest.approx(100.0 * math.log(falls[-1] / GOAL) / math.log(2), rel=1e-6)
+    assert _rest(Plan("auq-lr", None, expected=falls[1:]), 1.0, LOOK) is None
+    assert _rest(Plan("auq-lr", None, expected=falls[::-1]), 1.0, LOOK) == math.inf
+    noisy = tuple(x * (3.0 if k % 2 else 1 / 3) for k, x in enumerate(falls))  # two points alone would mislead
+    assert 0 < _rest(Plan("auq-lr", None, expected=noisy), 100.0 * LOOK, LOOK) < 4 * rest
+
+
+@pytest.mark.parametrize("cost", [1000.0, 1e6])
+def test_a_verdict_is_not_dearer_than_the_run_before_it(cost):
+    """An elastic net without an intercept has a gap that costs nothing: the triangle waits until that is dearer."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 200)) @ np.diag(1 / (1 + np.arange(200)) ** 0.5)
+    y = X @ rng.normal(size=200) + rng.normal(size=600)
+    problem = aq.Problem(aq.LeastSquares(), aq.ElasticNet(5.0, 1e-2), split(X, y))
+    run = aq.solve(problem, "auq-lr", certificate_tol=1e-8, round_cost=cost, max_iter=300)
+    assert run.status == "converged"
+    last, triangle = run.history[-1], 200 * 201 // 2
+    if cost == 1000.0:
+        assert last.bytes_up / 8 < triangle or last.rounds * cost + last.bytes_up / 8 >= 2 * triangle
+    else:
+        assert last.bytes_up / 8 > triangle  # rounds are dearer
