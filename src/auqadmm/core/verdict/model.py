@@ -46,11 +46,13 @@ class Group:
 
     @classmethod
     def of(cls, H: Tensor, l2: Tensor, absent: Tensor, gauge: Tensor | None) -> Group:
-        H = torch.where(absent[:, None] | absent, 0.0, H)
+        if bool(absent.any()):
+            H = torch.where(absent[:, None] | absent, 0.0, H)
         size = H.diagonal() + l2
         s = torch.where(size > 0, size, 1.0).sqrt()
-        K = H / s / s[:, None]
-        S = K + torch.diag(torch.where(size > 0, l2 / s.square(), 1.0))
+        K = (H / s).div_(s[:, None])
+        S = K.clone()
+        S.diagonal().add_(torch.where(size > 0, l2 / s.square(), 1.0))
         if gauge is not None:  # directions that change nothing: any curvature will do
             flat = gauge * s[:, None]
             flat = flat / flat.norm(dim=0)
@@ -210,10 +212,9 @@ class Model:
         target = self._apply(v * s) - Gs
         problem = Composite(self._apply, self._restricted, scaled, target, D, wide)
         tol = max(math.sqrt(max(enough, 0.0) * self.least), 1e-15 * float(target.norm()))
-        found = pivot(problem, v * s, tol) if g.separable else accelerated(problem, v * s, tol, STEPS)
+        x = (pivot(problem, v * s, tol) if g.separable else accelerated(problem, v * s, tol, STEPS)).v
         best: Step | None = None
-        x = found.v
-        for _ in range(POLISH):  # with d in place of v + d the digits of G are kept
+        for k in range(POLISH):  # with d in place of v + d the digits of G are kept
             slope = Gs + self._apply(x - v * s)
             y = wide * x - slope
             there = scaled.unscaled(y, wide)
@@ -223,11 +224,11 @@ class Model:
             rest = 0.5 * float((left * self._solve(left)).sum())
             fell, size = (float(x) for x in g.fall(v, there))
             fall = fell - float((Gs * d).sum() + 0.5 * (d * self._apply(d)).sum())
-            rest += 4 * EPS * size
+            done, rest = rest <= max(0.01 * enough, 4 * EPS * size), rest + 4 * EPS * size
             delta = max(fall, 0.0) + rest if math.isfinite(fall) else math.inf
             if best is None or delta < best.delta:
                 best = Step(there - v, delta, rest)
-            if rest <= 0.01 * enough or not g.separable:
+            if done or not g.separable or k == POLISH - 1:
                 break
             _, p = prox_and_slope(scaled, y, wide)
             active = p > 0
@@ -282,13 +283,14 @@ def _split(x: Tensor, coupled: bool) -> list[Tensor]:
 def _inverse(K: Tensor, active: Tensor, h: Tensor) -> Callable[[Tensor], Tensor]:
     """About the inverse of the active part of K + diag h, zero elsewhere."""
     where = active.nonzero()[:, 0]
-    A = K[where][:, where] + torch.diag(h[where])
+    A = K[where].index_select(1, where)
     lift = 4 * EPS * max(len(where), 1)
-    while True:
-        L, info = torch.linalg.cholesky_ex(A + lift * torch.eye(len(where), dtype=K.dtype, device=K.device))
-        if bool(info == 0) or lift > 1.0:
-            break
+    A.diagonal().add_(h[where] + lift)
+    L, info = torch.linalg.cholesky_ex(A)
+    while not bool(info == 0) and lift <= 1.0:
+        A.diagonal().add_(9 * lift)
         lift *= 10
+        L, info = torch.linalg.cholesky_ex(A)
 
     def apply(x: Tensor) -> Tensor:
         out = torch.zeros_like(x)

@@ -25,7 +25,7 @@ CROWD, CROWDED = 4.0, 0.6  # without l2 they keep each other out: no more than 4
 # of AUQ-LR: squares, one column, several; corners by the number of blocks; kinks of g
 LR_SQUARES, LR_SMOOTH, LR_CLASSES, LR_CORNERS, LR_SPLIT, LR_KINKS = 10.0, 14.0, 20.0, 14.0, 0.85, 3.0
 LR_ELASTIC = 1.3  # of elastic nets on squares
-LR_SPARSE = 60.0  # and where nothing but kinks holds unknowns
+LR_SPARSE, LR_MOVERS = 60.0, 300.0  # and where nothing but kinks holds unknowns, so many that they compete
 LR_WEIGHTS = 12.0  # times n: numbers of the weights
 LR_NEAR, LR_FAR = 1e2, 1e4  # how far logits may have to go: beyond it takes longer, beyond it takes too long
 # of L-BFGS, and of FISTA where g has kinks
@@ -117,7 +117,9 @@ def _lowrank(facts: Facts) -> Estimate:
             rounds *= max(1.0, (facts.far / LR_NEAR) ** 0.3) * max(1.0, facts.far / LR_FAR)
     if not facts.g.quadratic:
         kinks = LR_KINKS if math.isinf(facts.stiff) or not loss.quadratic else LR_ELASTIC
-        rounds = max(kinks * rounds, LR_SPARSE if math.isinf(facts.stiff) and facts.movers is not None else 0.0)
+        rounds = kinks * rounds
+        if math.isinf(facts.stiff) and facts.movers is not None:
+            rounds = max(rounds, LR_SPARSE * max(1.0, facts.movers / LR_MOVERS) ** 0.7)
     return Estimate(
         "auq-lr", rounds, (rounds + LR_WEIGHTS) * n, "curvature weights need the fewest rounds for their size"
     )

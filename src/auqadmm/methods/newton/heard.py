@@ -43,8 +43,11 @@ def heard(here: Here, setup: Setup, inside: Tensor, sums: dict[str, Tensor], ind
         aside=sums.get("aside"),
         dual=None,
     )
-    new = replace(new, scale=scale(new))
-    return new if new.complete or new.ease > 1 else screened(new, setup, sums)
+    known, size = new.hessian, scale(new)
+    new = replace(new, scale=size)
+    new = new if new.complete or new.ease > 1 else screened(new, setup, sums)
+    vars(new)["hessian"] = known  # which does not depend on these
+    return new
 
 
 def screened(here: Here, setup: Setup, sums: Mapping[str, Tensor]) -> Here:

@@ -102,10 +102,10 @@ class Here:
         if "_move" not in vars(self):
             enough = max(INNER * self.fell, 1e-3 * float(self.noise), 1e-300)
             if self.dual is not None:  # which shrinks with the root of δ
-                enough *= 1e-9
-            kept = self.hessian
-            if not bool(self.free.all()):
-                flat = self.free.reshape(-1)
+                share = 0.0 if setup.loss.quadratic else self.fell / max(abs(self.F), 1e-300)
+                enough *= min(1.0, max(share, 1e-6)) ** 2
+            kept, flat = self.hessian, self.free.reshape(-1)
+            if not bool(flat[self.index].all()):
                 kept = Hessian(tuple((i[flat[i]], H[flat[i]][:, flat[i]]) for i, H in kept.groups))
             vars(self)["_move"] = proposed(setup.regularizer, self.inside, self.G, kept, enough)
         return vars(self)["_move"]
