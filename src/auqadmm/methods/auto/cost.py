@@ -13,7 +13,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from auqadmm.methods.newton.method import MOST, ROUND_COST
+from auqadmm.methods.checks import ROUND_COST
+from auqadmm.methods.newton.method import MOST
 from auqadmm.methods.newton.working import affordable, numbers, some_rest, whole
 
 __all__ = ["ROUND_COST", "Estimate", "Facts", "estimates"]

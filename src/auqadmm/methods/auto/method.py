@@ -18,11 +18,11 @@ from uuid import uuid4
 
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Setup, State, WarmStart
-from auqadmm.core.stopping import is_number
 from auqadmm.core.within import InnerReduce
 from auqadmm.methods.auto.cost import ROUND_COST, Estimate, estimates
 from auqadmm.methods.auto.plan import Change, Choice, Plan
 from auqadmm.methods.auto.seen import facts_of
+from auqadmm.methods.checks import round_cost
 from auqadmm.methods.inside import Inside, in_columns
 from auqadmm.methods.newton.working import numbers
 
@@ -53,8 +53,7 @@ class Auto:
     name: ClassVar[str] = "auto"
 
     def __post_init__(self) -> None:
-        if not (is_number(self.round_cost) and 0 <= self.round_cost < math.inf):
-            raise ValueError(f"round_cost must be a number ≥ 0, got {self.round_cost!r}.")
+        round_cost(self.round_cost)
 
     def init(self, setup: Setup, reduce: Reduce) -> State:
         first = self._estimates(setup)[0]
@@ -120,8 +119,9 @@ class Auto:
 
         if name not in self._made:
             found = methods.resolve(name, {**methods.KNOWN, **baselines.KNOWN})
-            found = methods.Newton(self.round_cost) if name == "newton" else in_columns(found, self._run)
-            self._made[name] = found
+            if hasattr(found, "round_cost"):
+                found = replace(found, round_cost=self.round_cost)
+            self._made[name] = found if name == "newton" else in_columns(found, self._run)
         return self._made[name]
 
     # ------------------------------------------------------------------ data in other columns (`inside`)

@@ -29,9 +29,9 @@ from torch import Tensor
 
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Cost, Setup, State
-from auqadmm.core.stopping import is_number
 from auqadmm.core.verdict.asks import moments
 from auqadmm.core.verdict.columns import Columns
+from auqadmm.methods.checks import ROUND_COST, round_cost
 from auqadmm.methods.newton.dual import scales
 from auqadmm.methods.newton.heard import heard, without
 from auqadmm.methods.newton.here import Here
@@ -46,7 +46,6 @@ TIGHTER, SLOWER = 0.35, 0.7  # corners after an accepted step; and after a refus
 TRIES = 4  # fans, each a thousand times as small
 NOISE = 4.0  # roundings of F that a difference may be off by
 MOST = 2**27  # numbers of a Hessian
-ROUND_COST = 32_000  # numbers that a link carries while it waits for an answer
 
 
 @dataclass(frozen=True)
@@ -68,8 +67,7 @@ class Newton:
     name: ClassVar[str] = "newton"
 
     def __post_init__(self) -> None:
-        if not (is_number(self.round_cost) and 0 <= self.round_cost < math.inf):
-            raise ValueError(f"round_cost must be a number ≥ 0, got {self.round_cost!r}.")
+        round_cost(self.round_cost)
 
     def init(self, setup: Setup, reduce: Reduce) -> State:
         columns = setup.seen
