@@ -73,7 +73,7 @@ class Estimate:
 
 def estimates(facts: Facts, round_cost: float) -> tuple[Estimate, ...]:
     """Of every method that can solve the problem, the cheapest first."""
-    found = [e for e in (_newton(facts, round_cost), _lowrank(facts), _gradient(facts)) if e is not None]
+    found = [e for e in (_newton(facts, round_cost), _lowrank(facts, round_cost), _gradient(facts)) if e is not None]
     return tuple(sorted(found, key=lambda e: e.cost(round_cost)))
 
 
@@ -104,10 +104,11 @@ def _newton(facts: Facts, round_cost: float) -> Estimate | None:
     return Estimate("newton", rounds, triangles * size + rounds * n, f"{n} unknowns make small Hessians")
 
 
-def _lowrank(facts: Facts) -> Estimate:
+def _lowrank(facts: Facts, round_cost: float) -> Estimate:
     n, N, loss = facts.unknowns, facts.blocks, facts.loss
     if loss.quadratic:
-        rounds = facts.by_stiffness(LR_SQUARES, 0, 5, 0.1)
+        # the dearer a round, the more directions are kept
+        rounds = facts.by_stiffness(LR_SQUARES, 0, 5, 0.1) * min(1.0, (ROUND_COST / max(round_cost, 1.0)) ** 0.25)
     elif facts.columns == 1:
         rounds = facts.by_stiffness(LR_SMOOTH, 2, 1.8, 0.2)
     else:
