@@ -19,7 +19,7 @@ POSTERIOR, NEWTON = f"{CURVATURE}.posterior", f"{LOCAL}.newton_cg"
 SMOOTH, HINGE, SQUARES = ("multinomial",), ("svm",), ("elastic",)
 TABLES = ("table-squares-far", "table-logistic-far")
 HARD = ("table-logistic-hard",)
-LATE = (2, 4, 7, 11, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
+EARLY = (2, 4, 7, 11, 16)
 ALL_ROUNDS = tuple(range(2, 2001))
 
 
@@ -151,6 +151,8 @@ SWITCHES = (
     S("alpha-1", "over-relaxation: α = 1", "lowrank_schedule.py, lowrank_round.py", 12, {"relaxation": 1.0}),
     S("memory-0", "Anderson acceleration", "acceleration.py, lowrank_columns.py, …", 205, {"memory": 0}),
     S("memory-8", "16 columns of Anderson's memory: 8", "lowrank.py", 0, {"memory": 8}),
+    S("no-step-back", "a step that doubled ‖r‖ is taken back", "acceleration.py, lowrank_server.py, …", 14,
+      patches=(Patch(f"{ANDERSON}:Anderson.worse", _where(False, bool)),)),
     S("no-allowance", "accelerated steps stay within a summable distance of plain ones", "acceleration.py", 15,
       patches=(Patch(f"{ANDERSON}:Anderson.allowance", returns(lambda self: torch.inf)),)),
     S("no-ridge", "the ridge 1e-9 on Anderson's Gram matrix", "acceleration.py", 2,
@@ -164,7 +166,7 @@ SWITCHES = (
     S("renew-never", "weights are renewed: those of the start stay", "lowrank_change.py, lowrank_round.py, …", 130,
       {"refresh": ()}),
     S("renew-once", "renewals after the first one (iteration 2)", "lowrank_schedule.py", 1, {"refresh": (2,)}),
-    S("renew-late", "no renewals after iteration 16: up to 1024", "lowrank.py", 0, {"refresh": LATE}),
+    S("renew-early", "renewals after iteration 16", "lowrank.py", 1, {"refresh": EARLY}),
     S("renew-every", "a schedule: any round may renew", "lowrank_schedule.py, lowrank.py", 4, {"refresh": ALL_ROUNDS}),
     S("skip-0", "weights that changed by less than a tenth are kept", "lowrank_change.py, lowrank_round.py", 115,
       {"skip": 0.0}),

@@ -17,6 +17,7 @@ from auqadmm.core.basis import Kronecker
 from auqadmm.core.checkpoint import Keeper
 from auqadmm.core.checkpoint_codec import leaves
 from auqadmm.local import mixed
+from auqadmm.methods import lowrank
 from auqadmm.problem import light
 from auqadmm.states import REGISTRY
 from tests.core.checkpoints import PROBLEMS, TIGHT, TOTALS, assert_same, names, no_waiting, rows
@@ -162,9 +163,14 @@ def test_the_matrix_meets_every_kind_of_state(monkeypatch, tmp_path):
     )
     aq.solve(problem("multinomial"), "auq-lr", checkpoint=tmp_path)
     aq.solve(problem("multinomial"), "newton", callbacks=[look])
+    signs = [(X, np.where(y > 0, 1, -1)) for X, y in regression_blocks()]
+    aq.solve(aq.Problem(aq.Logistic(), aq.L1(0.5), signs), aq.methods.Newton(round_cost=2), callbacks=[look])
     X, y = load_digits(return_X_y=True)
     turns = aq.Problem(aq.Multinomial(), aq.L2(0.01), [(X[y == c] / 16, y[y == c]) for c in range(10)])
-    assert aq.solve(turns, callbacks=[look]).choice.changes
+    assert aq.solve(turns, callbacks=[look], round_cost=4000).choice.changes
+    with monkeypatch.context() as patched:
+        patched.setattr(lowrank, "PRODUCTS", 1e6)  # classes are coupled, however small the data
+        aq.solve(turns, "auq-lr", max_iter=2, callbacks=[look])
     monkeypatch.setattr(light, "SMALL", 0)
     monkeypatch.setattr(mixed, "SMALL", 0)
     monkeypatch.setattr(mixed, "LEAST", 1)

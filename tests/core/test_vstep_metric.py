@@ -79,7 +79,7 @@ def test_factors_of_several_columns_are_inverted_and_do_the_same(C):
     assert inverse.inverted == (C > 1)
     P, q = K._columns
     x = torch.from_numpy(np.random.default_rng(0).normal(size=K.shape))
-    dense = [K.weighted(q_c) + 0.5 * torch.eye(12, dtype=torch.float64) for q_c in q]
+    dense = [K.column(c, q_c) + 0.5 * torch.eye(12, dtype=torch.float64) for c, q_c in enumerate(q)]
     by_hand = torch.stack([torch.linalg.solve(B, (x @ P)[:, c]) for c, B in enumerate(dense)], 1) @ P.mT
     torch.testing.assert_close(inverse(x), by_hand)
 

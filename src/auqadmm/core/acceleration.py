@@ -8,7 +8,7 @@ the sums Σ_j of the columns, which the v-step needs, follow from Σ Tz and Σ z
 
 Safeguard. T is averaged, so plain steps converge, and they still do when perturbed by a summable amount. An
 accelerated step is taken only if it is such a perturbation, ‖z⁺ − Tz‖ ≤ D‖r⁰‖(a + 1)^{−(1+ε)} with a the number of
-accelerated steps so far. docs/theory.md has the proof.
+accelerated steps so far. Besides, a step that more than doubled ‖r‖ is taken back. docs/theory.md has the proof.
 
 Reference: H. F. Walker, P. Ni, Anderson acceleration for fixed-point iterations, 2011; A. Fu, J. Zhang, S. Boyd,
 Anderson accelerated Douglas–Rachford splitting, 2020 (a summability test on ‖r‖ instead).
@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 RIDGE = 1e-9
+GROWTH = 2.0
 D = 1e3
 EPSILON = 1e-6
 
@@ -56,6 +57,10 @@ class Anderson:
         """Forget the columns (the map has changed), keep the counts."""
         none = self.gram.new_zeros(0, 0)
         return replace(self, gram=none, heft=none, columns=self.columns[..., :0])
+
+    def worse(self, norm: float, was_accelerated: bool) -> bool:
+        """Did an accelerated step more than double the residual?"""
+        return was_accelerated and self.last is not None and norm > GROWTH * self.last
 
     def measured(self, norm: float) -> Anderson:
         """Remember the residual of an accepted point."""

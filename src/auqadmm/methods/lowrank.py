@@ -10,8 +10,8 @@ The iteration is S2 written on z_j = W_j v − λ_j. One round:
     server   Anderson on z, from scalars (core/acceleration.py); Σ_j z_j follows from Σ_j T z_j  (lowrank_server.py)
 
 In the metric W = H the reflected resolvent of a quadratic f vanishes, so α near 2 makes this Newton's method.
-Weights are renewed at iterations 2, 4, 7, 11 and 16 if they changed by a tenth (lowrank_schedule.py): finitely often,
-so S8 applies. What blocks send of them is in lowrank_parts.py, what is proved in docs/theory.md.
+Weights are renewed at iterations 2, 4, 7, …, 1024 if they changed by a tenth (lowrank_schedule.py): finitely often, so
+S8 applies. What blocks send of them is in lowrank_parts.py, what is proved in docs/theory.md.
 
 Shapes: N blocks, m features, C columns, r directions per block; v and sums over blocks (m, C).
 """
@@ -84,7 +84,7 @@ class AUQLR:
     relaxation: float | None = None
     memory: int = 16
     local: bool = True
-    refresh: tuple[int, ...] = (2, 4, 7, 11, 16)
+    refresh: tuple[int, ...] = (2, 4, 7, 11, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024)
     skip: float = 0.1
     columns: str = "auto"
     round_cost: float = ROUND_COST

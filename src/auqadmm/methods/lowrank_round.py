@@ -26,12 +26,12 @@ from auqadmm.methods.lowrank_columns import appended, combined, inner, latest
 
 Sums = dict[str, Tensor]
 
-# What a block does with its z before the round: keep it, take the plain step Tz, or the accelerated one.
-KEEP, PLAIN, ACCELERATE = range(3)
+# What a block does with its z before the round: keep it, take the plain step Tz, the accelerated one, or go back.
+KEEP, PLAIN, ACCELERATE, BACK = range(4)
 
 
 # What a block remembers besides Tz, r and Wr.
-KEPT = ("U", "z", "dR", "dS")
+KEPT = ("U", "z", "plain", "dR", "dS")
 
 # Of local solves, relative to the solver's own tolerance: in the norm of W⁻¹ a fourteenth of ‖r‖ is enough.
 ACCURACY = 7.0
@@ -68,7 +68,7 @@ class Round:
         directive, shared = told
         memory = _moved(blocks.memory, directive)
         if directive.forget:
-            memory = {name: memory[name] for name in ("U", "z") if name in memory}
+            memory = {name: memory[name] for name in ("U", "z", "plain") if name in memory}
         v = shard.expand(shared.v)
         sums: Sums = {}
         W, lam = blocks.W, blocks.lam
@@ -175,11 +175,13 @@ def _moved(memory: Mapping[str, Any], directive: Directive) -> dict[str, Any]:
     kept = dict(memory)
     if directive.action == KEEP:
         return kept
+    if directive.action == BACK:
+        return {"U": kept["U"], "z": kept["plain"]}
     z = kept["Tz"]
     if directive.action == ACCELERATE:
         assert directive.gamma is not None
         z = z - combined(kept["dS"], directive.gamma)
-    last = {"z_old": kept["z"], "r_old": kept["r"], "Wr_old": kept["Wr"]}
+    last = {"plain": kept["Tz"], "z_old": kept["z"], "r_old": kept["r"], "Wr_old": kept["Wr"]}
     return {**kept, "z": z, **last}
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from auqadmm.core.acceleration import Anderson
 from auqadmm.core.vstep import LowRankMetric
-from auqadmm.methods.lowrank_round import ACCELERATE, KEEP, PLAIN, Directive
+from auqadmm.methods.lowrank_round import ACCELERATE, BACK, KEEP, PLAIN, Directive
 
 TELLING = 1e-6  # relative differences below this count as none
 
@@ -35,14 +35,15 @@ class Heard:
 
 @dataclass(frozen=True)
 class Server:
-    """The replicated half of the state. `z` is Σ_j z_j; `before` are z and r of the round before; `U` the
-    directions of all blocks."""
+    """The replicated half of the state. `z` is Σ_j z_j; `before` are z and r of the round before; `plain` the step
+    that acceleration replaced; `U` the directions of all blocks."""
 
     anderson: Anderson
     directive: Directive
     z: Tensor
     heard: Heard | None = None
     before: tuple[Tensor, Tensor] | None = None
+    plain: Tensor | None = None
     U: Tensor | None = None
     v_residual: float = 0.0
 
@@ -59,10 +60,14 @@ def first_z(server: Server, metric: LowRankMetric, g: Any, v: Tensor) -> Server:
 
 
 def next_z(server: Server) -> Server:
-    """The next Σz, accelerated or plain."""
+    """Judge the round that came back, and choose the next Σz: accelerated, plain, or the step taken back."""
     heard, anderson, told = server.heard, server.anderson, server.directive
     assert heard is not None
     quiet = replace(told, gamma=None, refresh=False)
+    # a round with new weights measures r in another norm: no verdict on the step before it
+    if anderson.worse(heard.norm, told.action == ACCELERATE and not told.refresh) and server.plain is not None:
+        back = replace(quiet, action=BACK)
+        return replace(server, anderson=anderson.cleared(), directive=back, z=server.plain, before=None)
     anderson = anderson.measured(heard.norm)
     if heard.gram is not None and heard.heft is not None and server.before is not None:
         z_old, r_old = server.before
@@ -72,7 +77,8 @@ def next_z(server: Server) -> Server:
     if gamma is not None:
         z, directive = z - anderson.columns @ gamma, replace(quiet, action=ACCELERATE, gamma=gamma)
         anderson = anderson.step()
-    return replace(server, anderson=anderson, directive=directive, z=z, before=(server.z, heard.r))
+    before = (server.z, heard.r)
+    return replace(server, anderson=anderson, directive=directive, z=z, before=before, plain=heard.Tz)
 
 
 def tolerance(server: Server) -> float:
