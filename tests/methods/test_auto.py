@@ -103,6 +103,20 @@ def test_a_run_that_is_stopped_while_it_changes_goes_on_to_the_same_bits(tmp_pat
     assert rest.history.column("rounds") == whole.history.column("rounds")
 
 
+def test_local_problems_that_take_too_much_are_left(monkeypatch):
+    monkeypatch.setattr(aq.methods.auto.method, "HARD", 3)
+    run = aq.solve(hard(), round_cost=4000)
+    change = run.choice.changes[0]
+    assert (change.old, change.why, change.iteration) == ("auq-lr", "local problems are too hard", 3)
+    assert run.status == "converged", run.message
+
+
+def test_what_is_explained_is_what_was_counted():
+    run = aq.solve(hard(), round_cost=4000)
+    assert run.choice.rounds == run.history[-1].rounds
+    assert run.choice.numbers == run.history[-1].bytes_up // 8
+
+
 def test_dear_rounds_make_it_choose_fewer():
     X, y = load_digits(return_X_y=True)
     problem = aq.Problem(aq.Multinomial(), aq.L2(1.0), [(X[j::4] / 16, y[j::4]) for j in range(4)])

@@ -10,7 +10,7 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 
 import auqadmm as aq
-from tests.verdict.cases import RANDOM, TABLE
+from tests.verdict.cases import RANDOM, TABLE, draw
 
 TIGHT = {"certificate_tol": 1e-12, "max_iter": 200}
 
@@ -158,6 +158,16 @@ def test_groups_and_bounds(regularizer):
     run = aq.solve(problem, aq.methods.Newton(round_cost=800), certificate_tol=1e-7, max_iter=60)
     other = aq.solve(problem, "fista", certificate_tol=0, max_iter=3000)
     assert run.objective <= other.objective * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("loss", ["squares", "logistic", "multinomial", "poisson"])
+@pytest.mark.parametrize("seed", [7, 49, 63])
+def test_a_working_set_under_bounds_is_proved_where_no_duality_gap_exists(loss, seed):
+    case = draw(loss, "nonnegative", 77_000_000 + seed)
+    run = aq.solve(case.problem(), aq.methods.Newton(round_cost=8), max_iter=60)
+    if not case.singular:
+        assert run.status in ("converged", "rounding"), run.message
+        assert case.oracle.relative(run.v.numpy()) <= max(10 * run.certificate.relative, 1e-11)
 
 
 def test_several_classes_with_l1_run_over_columns_and_classes():

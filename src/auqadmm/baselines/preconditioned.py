@@ -31,11 +31,11 @@ from auqadmm.baselines.objective import Objective, Point, Sums, first_point, sum
 from auqadmm.baselines.quasi_newton import Memory, started
 from auqadmm.core.lowrank import LowRank
 from auqadmm.core.reduce import Reduce
-from auqadmm.core.state import Blocks, Consensus, Setup, State
+from auqadmm.core.state import ROUND_COST, Blocks, Consensus, Setup, State
 from auqadmm.core.stopping import is_number
 from auqadmm.core.vstep import LowRankMetric
 from auqadmm.curvature.posterior import Posterior, second_wins, typical_curvature
-from auqadmm.methods.checks import ROUND_COST, at_least_one
+from auqadmm.methods.checks import at_least_one
 from auqadmm.methods.lowrank import AUQLR, curvature_of, posterior_for
 from auqadmm.methods.lowrank_parts import directions, first_parts, next_parts, unpacked
 

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from auqadmm.core.weights import Metric, Weights
 
+ROUND_COST = 32_000  # numbers that a link carries while it waits for an answer
+
 
 class Status(str, Enum):
     """How a run ended. Compares equal to its name, e.g. `result.status == "converged"`."""
@@ -65,7 +67,7 @@ class Setup:
     names: tuple[str, ...] | None = None
     seen: Any = None
     rows: int = 0
-    round_cost: float = 32_000.0
+    round_cost: float = ROUND_COST
 
     @property
     def unknowns(self) -> int:

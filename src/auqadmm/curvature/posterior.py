@@ -34,6 +34,7 @@ from torch import Tensor
 from auqadmm.core.basis import Kronecker
 from auqadmm.core.coupled import Coupled, pair_indices
 from auqadmm.core.lowrank import LowRank, spectrum
+from auqadmm.core.state import ROUND_COST
 from auqadmm.core.weights import sum_blocks
 from auqadmm.curvature.base import draw
 from auqadmm.curvature.basis import cosine_basis
@@ -73,7 +74,7 @@ class Posterior:
     image: tuple[int, ...] | None = None
     intercept: bool = False
     coupled: bool = False
-    round_cost: float = 32_000
+    round_cost: float = ROUND_COST
 
     def basis(self, like: Tensor) -> Kronecker | None:
         """F of S12."""

@@ -6,8 +6,6 @@ import math
 
 from auqadmm.core.stopping import is_number, whole_number
 
-ROUND_COST = 32_000  # numbers that a link carries while it waits for an answer
-
 
 def positive(name: str, value: float) -> None:
     if not (is_number(value) and math.isfinite(value) and value > 0):

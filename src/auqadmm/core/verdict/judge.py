@@ -114,6 +114,8 @@ class Judge:
         if not bool(inside.isfinite().all()):
             return Verdict(replace(known or Certificate(math.nan), evidence="none", reason="v is not finite."))
         known = known or Certificate(math.nan)
+        if sums is not None and "H" not in sums and self.fits_triangle and self.g.dual_scale(-sums["G"]) is None:
+            sums = None  # a working set is all that is known, and no duality gap can make up for the rest
         if self.fits_triangle if sums is None else "H" in sums:
             return by_triangle(self, inside, tol, known, sums)
         return by_products(self, inside, tol, known, sums)

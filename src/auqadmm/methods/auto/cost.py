@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from auqadmm.methods.checks import ROUND_COST
+from auqadmm.core.state import ROUND_COST
 from auqadmm.methods.newton.method import MOST
 from auqadmm.methods.newton.working import affordable, numbers, some_rest, whole
 

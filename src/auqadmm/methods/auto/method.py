@@ -159,8 +159,9 @@ class Auto:
 
 
 def _watched(plan: Plan, shared: Consensus) -> Plan:
-    """With the objective and the expected fall of the new iterate."""
-    plan = replace(plan, inner=shared.memory)
+    """With the products, the objective and the expected fall of the new iterate."""
+    hard = shared.hvps - plan.hvps > HARD * shared.setup.blocks
+    plan = replace(plan, inner=shared.memory, hvps=shared.hvps, hard=plan.hard + 1 if hard else 0)
     sums = shared.scored
     if sums is None:
         return plan

@@ -28,10 +28,10 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.reduce import Reduce
-from auqadmm.core.state import Consensus, Cost, Setup, State
+from auqadmm.core.state import ROUND_COST, Consensus, Cost, Setup, State
 from auqadmm.core.verdict.asks import moments
 from auqadmm.core.verdict.columns import Columns
-from auqadmm.methods.checks import ROUND_COST, round_cost
+from auqadmm.methods.checks import round_cost
 from auqadmm.methods.newton.dual import scales
 from auqadmm.methods.newton.heard import heard, without
 from auqadmm.methods.newton.here import Here
