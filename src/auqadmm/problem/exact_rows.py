@@ -163,6 +163,8 @@ class SparseRows:
 
 def _symmetric(B: Tensor) -> Tensor:
     """BᵀB at half the products."""
+    if not B.numel():  # of which the library would complain, aloud
+        return B.new_zeros(B.shape[1], B.shape[1])
     from scipy.linalg.blas import dsyrk
 
     upper = torch.from_numpy(dsyrk(1.0, B.numpy().T)).contiguous()
