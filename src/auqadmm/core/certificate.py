@@ -93,7 +93,12 @@ def short(x: float) -> str:
 
 def score(shard: Any, blocks: Any, v: Tensor) -> tuple[Any, dict[str, Tensor]]:
     """Σ f_j(v), Σ ∇f_j(v) and Σ ‖∇f_j(v)‖, a map over blocks."""
-    return blocks, scores(shard, shard.linearize(shard.expand(v)))
+    return blocks, shard.programs(_scored, shard, v)
+
+
+def _scored(shard: Any, v: Tensor) -> dict[str, Tensor]:
+    point = shard.linearize(shard.expand(v))
+    return _summed(point.value, point.grad, shard.slopes(point.grad))
 
 
 def scores(shard: Any, point: Any) -> dict[str, Tensor]:

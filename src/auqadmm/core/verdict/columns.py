@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -70,10 +71,15 @@ class Columns:
             intercept=intercept,
         )
 
-    @property
+    @cached_property
     def steepness(self) -> float:
         """‖Σ∇f_j(0)‖."""
         return float(self.start.norm())
+
+    @cached_property
+    def unused(self) -> tuple[int, ...]:
+        """The columns that are zero in every row."""
+        return tuple(self.empty.nonzero()[:, 0].tolist())
 
     def inside(self, v: Tensor) -> Tensor:
         """v in centred columns; its intercept is summed in twice the precision."""

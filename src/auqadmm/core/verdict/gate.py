@@ -6,8 +6,8 @@
                  has kinks, the first estimate, corrected by what the last verdict found
 
 An estimate decides only when to ask, never what is said. In case it is far off, iterations 16, 64, 256, … ask anyhow,
-once the run has cost as much as the answer will. Where g has kinks and yet a duality gap costs nothing, it is waited
-for as long as that is cheaper than a dear verdict: at worst twice what is needed is paid.
+once the run has cost as much as the answer will. Where g has kinks or the loss corners, and yet a duality gap costs
+nothing, it is waited for as long as that is cheaper than a dear verdict: at worst twice what is needed is paid.
 
 Shapes: m features, C columns; v, G (m, C).
 """
@@ -115,7 +115,7 @@ class Gate:
 
     def waits(self, judge: Judge, gap: float | None) -> Gate | None:
         """With the time since which it waits for a gap that costs nothing; None: it does not."""
-        if gap is None or judge.g.quadratic or not judge.price:
+        if gap is None or not judge.price or (judge.g.quadratic and not judge.loss.cornered):
             return None
         new = self if self.since is not None else replace(self, since=judge.spent)
         return new if judge.spent - (new.since or 0.0) < judge.price else None

@@ -44,8 +44,7 @@ def notes(judge: Judge) -> str:
     """Which columns have no say; as far as is known, constants from the first triangle on."""
     if judge.columns is None:
         return ""
-    empty = judge.columns.empty.nonzero()[:, 0].tolist()
-    said = []
+    empty, said = judge.columns.unused, []
     for which, one, many in (
         (empty, "is zero in every row: its coefficient has", "are zero in every row: their coefficients have"),
         (judge.constant, "is constant beside an intercept: it has", "are constant beside an intercept: they have"),
