@@ -54,6 +54,7 @@ PROBES = 16
 # The model of rounds, read off runs with 5 to 100 directions.
 LEAST_ROUNDS, SLOPE = 2.0, 2.5
 MARGIN = 1e-3  # by which a basis must win, per coordinate
+FAR = 100.0  # times the prior: curvature that leaves it no say in how far logits go
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Posterior:
     `choose`: every block takes as many directions as pay for themselves. `image`: what the directions leave over is
     taken as diagonal in the cosines of an image of this shape; None: in the features as they are. `coupled`: classes
     that interact stay coupled inside the directions (core/coupled.py). `round_cost`: what a round costs beside
-    what it carries, in numbers.
+    what it carries, in numbers. `first`: the share of the curvature that the first weights take, where it will fall.
     """
 
     rank: int
@@ -75,6 +76,7 @@ class Posterior:
     intercept: bool = False
     coupled: bool = False
     round_cost: float = ROUND_COST
+    first: float = 1.0
 
     def basis(self, like: Tensor) -> Kronecker | None:
         """F of S12."""
@@ -154,6 +156,9 @@ class Posterior:
             return self._joint(shard, point, U, typical)
         _, m, C = shard.shape
         M, d, F = self._parts(shard, U, model.trace)
+        share = None if old is not None or self.first == 1.0 else self._share(model.energy / (m * C))
+        if share is not None:
+            M, d = share[:, None, None] * M, share[:, None] * d
         # a block whose rows have no curvature left (or no rows) couples no columns
         energy = model.energy[:, None, None]
         eye = torch.eye(C, dtype=d.dtype, device=d.device) / C
@@ -161,8 +166,18 @@ class Posterior:
         phi = self._floor(model.energy / (m * C), typical)
         d = d + self._more_prior(shard, d)
         if self.coupled and isinstance(model.rows, SoftmaxCurvature):
-            return sound(Coupled.of(U, self._pairs(shard, U, model.rows), d, S, phi, F))
+            pairs = self._pairs(shard, U, model.rows)
+            pairs = pairs if share is None else share[:, None, None, None] * pairs
+            return sound(Coupled.of(U, pairs, d, S, phi, F))
         return sound(LowRank(U, M, d, S, phi, F))
+
+    def _share(self, mean_diagonal: Tensor) -> Tensor:
+        """Of the curvature at zero (B,): `first`, and more where the prior keeps logits from going far."""
+        prior = self.l2 / self.blocks
+        if prior == 0:
+            return torch.full_like(mean_diagonal, self.first)
+        above = (mean_diagonal / prior).clamp(1.0, FAR).log() / math.log(FAR)
+        return self.first**above
 
     def _more_prior(self, shard: Any, d: Tensor) -> Tensor | float:
         """What single features have of the prior beyond `l2`, (m,); tr S_j = 1, so C times it."""

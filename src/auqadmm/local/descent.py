@@ -161,7 +161,7 @@ def descend(
     run = problem.shard.programs
     goal = Goal.known(problem, reference, method.factor, method.tol)
     if goal is not None:
-        here, look = run(_started, problem, goal, u0, anchor, who)
+        here, goal, look = run(_started, problem, goal, u0, anchor, who)
     else:
         here = run(_at, problem, u0, None)
         goal = Goal.of(here, method.factor)
@@ -173,9 +173,11 @@ def descend(
 
 def _started(
     problem: LocalProblem, goal: Goal, u0: Tensor, anchor: Tensor | None, who: Tensor | None
-) -> tuple[Iterate, Look]:
+) -> tuple[Iterate, Goal, Look]:
     here = _at(problem, u0, anchor)
-    return here, looked(goal, here, _among(here.finite, who), ~here.finite)
+    if problem.curved:
+        goal = goal.beyond(here)
+    return here, goal, looked(goal, here, _among(here.finite, who), ~here.finite)
 
 
 def _among(mask: Tensor, who: Tensor | None) -> Tensor:

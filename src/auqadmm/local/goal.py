@@ -16,6 +16,8 @@ from auqadmm.local.base import ULPS, Iterate, LocalProblem
 if TYPE_CHECKING:
     from auqadmm.problem.parts import Part
 
+PROGRESS = 0.9
+
 
 @dataclass(frozen=True)
 class Goal:
@@ -47,6 +49,11 @@ class Goal:
     def of(cls, start: Iterate, factor: float) -> Goal:
         """`factor` times the gradient at the start and the step's size."""
         return cls(factor * start.grad_norm, factor, torch.zeros_like(start.grad_norm))
+
+    def beyond(self, start: Iterate) -> Goal:
+        """The goal, and in any case a step closer than the start: one that is good enough by itself is a guess
+        from earlier rounds, of which the outer loop, if it extrapolates them, learns nothing but its own past."""
+        return replace(self, fixed=torch.minimum(self.fixed, PROGRESS * start.grad_norm))
 
     def take(self, some: Part) -> Goal:
         return Goal(self.fixed[some.blocks], self.share, self.noise[some.blocks])

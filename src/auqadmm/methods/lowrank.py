@@ -39,6 +39,7 @@ from auqadmm.methods.lowrank_parts import directions, first_parts, next_parts, u
 from auqadmm.methods.lowrank_round import Directive, Round
 from auqadmm.methods.lowrank_schedule import Schedule
 from auqadmm.methods.lowrank_server import Heard, Server, first_z, next_z, tolerance
+from auqadmm.problem.rows import RowLoss
 from auqadmm.problem.scaled import Scaled
 
 ALPHA = 1.8
@@ -47,6 +48,9 @@ MOST = 140  # directions that a block may keep from the start
 # read off runs on images with 5 to 80 coupled directions; how often weights are sent; what renewing them may take
 WORTH, RENEWALS, PRODUCTS = 500.0, 5, 20
 FEWEST = 16  # with fewer that could be coupled, many directions with classes alike are better
+# Where rows have labels their curvature is largest at zero, and falls as they get them right: of that at zero the first
+# weights take so much, else the first rounds do nothing but follow it down; and so much where classes stay coupled
+FIRST, FIRST_COUPLED = 0.3, 0.1
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,8 @@ class AUQLR:
         if coupled >= FEWEST:
             rank = min(posterior.rank, coupled) if self.rank == "auto" else posterior.rank
             posterior = replace(posterior, coupled=True, rank=rank)
+        if warm is None and curvature_falls(setup.loss):
+            posterior = replace(posterior, first=FIRST_COUPLED if posterior.coupled else FIRST)
         shared = Consensus(setup=setup, iteration=0, v=v)
         blocks = reduce.place(start_blocks, lam, shared)
         typical = 0.0
@@ -244,6 +250,12 @@ def coupled_directions(setup: Setup, round_cost: float) -> int:
     cheapest = (WORTH * (setup.unknowns + round_cost) / (RENEWALS * pairs)) ** (1 / 3)
     quick = (PRODUCTS * setup.rows * setup.unknowns / N) ** (1 / 3) / C if setup.rows else cheapest
     return min(round(min(cheapest, quick)), math.isqrt(ROOM // (8 * N)) // C)
+
+
+def curvature_falls(loss: Any) -> bool:
+    """Is the curvature of rows largest where logits are zero?"""
+    labels = loss.target_kind in ("binary", "classes") and isinstance(loss, RowLoss)
+    return labels and not loss.cornered and not loss.expects
 
 
 def _told(shared: Consensus) -> Consensus:

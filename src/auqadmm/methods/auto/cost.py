@@ -14,18 +14,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from auqadmm.core.state import ROUND_COST
+from auqadmm.methods.lowrank import MOST as MOST_DIRECTIONS
 from auqadmm.methods.newton.method import MOST
 from auqadmm.methods.newton.working import affordable, numbers, some_rest, whole
 
 __all__ = ["ROUND_COST", "Estimate", "Facts", "estimates"]
 
-# Rounds of Newton's method: squares, smooth losses, and what corners add for every factor e; with a working set
-SQUARES, SMOOTH, CORNERS, ACTIVE, ACTIVE_SQUARES = 2.0, 7.0, 4.0, 8.0, 5.0
+# Rounds of Newton's method: squares, smooth losses, and what corners add for every factor e; with a working set, and
+# what it adds on squares whenever it has to double
+SQUARES, SMOOTH, CORNERS, ACTIVE, DOUBLED = 2.0, 7.0, 4.0, 8.0, 2.0
 STAY = 0.7  # of the unknowns that would leave zero by themselves: so many do
 CROWD, CROWDED = 4.0, 0.6  # without l2 they keep each other out: no more than 4·movers^0.6
 # of AUQ-LR: squares, one column, several; corners by the number of blocks; kinks of g
 LR_SQUARES, LR_SMOOTH, LR_CLASSES, LR_CORNERS, LR_SPLIT, LR_KINKS = 10.0, 14.0, 20.0, 14.0, 0.85, 3.0
-LR_ELASTIC = 1.3  # of elastic nets on squares
+# of squares with l2: rounds at a stiffness of 1e5, the power of it for 784 features and at most, what a dearer round
+# saves of them, and the directions it buys
+LR_EASY, LR_EASY_AT, LR_POWER, LR_POWER_MOST, LR_DEARER = 7.0, 1e5, 0.1, 0.45, 0.2
+LR_DIRECTIONS, LR_BOUGHT = 110.0, 0.45
 LR_SPARSE, LR_MOVERS = 60.0, 300.0  # and where nothing but kinks holds unknowns, so many that they compete
 LR_WEIGHTS = 12.0  # times n: numbers of the weights
 LR_NEAR, LR_FAR = 1e2, 1e4  # how far logits may have to go: beyond it takes longer, beyond it takes too long
@@ -88,12 +93,15 @@ def _newton(facts: Facts, round_cost: float) -> Estimate | None:
     if loss.cornered and math.isfinite(facts.far):
         rounds = 6 + 2 * math.log(max(facts.far, 1.0))
     if some_rest(facts.g, loss, shape, round_cost):
-        rounds = ACTIVE_SQUARES if loss.quadratic else max(rounds, ACTIVE)
         stay = STAY * (facts.movers or 0)
         if math.isinf(facts.stiff):
             stay = min(stay, CROWD * (facts.movers or 0) ** CROWDED)
         active = max(affordable(round_cost), int(stay))
         active = n if 2 * active >= n else active
+        if loss.quadratic:
+            rounds += DOUBLED * math.log2(max(active / affordable(round_cost), 1.0))
+        else:
+            rounds = max(rounds, ACTIVE)
         triangles = 1.0 if loss.quadratic else rounds
         why = "few unknowns will be active" if active < n else "it needs the fewest rounds"
         return Estimate("newton", rounds, triangles * numbers(active) + rounds * n, why)
@@ -106,9 +114,15 @@ def _newton(facts: Facts, round_cost: float) -> Estimate | None:
 
 def _lowrank(facts: Facts, round_cost: float) -> Estimate:
     n, N, loss = facts.unknowns, facts.blocks, facts.loss
-    if loss.quadratic:
-        # the dearer a round, the more directions are kept
-        rounds = facts.by_stiffness(LR_SQUARES, 0, 5, 0.1) * min(1.0, (ROUND_COST / max(round_cost, 1.0)) ** 0.25)
+    weights = LR_WEIGHTS
+    if loss.quadratic and math.isfinite(facts.stiff):
+        # many features have more stiff directions than weights keep; the dearer a round, the more they keep
+        power = min(LR_POWER * max(facts.features / 784, 1.0), LR_POWER_MOST)
+        dear = max(round_cost, 1.0) / ROUND_COST
+        rounds = LR_EASY * (max(facts.stiff, 1.0) / LR_EASY_AT) ** power * dear**-LR_DEARER
+        weights = min(LR_DIRECTIONS * dear**LR_BOUGHT, MOST_DIRECTIONS, facts.features)
+    elif loss.quadratic:
+        rounds = LR_SQUARES
     elif facts.columns == 1:
         rounds = facts.by_stiffness(LR_SMOOTH, 2, 1.8, 0.2)
     else:
@@ -118,12 +132,11 @@ def _lowrank(facts: Facts, round_cost: float) -> Estimate:
         if math.isfinite(facts.far):
             rounds *= max(1.0, (facts.far / LR_NEAR) ** 0.3) * max(1.0, facts.far / LR_FAR)
     if not facts.g.quadratic:
-        kinks = LR_KINKS if math.isinf(facts.stiff) or not loss.quadratic else LR_ELASTIC
-        rounds = kinks * rounds
+        rounds = rounds if loss.quadratic and math.isfinite(facts.stiff) else LR_KINKS * rounds
         if math.isinf(facts.stiff) and facts.movers is not None:
             rounds = max(rounds, LR_SPARSE * max(1.0, facts.movers / LR_MOVERS) ** 0.7)
     return Estimate(
-        "auq-lr", rounds, (rounds + LR_WEIGHTS) * n, "curvature weights need the fewest rounds for their size"
+        "auq-lr", rounds, (rounds + weights) * n, "curvature weights need the fewest rounds for their size"
     )
 
 
