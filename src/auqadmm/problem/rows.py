@@ -168,6 +168,10 @@ class Loss(ABC):
         """How many times as wide corners should be at first, for targets of this standard deviation."""
         return 1.0
 
+    def sharpness(self, spread: float) -> float:
+        """The same, for a guess of rounds: of targets in units of their own, unless corners are said in those of y."""
+        return self.easing(1.0)
+
     @abstractmethod
     def linearize(self, shard: Shard, u: Tensor) -> Point:
         """Every f_j and its derivatives at u (B, m, C)."""
