@@ -2,8 +2,8 @@
 
     φ(z, y) = (q − ½)r + ½√(r² + ε²),  r = y − z      q·r for r > 0 and (q − 1)·r for r < 0, rounded within about ε
 
-With the rounded hinge h(t) = (t + √(t² + ε²))/2 this is q·h(r) + (1 − q)·h(−r): two terms, neither of which is negative,
-so that nothing cancels. φ exceeds the pinball loss by at most ε/2, at r = 0, and is ε√(q(1 − q)) at its least.
+With the rounded hinge h(t) = (t + √(t² + ε²))/2 this is q·h(r) + (1 − q)·h(−r): no term is negative, and nothing
+cancels. φ exceeds the pinball loss by at most ε/2, at r = 0, and is ε√(q(1 − q)) at its least.
 
 Shapes: R flat rows; logits z and dual points a (R, 1), targets y (R,).
 """
@@ -32,8 +32,8 @@ class Quantile(RowLoss):
     q
         Which quantile, between 0 and 1: 0.5 is the median.
     eps
-        Width ε of the rounded corner, in units of the target, as the loss of a row knows nothing of other rows. φ exceeds
-        the pinball loss by at most ε/2; a hundredth of the target's spread, or less, changes a fit but little.
+        Width ε of the rounded corner, in units of the target: the loss of a row knows nothing of other rows. φ
+        exceeds the pinball loss by at most ε/2, so a hundredth of the target's spread is a good choice.
     """
 
     q: float = 0.5
