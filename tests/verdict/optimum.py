@@ -132,7 +132,9 @@ class Penalty:
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """Rows, loss and penalty. `loss`: squares, logistic, multinomial, poisson, hinge, huber, quantile; `width` is ε or δ.
+    """Rows, loss and penalty. `loss`: squares, logistic, multinomial, poisson, hinge, huber or (of `q`) quantile.
+
+    `width` is ε or δ.
 
     `y` is ±1 for logistic and hinge, 0 … C−1 for the multinomial; `c` holds the rows' weights, the reduction included;
     `offset` is added to the logits.
