@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import numbers
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -38,6 +39,7 @@ class Quantile(RowLoss):
 
     q: float = 0.5
     eps: float = field(default=0.01, kw_only=True)
+    dispersed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
