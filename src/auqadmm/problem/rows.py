@@ -312,7 +312,10 @@ class RowPoint(Point):
 
     @property
     def _dispersion(self) -> Tensor:
-        """The mean of c_iφ in the block of every row, (R,): variances from ∇²f_j times that know no reduction, no unit."""
+        """The mean of c_iφ in the block of every row, (R,): the most likely scale of a likelihood exp(−φ/scale).
+
+        Variances made of ∇²f_j, times that, depend neither on the reduction nor on units of the target.
+        """
         design = self.shard.design
         counts = design.sum_rows((self.shard.row_weight > 0).to(self.value))
         return (self.value / counts.clamp(min=1))[design.block_of_row]
