@@ -39,6 +39,7 @@ from auqadmm.problem import (
     Poisson,
     Problem,
     ProcessError,
+    Quantile,
     SmoothedHinge,
     Zero,
 )
@@ -94,6 +95,7 @@ __all__ = [
     "Poisson",
     "Problem",
     "ProcessError",
+    "Quantile",
     "Result",
     "SmoothedHinge",
     "Status",

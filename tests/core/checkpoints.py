@@ -65,6 +65,7 @@ PROBLEMS = {
     "multinomial": multinomial,
     "svm": svm,
     "huber": lambda: aq.Problem(aq.Huber(0.5), aq.L2(0.1), regression_blocks()),
+    "quantile": lambda: aq.Problem(aq.Quantile(0.7, eps=0.2), aq.L2(0.1), regression_blocks()),
     "custom": custom,
     "image": image,
     "sparse": sparse,

@@ -17,6 +17,7 @@ from tests.problems import class_blocks, regression_blocks
 LOSSES = {
     "least-squares": (aq.LeastSquares(), "real"),
     "huber": (aq.Huber(0.3), "real"),
+    "quantile": (aq.Quantile(0.7, eps=0.2), "real"),
     "poisson": (aq.Poisson(), "count"),
     "logistic": (aq.Logistic(), "class"),
     "hinge": (aq.SmoothedHinge(0.1), "class"),

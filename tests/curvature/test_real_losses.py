@@ -13,6 +13,7 @@ from torch import Tensor
 from auqadmm.curvature import Exact, Hutchinson, Lanczos
 from auqadmm.problem.losses import Huber, LeastSquares, Logistic, Multinomial, Poisson, SmoothedHinge
 from auqadmm.problem.problem import Problem
+from auqadmm.problem.quantile import Quantile
 from auqadmm.problem.regularizers import L2
 from auqadmm.problem.rows import Loss
 from auqadmm.problem.shard import Shard
@@ -27,6 +28,7 @@ CASES: list[tuple[Loss, Callable[[Tensor, Tensor], Tensor]]] = [
     (Multinomial(), lambda z, y: torch.nn.functional.cross_entropy(z, y.long(), reduction="none")),
     (Poisson(), lambda z, y: z[:, 0].exp() - y * z[:, 0]),
     (Huber(), lambda z, y: torch.nn.functional.huber_loss(z[:, 0], y, reduction="none")),
+    (Quantile(0.8, eps=0.5), lambda z, y: 0.3 * (y - z[:, 0]) + ((y - z[:, 0]).square() + 0.25).sqrt() / 2),
     (SmoothedHinge(eps=0.5), lambda z, y: _hinge(1 - (2 * y - 1) * z[:, 0], 0.5)),
 ]
 every_loss = pytest.mark.parametrize(("loss", "rows"), CASES, ids=[type(loss).__name__ for loss, _ in CASES])

@@ -20,7 +20,7 @@ from auqadmm.problem.shard import build_shard
 CPU = torch.device("cpu")
 FEATURES = 5
 EVEN, UNEVEN = (8, 8, 8), (11, 3, 0, 7, 10)
-LOSSES = ("LeastSquares", "Multinomial", "Logistic", "SmoothedHinge", "Huber", "Poisson")
+LOSSES = ("LeastSquares", "Multinomial", "Logistic", "SmoothedHinge", "Huber", "Poisson", "Quantile")
 WEIGHTS = ("scalar", "diagonal", "dense", "curved")
 
 
@@ -141,6 +141,10 @@ def rows(loss: str, z: np.ndarray, y: np.ndarray):
             r = z - y
             near = np.abs(r) <= 1
             return np.where(near, r**2 / 2, np.abs(r) - 0.5), np.clip(r, -1, 1), near.astype(float)
+        case "Quantile":
+            r, e = y - z, 0.01
+            root = np.sqrt(r**2 + e**2)
+            return root / 2, -r / root / 2, e**2 / (2 * root**3)
         case "Poisson":
             return np.exp(z) - y * z, np.exp(z) - y, np.exp(z)
     raise AssertionError(loss)

@@ -19,7 +19,7 @@ TALL = (12, 30, 12, 20)
 
 
 @pytest.mark.parametrize("weights", ["scalar", "diagonal"])
-@pytest.mark.parametrize("loss", ["Logistic", "Huber", "Poisson", "SmoothedHinge"])
+@pytest.mark.parametrize("loss", ["Logistic", "Huber", "Poisson", "SmoothedHinge", "Quantile"])
 def test_it_is_the_inverse(loss, weights):
     local = local_problem(shard_of(loss, TALL), weights)
     point = local.shard.linearize(start_of(local.shard))

@@ -13,7 +13,7 @@ from auqadmm.problem.design import Design
 from tests.core.test_checkpoint_solvers import problem
 from tests.local.cases import EVEN, gradient, local_problem, shard_of, start_of
 
-LOSSES = ["Multinomial", "Logistic", "SmoothedHinge", "Huber", "Poisson"]
+LOSSES = ["Multinomial", "Logistic", "SmoothedHinge", "Huber", "Poisson", "Quantile"]
 
 
 @pytest.fixture

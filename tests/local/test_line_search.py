@@ -69,7 +69,7 @@ def test_pairs_of_each_block_are_its_own():
     torch.testing.assert_close(pairs.apply(y), s)
 
 
-@pytest.mark.parametrize("loss", ["Logistic", "SmoothedHinge", "Huber", "Poisson"])
+@pytest.mark.parametrize("loss", ["Logistic", "SmoothedHinge", "Huber", "Poisson", "Quantile"])
 def test_average_curvature_is_the_slope_of_slopes_and_turns_into_the_hessian(loss):
     shard = shard_of(loss, UNEVEN)
     u, P = start_of(shard), start_of(shard, seed=9)

@@ -104,7 +104,7 @@ def test_other_weights_get_the_diagonal(kind):
     torch.testing.assert_close(found.d, point.hessian_diagonal() + local.W.diagonal())
 
 
-@pytest.mark.parametrize("loss", ["SmoothedHinge", "Huber"])
+@pytest.mark.parametrize("loss", ["SmoothedHinge", "Huber", "Quantile"])
 def test_curvature_of_a_moment_gets_the_diagonal(loss):
     shard = shard_of(loss, TALL)
     assert isinstance(modelled(local_problem(shard, "scalar"), point_of(shard), None), Diagonal)

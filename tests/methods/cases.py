@@ -14,6 +14,7 @@ TIGHT = {"certificate_tol": 1e-14, "max_iter": 400}
 LOSSES = {
     "least-squares": (aq.LeastSquares(), "real"),
     "huber": (aq.Huber(0.5), "real"),
+    "quantile": (aq.Quantile(0.7, eps=0.2), "real"),
     "poisson": (aq.Poisson(), "count"),
     "logistic": (aq.Logistic(), "class"),
     "hinge": (aq.SmoothedHinge(0.05), "class"),

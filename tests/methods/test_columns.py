@@ -248,6 +248,7 @@ CASES = {
     "hinge": (aq.SmoothedHinge(reduction="sum"), aq.L2(0.01), {"binary": True}),
     "poisson": (aq.Poisson(reduction="sum"), aq.L2(0.01), {"classes": 3}),
     "huber": (aq.Huber(0.5, reduction="sum"), aq.L2(0.01), {}),
+    "quantile": (aq.Quantile(0.7, eps=0.2, reduction="sum"), aq.L2(0.01), {}),
 }
 
 
@@ -264,7 +265,7 @@ def test_every_kind_of_problem(name):
     assert result.certificate.evidence in ("proved", "estimated")
     if name in ("l1", "elastic net"):
         other = aq.solve(problem, "owl-qn", certificate_tol=1e-8, max_iter=2000)
-    elif name in ("multinomial", "hinge", "poisson", "huber"):
+    elif name in ("multinomial", "hinge", "poisson", "huber", "quantile"):
         other = aq.solve(problem, "lbfgs", certificate_tol=1e-8, max_iter=2000)
     else:
         return

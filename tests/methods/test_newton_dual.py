@@ -58,6 +58,8 @@ CASES = {
     "classes, rows": (aq.Multinomial(), "classes", aq.GroupLasso(1.5), False),
     "counts": (aq.Poisson(), "counts", aq.L1(4.0), True),
     "knee": (aq.Huber(0.5), "real", aq.L1(2.0), False),
+    "quantile": (aq.Quantile(0.7, eps=0.1), "real", aq.L1(2.0), False),
+    "quantile, intercept": (aq.Quantile(0.7, eps=0.1), "real", aq.L1(2.0), True),
 }
 
 

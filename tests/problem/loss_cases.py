@@ -15,6 +15,7 @@ from torch import Tensor
 
 from auqadmm.problem.losses import Huber, LeastSquares, Logistic, Multinomial, Poisson, SmoothedHinge
 from auqadmm.problem.problem import Problem
+from auqadmm.problem.quantile import Quantile
 from auqadmm.problem.regularizers import L2
 from auqadmm.problem.rows import Loss, RowLoss
 from auqadmm.problem.shard import Shard
@@ -29,6 +30,8 @@ LOSSES: dict[str, RowLoss] = {
     "sharp-hinge": SmoothedHinge(),
     "huber": Huber(0.7),
     "poisson": Poisson(),
+    "quantile": Quantile(0.8, eps=0.3),
+    "sharp-quantile": Quantile(0.1),
 }
 EVERY = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
 LAWS = settings(derandomize=True, deadline=None, max_examples=40)

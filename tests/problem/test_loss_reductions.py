@@ -15,6 +15,7 @@ from sklearn.metrics import log_loss
 
 from auqadmm.problem.ingest import InputError
 from auqadmm.problem.losses import Huber, LeastSquares, Logistic, Multinomial, Poisson, SmoothedHinge
+from auqadmm.problem.quantile import Quantile
 from auqadmm.problem.rows import RowLoss
 from tests.problem.loss_cases import EVERY, LOSSES, Case, K, M, everything, make, uneven
 
@@ -114,13 +115,14 @@ def test_multinomial_equals_scikit_learn() -> None:
 
 def test_what_a_loss_says_of_itself() -> None:
     assert [x.target_kind for x in LOSSES.values()] == [
-        *("real", "classes", "binary", "binary", "binary", "real", "real")
+        *("real", "classes", "binary", "binary", "binary", "real", "real", "real", "real")
     ]
     assert [name for name, x in LOSSES.items() if x.quadratic] == ["least-squares"]
     assert Multinomial().columns_for(7) == 7
     assert Logistic().columns_for(2) == LeastSquares().columns_for(0) == 1
     assert SmoothedHinge().eps == 1 / 5000
     assert SmoothedHinge(0.1) == SmoothedHinge(eps=0.1) != SmoothedHinge()
+    assert Quantile() == Quantile(q=0.5, eps=0.01) != Quantile(0.6)
     assert all(x.reduction == "sum" for x in LOSSES.values())
     for x in LOSSES.values():
         assert pickle.loads(pickle.dumps(x)) == x
@@ -140,6 +142,14 @@ def test_parameters_are_checked(value: Any) -> None:
         SmoothedHinge(eps=value)
     with pytest.raises(InputError, match="Huber: delta must be a positive finite number; got"):
         Huber(delta=value)
+    with pytest.raises(InputError, match="Quantile: eps must be a positive finite number; got"):
+        Quantile(eps=value)
+
+
+@pytest.mark.parametrize("value", [0, 1, 1.0, -0.1, 1.5, math.inf, math.nan, "median", None, True])
+def test_a_quantile_lies_between_zero_and_one(value: Any) -> None:
+    with pytest.raises(InputError, match="Quantile: q must be a number between 0 and 1; got"):
+        Quantile(value)
 
 
 def test_poisson_refuses_negative_counts() -> None:

@@ -14,6 +14,7 @@ from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor
 
 from auqadmm.problem.losses import Huber, LeastSquares, Logistic, Multinomial, Poisson, SmoothedHinge
+from auqadmm.problem.quantile import Quantile
 from auqadmm.problem.rows import RowLoss
 from tests.problem.loss_cases import EVERY, LAWS, Case, K, cases, everything, make, uneven
 
@@ -30,6 +31,10 @@ def exact(loss: RowLoss, z: float, y: float) -> tuple[Decimal, Decimal, Decimal]
         t, eps = 1 - y_ * z_, Decimal(loss.eps)
         root = (t * t + eps * eps).sqrt()
         return (t + root) / 2, -y_ * (1 + t / root) / 2, eps**2 / (2 * root**3)
+    if isinstance(loss, Quantile):
+        r, eps, q = y_ - z_, Decimal(loss.eps), Decimal(loss.q)
+        root = (r * r + eps * eps).sqrt()
+        return (q - Decimal("0.5")) * r + root / 2, (1 - r / root) / 2 - q, eps**2 / (2 * root**3)
     r, d = z_ - y_, Decimal(loss.delta if isinstance(loss, Huber) else 10**9)
     if abs(r) <= d:
         return r * r / 2, r, Decimal(1)
@@ -38,7 +43,18 @@ def exact(loss: RowLoss, z: float, y: float) -> tuple[Decimal, Decimal, Decimal]
 
 @pytest.mark.parametrize("z", [-1000.0, -750.0, -40.0, -21.0, -1.0, 0.0, 1.0, 3.0, 21.0, 40.0, 750.0, 1000.0])
 @pytest.mark.parametrize("y", [-1.0, 1.0])
-@pytest.mark.parametrize("loss", [Logistic(), SmoothedHinge(), SmoothedHinge(1e-8), Huber(0.3), LeastSquares()])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        Logistic(),
+        SmoothedHinge(),
+        SmoothedHinge(1e-8),
+        Huber(0.3),
+        LeastSquares(),
+        Quantile(0.3),
+        Quantile(0.99, eps=1e-8),
+    ],
+)
 def test_extreme_logits_keep_their_digits(loss: RowLoss, z: float, y: float) -> None:
     with localcontext() as context:
         context.prec = 1000
@@ -147,8 +163,10 @@ def test_conjugate_at_zero_is_minus_the_least_loss(loss: RowLoss) -> None:
     shard = make(loss, blocks)
     got = shard.linearize(shard.zeros()).conjugate(0.0)
     counts = [y for y in blocks[0][1] if y > 0] if isinstance(loss, Poisson) else []
+    least = -4 * loss.eps * math.sqrt(loss.q * (1 - loss.q)) if isinstance(loss, Quantile) else 0.0
     assert got is not None
-    assert float(got) == pytest.approx(sum(y * math.log(y) - y for y in counts), abs=1e-15)
+    assert float(got) == pytest.approx(least + sum(y * math.log(y) - y for y in counts), abs=1e-15)
+    assert -float(loss.row_infimum(shard.target).sum()) == pytest.approx(float(got), abs=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -159,6 +177,8 @@ def test_conjugate_at_zero_is_minus_the_least_loss(loss: RowLoss) -> None:
         (SmoothedHinge(), 0.1, 1.0),
         (SmoothedHinge(), 1.1, -1.0),
         (Huber(0.5), 0.6, 2.0),
+        (Quantile(0.3), -0.31, 2.0),
+        (Quantile(0.3), 0.71, 2.0),
         (Poisson(), -3.1, 3.0),
     ],
 )

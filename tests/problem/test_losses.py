@@ -15,6 +15,7 @@ from torch import Tensor
 
 from auqadmm.problem.design import Design
 from auqadmm.problem.losses import Huber, LeastSquares, Logistic, Multinomial, Poisson, SmoothedHinge
+from auqadmm.problem.quantile import Quantile
 from auqadmm.problem.rows import RowLoss
 from tests.problem.loss_cases import LAWS, Case, cases, everything, make, uneven
 
@@ -40,6 +41,9 @@ def textbook(loss: RowLoss, z: Tensor, y: Any) -> Tensor:
             return loss.delta * r.abs() - loss.delta**2 / 2
         case Poisson():
             return torch.exp(z[0]) - y * z[0]
+        case Quantile():
+            r = y - z[0]
+            return (loss.q - 0.5) * r + torch.sqrt(r * r + loss.eps**2) / 2
     raise AssertionError(loss)
 
 

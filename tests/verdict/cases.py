@@ -3,6 +3,7 @@
     TABLE      what was once called converged far from the optimum, row by row
     RANDOM     every loss with every regularizer; means, scales, offsets, weights, collinear and sparse columns drawn
     UNBOUNDED  problems without a minimiser, and one with more columns than rows
+    QUANTILES  quantiles with every regularizer, drawn likewise
 
 `CASES` is all of them. Everything is seeded; optima are computed when asked for and kept.
 """
@@ -31,6 +32,7 @@ LOSSES = {
     "poisson": aq.Poisson,
     "hinge": aq.SmoothedHinge,
     "huber": aq.Huber,
+    "quantile": aq.Quantile,
 }
 
 
@@ -63,6 +65,7 @@ class Case:
     width: float = 1.0
     classes: int = 1
     offset: float = 0.0
+    q: float = 0.5
     duplicate: bool = False
     start: np.ndarray | None = field(default=None, repr=False)
     escape: np.ndarray | None = field(default=None, repr=False)
@@ -76,7 +79,12 @@ class Case:
             return aq.CustomLoss(
                 lambda u, X, y: torch.exp(X @ u + offset) - y * (X @ u + offset), reduction=self.reduction
             )
-        width = {"hinge": {"eps": self.width}, "huber": {"delta": self.width}}.get(self.loss, {})
+        widths = {
+            "hinge": {"eps": self.width},
+            "huber": {"delta": self.width},
+            "quantile": {"eps": self.width, "q": self.q},
+        }
+        width = widths.get(self.loss, {})
         return LOSSES[self.loss](**width, reduction=self.reduction)
 
     def _regularizer(self) -> Any:
@@ -96,6 +104,7 @@ class Case:
     @cached_property
     def objective(self) -> Objective:
         options = {"intercept": self.intercept, "width": self.width, "classes": self.classes, "offset": self.offset}
+        options["q"] = self.q
         return Objective.of(self.blocks, self.loss, self.penalty, reduction=self.reduction, **options)
 
     @cached_property
@@ -311,17 +320,20 @@ def draw(loss: str, kind: str, seed: int) -> Case:
     # targets
     apart = loss in ("logistic", "hinge", "multinomial") and kind in ("l1", "l2", "elastic", "box", "group")
     apart = apart and rng.random() < 0.3
-    width = 1.0
+    width, q = 1.0, 0.5
     if apart:
         told.append("separable")
-    if loss in ("squares", "huber"):
+    if loss in ("squares", "huber", "quantile"):
         noise = float(rng.choice([1e-6, 1e-2, 0.3, 1.0]))
         level = float(rng.choice([0, 0, 0, 1e3, 1e6]))
-        if loss == "huber" and level:  # residuals of very many widths make a vertex, not a minimum to converge to
+        if loss != "squares" and level:  # residuals of very many widths make a vertex, not a minimum to converge to
             noise, level = max(noise, 0.3), level if intercept else 0.0
         y = t[:, 0] + noise * rng.standard_t(3, size=n) + level
         width = (noise if kind == "zero" else max(noise, 0.1)) * float(rng.choice([0.7, 1.5]))  # a penalty leaves more
         told += [f"noise {noise:g}"] + [f"target {level:g}"] * (level > 0)
+        if loss == "quantile":
+            q, width = float(rng.choice([0.5, 0.1, 0.9, 0.97])), width * float(rng.choice([1.0, 0.1, 0.02]))
+            told.append(f"q {q:g}, width {width:g}")
     elif loss == "poisson":
         y = rng.poisson(np.exp(np.clip(0.5 * t[:, 0] + rng.uniform(0, 3), None, 6))).astype(float)
     elif loss == "multinomial":
@@ -353,7 +365,7 @@ def draw(loss: str, kind: str, seed: int) -> Case:
         told.append("an empty block")
     reduction = str(rng.choice(["sum", "mean", "pooled"]))
     told += [reduction] if intercept else [reduction, "no intercept"]
-    case = Case("", tuple(blocks), loss, Penalty(), intercept, reduction, width, classes, duplicate=duplicate)
+    case = Case("", tuple(blocks), loss, Penalty(), intercept, reduction, width, classes, q=q, duplicate=duplicate)
     return replace(case, name=f"{seed}: " + ", ".join(told), penalty=_penalty(case, kind, rng))
 
 
@@ -363,7 +375,7 @@ def _penalty(case: Case, kind: str, rng: np.random.Generator) -> Penalty:
     m = o.X.shape[1]
     A, _ = o.centred
     middle = np.zeros(o.shape)
-    if o.intercept and o.loss in ("squares", "huber"):
+    if o.intercept and o.loss in ("squares", "huber", "quantile"):
         middle[-1] = np.average(o.y, weights=o.c.astype(float))
     s = o.c[:, None] * o.rows(o.logits(middle.astype(L)))[1]
     pull = np.abs((A.T @ s)[:m]).max()
@@ -418,4 +430,5 @@ def unbounded() -> Iterator[Case]:
 TABLE = tuple(table())
 RANDOM = tuple(random_cases())
 UNBOUNDED = tuple(unbounded())
-CASES = (*TABLE, *RANDOM, *UNBOUNDED)
+QUANTILES = tuple(draw("quantile", kind, seed=300 + k) for k, kind in enumerate(2 * PENALTIES))
+CASES = (*TABLE, *RANDOM, *UNBOUNDED, *QUANTILES)

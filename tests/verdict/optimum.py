@@ -132,7 +132,9 @@ class Penalty:
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """Rows, loss and penalty. `loss`: squares, logistic, multinomial, poisson, hinge, huber; `width` is ε or δ.
+    """Rows, loss and penalty. `loss`: squares, logistic, multinomial, poisson, hinge, huber or (of `q`) quantile.
+
+    `width` is ε or δ.
 
     `y` is ±1 for logistic and hinge, 0 … C−1 for the multinomial; `c` holds the rows' weights, the reduction included;
     `offset` is added to the logits.
@@ -147,6 +149,7 @@ class Objective:
     width: float = 1.0
     classes: int = 1
     offset: float = 0.0
+    q: float = 0.5
 
     @staticmethod
     def of(
@@ -175,12 +178,12 @@ class Objective:
         return halves(X.T[:, :, None].astype(L), 38)  # 26 and at most 27 bits
 
     def logits(self, v: np.ndarray) -> np.ndarray:
-        """z, less y for squares and Huber: (n, C)."""
+        """z, less y for squares, Huber and quantiles: (n, C)."""
         xs = self._split
         terms = [x * part[:, None, :] for x in xs for part in halves(v, 32)]
         more = np.zeros((2, len(self.X), self.classes), L)
         more[0] = self.offset
-        if self.loss in ("squares", "huber"):
+        if self.loss in ("squares", "huber", "quantile"):
             more[1] = -self.y[:, None]
         return total(np.concatenate([*terms, more]))
 
@@ -194,6 +197,13 @@ class Objective:
             elif self.loss == "huber":
                 near = np.clip(t, -e, e)
                 value, slope, curve = near * (t - near / 2), near, (np.abs(t) <= e).astype(L)
+            elif self.loss == "quantile":
+                # ½(|p| − ⟨n, p⟩), p = (z − y, ε) and n the unit vector (2q − 1, 2√(q(1 − q))): a cross product, squared
+                q = L(self.q)
+                tilt, up, root = 2 * q - 1, 2 * np.sqrt(q * (1 - q)), np.hypot(t, e)
+                along = tilt * t + up * e
+                value = np.where(along > 0, (up * t - tilt * e) ** 2 / (root + np.abs(along)), root - along) / 2
+                slope, curve = (t / root - tilt) / 2, e * e / root**3 / 2
             elif self.loss == "poisson":
                 d = t - np.log(np.where(y > 0, y, L(1)))
                 value = np.where(y > 0, y * (np.expm1(d) - d), np.exp(t))
@@ -234,8 +244,10 @@ class Objective:
 
     @cached_property
     def infimum(self) -> Any:
-        """Σ c_i inf_z φ: 0 except for Poisson, y − y log y."""
+        """Σ c_i inf_z φ: 0 except for Poisson, y − y log y, and quantiles, ε√(q(1 − q))."""
         y = self.y.astype(L)
+        if self.loss == "quantile":
+            return self.c.sum() * L(self.width) * np.sqrt(L(self.q) * (1 - L(self.q)))
         safe = np.where(y > 0, y, L(1))
         return (self.c * (y - y * np.log(safe))).sum() if self.loss == "poisson" else L(0)
 
@@ -295,6 +307,10 @@ class Optimum:
                 widths.insert(0, widths[0] * 4)
         elif objective.loss == "huber" and not objective.X.shape[1]:  # next to a median: Newton would jump about it
             v[:] = _bisect(objective)
+        elif objective.loss == "quantile":
+            v[-1] = np.median(objective.y) if objective.intercept else v[-1]
+            while widths[0] < (np.ptp(objective.y) if objective.intercept else np.abs(objective.y).max()):
+                widths.insert(0, widths[0] * 4)
         elif objective.loss == "huber":
             while widths[0] < np.abs(objective.y).max():
                 widths.insert(0, widths[0] * 4)

@@ -16,7 +16,7 @@ import torch
 from mpmath import mp
 from sklearn import linear_model
 
-from tests.verdict.cases import CASES, RANDOM, TABLE, TARGETS, TOL, UNBOUNDED, Case, points
+from tests.verdict.cases import CASES, QUANTILES, RANDOM, TABLE, TARGETS, TOL, UNBOUNDED, Case, points
 from tests.verdict.optimum import L, Objective, Optimum, Penalty, total, triangle
 
 ids = {"ids": lambda case: case.name}
@@ -47,6 +47,11 @@ def row(o: Objective, z: list, y: float) -> tuple:
         r = z - y
         far = abs(r) > e
         return (e * abs(r) - e * e / 2, e * mp.sign(r), mp.mpf(0)) if far else (r * r / 2, r, mp.mpf(1))
+    if o.loss == "quantile":
+        r, q = y - z, mp.mpf(o.q)
+        root = mp.sqrt(r * r + e * e)
+        value = (q - mp.mpf("0.5")) * r + root / 2 - e * mp.sqrt(q * (1 - q))
+        return value, (1 - r / root) / 2 - q, e * e / root**3 / 2
     if o.loss == "poisson":
         least = y - y * mp.log(y) if y > 0 else mp.mpf(0)
         return mp.exp(z) - y * z - least, mp.exp(z) - y, mp.exp(z)
@@ -78,7 +83,7 @@ def above(o: Objective, v: np.ndarray) -> mpmath.mpf:
     return f
 
 
-@pytest.mark.parametrize("case", [*TABLE[::3], *RANDOM[::5], *UNBOUNDED], **ids)
+@pytest.mark.parametrize("case", [*TABLE[::3], *RANDOM[::5], *UNBOUNDED, *QUANTILES[::4]], **ids)
 def test_f_is_right_to_seventeen_digits(case, rng):
     for point in points(case, rng)[::4]:
         v = point.v.numpy()
@@ -126,7 +131,7 @@ def decrement(case: Case) -> tuple[float, float]:
 
 SMALL = [
     case
-    for case in (*TABLE, *RANDOM)
+    for case in (*TABLE, *RANDOM, *QUANTILES)
     if case.has_minimiser
     and case.classes == 1
     and not case.penalty.strength
@@ -276,6 +281,7 @@ def test_bounds_against_scipy():
     [
         ("hinge", 0.1, Penalty(l2=0.3)),
         ("huber", 0.4, Penalty(l2=0.3)),
+        ("quantile", 0.1, Penalty(l2=0.3)),
         ("hinge", 0.1, Penalty(lower=-0.2, upper=0.4)),
         ("multinomial", 1.0, Penalty(l2=0.2)),
         ("squares", 1.0, Penalty(l2=0.1, strength=3.0, groups=(0, 0, 1, 1, 2))),
@@ -290,7 +296,7 @@ def test_the_rest_against_scipy(loss, width, penalty):
     if loss == "multinomial":
         y = np.digitize(y, np.quantile(y, [0.3, 0.6])).astype(float)
     C = 3 if loss == "multinomial" else 1
-    objective = Objective.of([(X, y)], loss, penalty, width=width, classes=C, intercept=True)
+    objective = Objective.of([(X, y)], loss, penalty, width=width, classes=C, intercept=True, q=0.8)
     best = Optimum.of(objective)
     T = torch.from_numpy(np.hstack([X, np.ones((len(X), 1))]))
     target = torch.from_numpy(y)
@@ -302,6 +308,9 @@ def test_the_rest_against_scipy(loss, width, penalty):
             f = torch.nn.functional.cross_entropy(z, target.long(), reduction="sum")
         elif loss == "huber":
             f = torch.nn.functional.huber_loss(z[:, 0], target, reduction="sum", delta=width)
+        elif loss == "quantile":
+            r = target - z[:, 0]
+            f = (0.3 * r + 0.5 * torch.sqrt(r * r + width**2)).sum()
         elif loss == "hinge":
             t = 1 - target * z[:, 0]
             f = 0.5 * (t + torch.sqrt(t * t + width**2)).sum()

@@ -54,7 +54,7 @@ def test_a_hundredth_of_the_tolerance_is_enough_for_a_yes():
 
 @pytest.mark.parametrize("seed", [101, 202])
 @pytest.mark.parametrize("kind", ["zero", "l1", "l2", "elastic", "box", "nonnegative", "group"])
-@pytest.mark.parametrize("loss", ["squares", "logistic", "multinomial", "poisson"])
+@pytest.mark.parametrize("loss", ["squares", "logistic", "multinomial", "poisson", "quantile"])
 def test_no_verdict_flatters_on_other_draws(loss, kind, seed):
     case = draw(loss, kind, seed)
     try:

@@ -24,6 +24,7 @@ KINDS = {
     "logistic": (aq.Logistic(), lambda z, rng: np.sign(z)),
     "counts": (aq.Poisson(), lambda z, rng: rng.poisson(np.exp(0.3 * z)).astype(float)),
     "knee": (aq.Huber(0.5), lambda z, rng: z),
+    "quantile": (aq.Quantile(0.3), lambda z, rng: z),
     "hinge": (aq.SmoothedHinge(), lambda z, rng: np.sign(z)),
     "classes": (aq.Multinomial(), lambda z, rng: np.digitize(z, [-1, 1])),
 }

@@ -6,6 +6,7 @@ from auqadmm.problem.group_lasso import GroupLasso
 from auqadmm.problem.ingest import InputError
 from auqadmm.problem.losses import Huber, LeastSquares, Logistic, Multinomial, Poisson, SmoothedHinge
 from auqadmm.problem.problem import Problem
+from auqadmm.problem.quantile import Quantile
 from auqadmm.problem.regularizers import (
     L1,
     L2,
@@ -33,6 +34,7 @@ __all__ = [
     "Poisson",
     "Problem",
     "ProcessError",
+    "Quantile",
     "SmoothedHinge",
     "Zero",
 ]

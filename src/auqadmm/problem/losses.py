@@ -6,6 +6,7 @@
     SmoothedHinge   (t + √(t² + ε²)) / 2, t = 1 − yz    y = ±1
     Huber           ½ r² for |r| ≤ δ, δ|r| − ½δ² beyond, r = z − y
     Poisson         exp(z) − yz                         y ≥ 0, logarithmic link
+    Quantile        (q − ½)r + ½√(r² + ε²), r = y − z   (quantile.py)
 
 c_i is the row's sample weight times the scale of `reduction`; rows that pad a block weigh 0. Formulas are arranged
 so that nothing overflows or cancels for logits of ±1000 (but see `Poisson`).
@@ -167,7 +168,7 @@ class SmoothedHinge(RowLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_positive("SmoothedHinge", "eps", self.eps)
+        check_positive("SmoothedHinge", "eps", self.eps)
 
     @property
     def cornered(self) -> bool:
@@ -221,10 +222,7 @@ class SmoothedHinge(RowLoss):
         return torch.where((b < 0) | (b > 1), math.inf, value)
 
     def _hinge(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """h(t) and √(t² + ε²). For t < 0 the sum t + √ cancels; its equal ε²/(√ − t) does not."""
-        root = torch.hypot(t, torch.full_like(t, self.eps))
-        total = t.abs() + root
-        return torch.where(t < 0, self.eps * (self.eps / (2 * total)), total / 2), root
+        return rounded(t, self.eps)
 
 
 @dataclass(frozen=True)
@@ -241,7 +239,7 @@ class Huber(RowLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_positive("Huber", "delta", self.delta)
+        check_positive("Huber", "delta", self.delta)
 
     def eased(self, width: float) -> Times:
         return Times(replace(self, delta=width * self.delta), 1 / width)  # the same slope far away
@@ -350,6 +348,13 @@ class Times(RowLoss):
         return self.factor * self.loss.row_conjugate(a / self.factor, y)
 
 
-def _check_positive(loss: str, name: str, value: float) -> None:
+def rounded(t: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """h(t) = (t + √(t² + ε²))/2 and √(t² + ε²). For t < 0 the sum t + √ cancels; its equal ε²/(√ − t) does not."""
+    root = torch.hypot(t, torch.full_like(t, eps))
+    total = t.abs() + root
+    return torch.where(t < 0, eps * (eps / (2 * total)), total / 2), root
+
+
+def check_positive(loss: str, name: str, value: float) -> None:
     if not isinstance(value, numbers.Real) or isinstance(value, bool) or not 0 < value < math.inf:
         raise InputError(f"{loss}: {name} must be a positive finite number; got {value!r}.")

@@ -112,6 +112,8 @@ class Loss(ABC):
     """Whether the Hessian is the same at every u."""
     recordable: ClassVar[bool] = False
     """Whether what it computes never looks at the values of tensors (`core/programs.py`)."""
+    dispersed: ClassVar[bool] = False
+    """Whether φ over its mean, and not φ, is what a likelihood would be made of: φ has the units of y."""
 
     @property
     def cornered(self) -> bool:
@@ -167,6 +169,10 @@ class Loss(ABC):
     def easing(self, spread: float) -> float:
         """How many times as wide corners should be at first, for targets of this standard deviation."""
         return 1.0
+
+    def sharpness(self, spread: float) -> float:
+        """The same, for a guess of rounds: of targets in units of their own, unless corners are said in those of y."""
+        return self.easing(1.0)
 
     @abstractmethod
     def linearize(self, shard: Shard, u: Tensor) -> Point:
@@ -265,6 +271,7 @@ class RowPoint(Point):
     def row_model(self, variance: Tensor | None) -> RowModel:
         curvature = self.curvature
         if variance is not None:
+            variance = variance * self._dispersion if self.loss.dispersed else variance
             curvature = self.loss.row_expected(self._prepared, self.shard.target, variance)
         design, c = self.shard.design, self.shard.row_weight
         squares = design.squares(self.u)
@@ -302,6 +309,16 @@ class RowPoint(Point):
     @cached_property
     def _prepared(self) -> Tensor:
         return self.loss.prepare(self.z)
+
+    @property
+    def _dispersion(self) -> Tensor:
+        """The mean of c_iφ in the block of every row, (R,): the most likely scale of a likelihood exp(−φ/scale).
+
+        Variances made of ∇²f_j, times that, depend neither on the reduction nor on units of the target.
+        """
+        design = self.shard.design
+        counts = design.sum_rows((self.shard.row_weight > 0).to(self.value))
+        return (self.value / counts.clamp(min=1))[design.block_of_row]
 
     def _weigh(self, x: Tensor) -> Tensor:
         """c_i x_i; a row of weight 0 adds exactly 0, even where its x_i is infinite."""

@@ -39,6 +39,7 @@ ALWAYS = 2**17  # numbers of a triangle that are never too many; beyond, as many
 OWN = 512  # unknowns of a loss of the user's own, whose Hessian takes a product for each
 SHARE = 1 / 8  # of the data, where products would do as well
 FAN, SEARCHES = 33, 4  # constants that are tried at once, and how often, closer each time
+MOVES = 12  # how often farther out, before
 NEAR = 2**17  # unknowns of a GPU that the host looks at itself
 EXPLAINED = 1e-4  # of F: the least that counts as explained
 
@@ -180,14 +181,17 @@ class Judge:
             self.null = value if math.isfinite(value) else math.inf
 
     def _searched(self, columns: Columns) -> float:
-        """The best constant model where it does not follow from means: a few rounds of a fan of constants each."""
+        """The best constant model where it does not follow from means: a few rounds of a fan of constants each. Where
+        the end of the first is the best, as for a quantile far out, the next one begins there and is twice as wide."""
         centre, width = columns.null, 4 * columns.target_spread
-        best = math.inf
-        for _ in range(SEARCHES):
+        best, closer, moves = math.inf, 0, 0
+        while closer < SEARCHES:
             fan = centre + width * torch.linspace(-1, 1, FAN, dtype=torch.float64, device=centre.device)[:, None]
             values = self.reduce.judging(Null(fan), None, (fan,))["null"]
-            best = min(best, float(values.min()))
-            centre, width = fan[int(values.argmin())][None], 2 * width / (FAN - 1)
+            best, k = min(best, float(values.min())), int(values.argmin())
+            out = closer == 0 and k in (0, FAN - 1) and moves < MOVES
+            closer, moves = (closer, moves + 1) if out else (closer + 1, moves)
+            centre, width = fan[k][None], 2 * width if out else 2 * width / (FAN - 1)
         return best
 
     def infinite(self, v: Tensor) -> str:

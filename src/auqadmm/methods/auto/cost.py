@@ -43,7 +43,7 @@ LEAST = 8.0  # of L-BFGS, however easy
 class Facts:
     """What is known before the first iteration; `movers`: unknowns that would leave zero by themselves; `stiff`: the
     trace of the curvature at zero over the least l2; `far`: by how much logits would move, had they l2 alone against
-    them. Infinite: not known, or no l2."""
+    them. Infinite: not known, or no l2. `spread`: of the target."""
 
     blocks: int
     features: int
@@ -53,6 +53,7 @@ class Facts:
     movers: int | None = None
     stiff: float = math.inf
     far: float = math.inf
+    spread: float = 1.0
 
     @property
     def unknowns(self) -> int:
@@ -84,7 +85,7 @@ def estimates(facts: Facts, round_cost: float) -> tuple[Estimate, ...]:
 
 def _newton(facts: Facts, round_cost: float) -> Estimate | None:
     n, shape, loss = facts.unknowns, (facts.features, facts.columns), facts.loss
-    easing = loss.easing(1.0)
+    easing = loss.sharpness(facts.spread)
     rounds = SQUARES if loss.quadratic else SMOOTH
     if not loss.quadratic and math.isfinite(facts.stiff):
         rounds = 3 + 0.5 * math.log10(max(facts.stiff, 1.0))
@@ -127,7 +128,7 @@ def _lowrank(facts: Facts, round_cost: float) -> Estimate:
         rounds = facts.by_stiffness(LR_SMOOTH, 2, 1.8, 0.2)
     else:
         rounds = facts.by_stiffness(LR_CLASSES, 2, 3, 0.2)
-    if loss.easing(1.0) > 4 or loss.cornered:
+    if loss.sharpness(facts.spread) > 4 or loss.cornered:
         rounds = LR_CORNERS * (max(N, 2) / 2) ** LR_SPLIT
         if math.isfinite(facts.far):
             rounds *= max(1.0, (facts.far / LR_NEAR) ** 0.3) * max(1.0, facts.far / LR_FAR)

@@ -11,13 +11,21 @@ import torch
 
 from auqadmm.core.state import Setup
 from auqadmm.methods.auto.cost import Facts
+from auqadmm.problem import Quantile
 
 
 def facts_of(setup: Setup) -> Facts:
     """What a choice goes by."""
     known = (setup.blocks, setup.features, setup.columns, setup.loss, setup.regularizer)
     stiff, far = hardness(setup)
-    return Facts(*known, would_move(setup), stiff, far)
+    return Facts(*known, would_move(setup), stiff, far, spread_of(setup))
+
+
+def spread_of(setup: Setup) -> float:
+    """What corners are narrow against: the spread of the target, about zero where there is no intercept."""
+    if setup.seen is None:
+        return 1.0
+    return setup.seen.target_spread if setup.intercept else setup.seen.target_size
 
 
 def hardness(setup: Setup) -> tuple[float, float]:
@@ -34,13 +42,18 @@ def hardness(setup: Setup) -> tuple[float, float]:
         return math.inf, math.inf
     trace = float(seen.spread[some][held].sum())
     far = math.sqrt(trace / seen.weight) * float(G[some].norm()) / least
+    spread = spread_of(setup)
+    if isinstance(loss, Quantile) and spread > 0:  # few rows bend at a time; and logits move in units of the target
+        loss, far = loss.eased(loss.easing(spread)), far / spread
     return bend_at_zero(loss, setup.columns) * trace / least, far
 
 
 def bend_at_zero(loss: object, columns: int) -> float:
-    """The largest curvature of a row whose logits are zero."""
+    """The largest curvature of a row whose logits are zero; of a quantile's, whose targets are zero too."""
     kind = loss.target_kind  # type: ignore[attr-defined]
     y = torch.zeros(1, dtype=torch.int64) if kind == "classes" else torch.ones(1, dtype=torch.float64)
+    if isinstance(loss, Quantile):
+        y = torch.zeros_like(y)
     z = torch.zeros(1, columns, dtype=torch.float64)
     return float(loss.row_curvature(loss.prepare(z), y).diagonal().max())  # type: ignore[attr-defined]
 
