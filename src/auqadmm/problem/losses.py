@@ -236,6 +236,7 @@ class Huber(RowLoss):
     """
 
     delta: float = 1.0
+    dispersed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

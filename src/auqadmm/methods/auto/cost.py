@@ -136,9 +136,7 @@ def _lowrank(facts: Facts, round_cost: float) -> Estimate:
         rounds = rounds if loss.quadratic and math.isfinite(facts.stiff) else LR_KINKS * rounds
         if math.isinf(facts.stiff) and facts.movers is not None:
             rounds = max(rounds, LR_SPARSE * max(1.0, facts.movers / LR_MOVERS) ** 0.7)
-    return Estimate(
-        "auq-lr", rounds, (rounds + weights) * n, "curvature weights need the fewest rounds for their size"
-    )
+    return Estimate("auq-lr", rounds, (rounds + weights) * n, "curvature weights need the fewest rounds for their size")
 
 
 def _gradient(facts: Facts) -> Estimate:

@@ -11,7 +11,6 @@ import torch
 
 from auqadmm.core.state import Setup
 from auqadmm.methods.auto.cost import Facts
-from auqadmm.problem import Quantile
 
 
 def facts_of(setup: Setup) -> Facts:
@@ -43,17 +42,16 @@ def hardness(setup: Setup) -> tuple[float, float]:
     trace = float(seen.spread[some][held].sum())
     far = math.sqrt(trace / seen.weight) * float(G[some].norm()) / least
     spread = spread_of(setup)
-    if isinstance(loss, Quantile) and spread > 0:  # few rows bend at a time; and logits move in units of the target
+    if loss.dispersed and spread > 0:  # few rows bend at a time; and logits move in units of the target
         loss, far = loss.eased(loss.easing(spread)), far / spread
     return bend_at_zero(loss, setup.columns) * trace / least, far
 
 
 def bend_at_zero(loss: object, columns: int) -> float:
-    """The largest curvature of a row whose logits are zero; of a quantile's, whose targets are zero too."""
+    """The largest curvature of a row whose logits are zero, and its target too if that is a real number."""
     kind = loss.target_kind  # type: ignore[attr-defined]
-    y = torch.zeros(1, dtype=torch.int64) if kind == "classes" else torch.ones(1, dtype=torch.float64)
-    if isinstance(loss, Quantile):
-        y = torch.zeros_like(y)
+    y = torch.ones(1, dtype=torch.float64) if kind == "binary" else torch.zeros(1, dtype=torch.float64)
+    y = y.long() if kind == "classes" else y
     z = torch.zeros(1, columns, dtype=torch.float64)
     return float(loss.row_curvature(loss.prepare(z), y).diagonal().max())  # type: ignore[attr-defined]
 
