@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-FULL = 0.2  # share of non-zeros beyond which a matrix is no longer sparse
+FULL = 0.08  # share of non-zeros beyond which products as matrices are faster
 CANCELS = 1e-4  # of a square, that may be left after centring
 ROOM = 2**21  # numbers of a chunk of rows
 
@@ -59,7 +59,7 @@ class DenseRows:
         return self.A[:, features]
 
     def between(self, left: Tensor, h: Tensor, right: Tensor) -> Tensor:
-        """Σ_i h_i x̃_ia x̃_ib of columns a that were taken and others b."""
+        """Σ_i h_i x̃_ia x̃_ib of columns a that were taken and others b; of the same ones perhaps a ≤ b alone."""
         if left is right and left.device.type == "cpu" and len(h) and bool((h >= 0).all()):
             return _symmetric(h.sqrt()[:, None] * left)
         return left.mT @ (h[:, None] * right)
@@ -137,24 +137,30 @@ class SparseRows:
         (L, mu), (R, nu), w = left, right, h.cpu().numpy()
         if L.nnz > FULL * L.shape[0] * L.shape[1]:
             return self._dense_between(left, w, right).to(h)
-        H = np.asarray((L.T @ R.multiply(w[:, None]).tocsc()).todense())
+        H = (L.T @ _weighted(R, w)).toarray()
         if mu.any() or nu.any():
             a, b, total = L.T @ w, R.T @ w, w.sum()
-            size = L.multiply(L).T @ w
+            size = type(L)((L.data**2, L.indices, L.indptr), shape=L.shape).T @ w
             left_over = size - mu * (2 * a - mu * total)
             if bool((left_over < CANCELS * size).any()):
                 return self._dense_between(left, w, right).to(h)
-            H = H - mu[:, None] * b - (a - mu * total)[:, None] * nu
+            H -= mu[:, None] * b
+            H -= (a - mu * total)[:, None] * nu
         return torch.from_numpy(H).to(h)
 
     def _dense_between(self, left: tuple[Any, np.ndarray], w: np.ndarray, right: tuple[Any, np.ndarray]) -> Tensor:
         (L, mu), (R, nu) = left, right
         H = np.zeros((L.shape[1], R.shape[1]))
+        same = left is right and bool((w >= 0).all())
         L, R = L.tocsr(), R.tocsr()
         step = max(1, ROOM // max(L.shape[1], R.shape[1], 1))
         for first in range(0, L.shape[0], step):
             some = slice(first, first + step)
-            H += (L[some].toarray() - mu).T @ (w[some, None] * (R[some].toarray() - nu))
+            A = L[some].toarray() - mu
+            if same:
+                H += _symmetric(torch.from_numpy(np.sqrt(w[some, None]) * A)).numpy()
+            else:
+                H += A.T @ (w[some, None] * (R[some].toarray() - nu))
         return torch.from_numpy(H)
 
     def _summed(self, At: Tensor, Z: Tensor) -> Tensor:
@@ -162,13 +168,17 @@ class SparseRows:
 
 
 def _symmetric(B: Tensor) -> Tensor:
-    """BᵀB at half the products."""
+    """The upper triangle of BᵀB, at half the products."""
     if not B.numel():  # of which the library would complain, aloud
         return B.new_zeros(B.shape[1], B.shape[1])
     from scipy.linalg.blas import dsyrk
 
-    upper = torch.from_numpy(dsyrk(1.0, B.numpy().T)).contiguous()
-    return upper.triu() + upper.triu(1).mT
+    return torch.from_numpy(dsyrk(1.0, B.numpy().T)).contiguous()
+
+
+def _weighted(S: Any, w: np.ndarray) -> Any:
+    """Rows of a matrix by columns times w (r,)."""
+    return type(S)((S.data * w[S.indices], S.indices, S.indptr), shape=S.shape)
 
 
 def with_values(A: Tensor, values: Tensor) -> Tensor:

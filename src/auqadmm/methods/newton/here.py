@@ -117,12 +117,16 @@ class Here:
         return 0.0 if setup.loss.quadratic else min(MISS, self.fell / max(abs(self.F), 1e-300))
 
     def expected(self, setup: Setup) -> float:
-        """How much F may fall: by the model, and by unknowns outside of it, each by itself."""
+        """How much F may fall: by the model, and by unknowns outside of it, each by itself; all of them, where the model
+        is to be asked for once more before a step."""
         if self.ease > 1:
             return math.inf
         outside = 0.0
         if not self.complete:
-            rest = self.movers(setup).far.reshape(-1).clone()
+            movers = self.movers(setup)
+            rest = movers.far.reshape(-1).clone()
+            if movers.outside(self.index):
+                return 0.5 * float(rest.square().sum())
             rest[self.index] = 0.0
             outside = 0.5 * float(rest.square().sum())
         return self.move(setup).delta + outside

@@ -29,9 +29,10 @@ from torch import Tensor
 
 from auqadmm.core.composite import Composite, prox_and_slope
 from auqadmm.core.pivot import PATIENCE, ROUNDS, Guess
+from auqadmm.core.verdict.model import EPS, SINGULAR
 
-EPS = torch.finfo(torch.float64).eps
 THIN = 1 / 8  # of a factor: borders up to which it is worth keeping
+DIGITS = 1e-6  # of a value, that rounding may cost
 MANY = 64  # that come at once
 SAME = 1e-12  # of a diagonal
 
@@ -48,12 +49,14 @@ class Factor:
 
     @classmethod
     def of(cls, H: Tensor, active: Tensor, h: Tensor) -> Factor | None:
-        """None: it is not positive."""
+        """None: it is not positive, or hardly."""
         where = active.nonzero()[:, 0]
         A = H if len(where) == len(H) else H[where].index_select(1, where)
-        A = A + torch.diag(h[where] + 4 * EPS * len(where) * H.diagonal()[where])
-        L, info = torch.linalg.cholesky_ex(A)
-        if bool(info != 0):
+        A = A.clone() if A is H else A
+        A.diagonal().add_(h[where] + 4 * EPS * len(where) * H.diagonal()[where])
+        size = A.diagonal().clone()
+        L = _cholesky(A)
+        if L is None or not bool((L.diagonal().square() > SINGULAR * EPS * len(where) * size).all()):
             return None
         place = torch.full_like(active, -1, dtype=torch.int64)
         place[where] = torch.arange(len(where), device=where.device)
@@ -122,12 +125,12 @@ def minimised(g: Any, H: Tensor, G: Tensor, v: Tensor, enough: float, share: flo
             return None
         there = at(x + d[:, None])
         gained = best.value - there.value
-        best = there if gained > 0 else best
+        best = there if gained >= 0 else best
         guess, moves = guess.moved(problem, there.x, there.w)
         if moves == 0:  # once more for the digits
             left = torch.where(guess.active, there.w - guess.line(there.x), 0.0)
             if settled or 0.5 * float((left.square() / D).sum()) <= enough:
-                return there
+                return there if gained >= -DIGITS * abs(best.value) else None
         settled = moves == 0
         if 0 <= gained <= max(enough, -share * best.value):
             return best
@@ -160,6 +163,17 @@ def _measured(g: Any, H: Tensor, G: Tensor, v: Tensor) -> Callable[[Tensor], Poi
         return Point(x, -G - Hd, float((G * d).sum() + 0.5 * (d * Hd).sum()) - fell)
 
     return at
+
+
+def _cholesky(A: Tensor) -> Tensor | None:
+    """The lower factor of A, which is lost; None: it has none."""
+    if A.device.type != "cpu" or not len(A):
+        L, info = torch.linalg.cholesky_ex(A)
+        return None if bool(info != 0) else L
+    from scipy.linalg.lapack import dpotrf  # without the copies of torch's
+
+    found, info = dpotrf(A.numpy().T, lower=1, overwrite_a=1)
+    return None if info else torch.from_numpy(found)
 
 
 def _unused(active: Tensor, h: Tensor) -> Any:
