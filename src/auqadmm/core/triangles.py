@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-
 BLOCK = 128  # rows of a square that a cache holds
 
 

@@ -113,12 +113,12 @@ class Here:
         return vars(self)["_move"]
 
     def _miss(self, setup: Setup) -> float:
-        """The share of its decrease that a step may miss: the less, the closer v is; of squares, whose model is F, none."""
+        """The share of its decrease that a step may miss: the less, the closer v is; of squares none."""
         return 0.0 if setup.loss.quadratic else min(MISS, self.fell / max(abs(self.F), 1e-300))
 
     def expected(self, setup: Setup) -> float:
-        """How much F may fall: by the model, and by unknowns outside of it, each by itself; all of them, where the model
-        is to be asked for once more before a step."""
+        """How much F may fall: by the model, and by unknowns outside of it, each by itself; so by all of them, where
+        more is asked for before the next step."""
         if self.ease > 1:
             return math.inf
         outside = 0.0

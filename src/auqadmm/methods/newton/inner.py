@@ -8,9 +8,9 @@ that the factor of one set serves for the next: with P who came and R who left s
     [ H_AA  B ] [x]   [b]        B = [H_AP, E_R],   C = diag(H_PP, 0),    S = C − BᵀH_AA⁻¹B is as small as B is thin
     [ Bᵀ    C ] [y] = [c]
 
-Value and slope of the model are exact at every point; guesses go on until nothing moves, or until one lowers
-the model by no more than `enough`, or than a `share` of all that was gained. There is no bound of what was missed: steps do not need one, and verdicts have their
-own (core/verdict/model.py).
+Value and slope of the model are exact at every point. Guesses go on until nothing moves, or until one lowers the model
+by no more than `enough`, or than a `share` of all that was gained. There is no bound of what was missed: steps do not
+need one, and verdicts have their own (core/verdict/model.py).
 
 Reference: J. Nocedal, S. J. Wright, Numerical Optimization, 2nd ed., section 16.2, for solves by borders.
 
@@ -143,7 +143,7 @@ def minimised(g: Any, H: Tensor, G: Tensor, v: Tensor, enough: float, share: flo
 
 
 def _first(problem: Composite, v: Tensor, w: Tensor) -> Guess:
-    """Of those on a kink that does not hold them, the half that would move farther: most of the others would be back."""
+    """Of those at rest that g does not hold there, the half that would move farther: most others would be back."""
     D = problem.D
     there, p = prox_and_slope(problem.g, D * v + w, D)
     coming = (v == problem.g.prox(torch.zeros_like(v), torch.ones_like(v))) & (p > 0)

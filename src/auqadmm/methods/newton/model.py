@@ -121,7 +121,8 @@ def proposed(g: Any, v: Tensor, G: Tensor, H: Hessian, enough: float, share: flo
         slopes, some = (x.reshape(-1)[index][:, None] for x in (G, v))
         quick = None
         if share is not None and g.separable and not g.quadratic:
-            quick = minimised(On(g, v, index), matrix.to(v), slopes, some, enough, share)
+            few = g.some(index, len(v)) if v.shape[1] == 1 else None
+            quick = minimised(few or On(g, v, index), matrix.to(v), slopes, some, enough, share)
         if quick is not None:
             d[index] = (quick.x - some)[:, 0]
             delta += max(-quick.value, 0.0)
