@@ -125,14 +125,13 @@ class Exact:
         one column, and an intercept). `known`: unknowns whose products with each other were told
         before; those with all the others are sent."""
         sums: Sums = {}
-        C = v.shape[1]
-        loss = self.loss
+        C, loss = v.shape[1], self.loss
         if not hasattr(loss, "row_value"):
             return self._own_step(v, d, fan, index)
         asked = [index[index % C == c] // C for c in range(C)]
         told = None if known is None else known // C
         parts: list[Tensor] = []
-        ahead: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+        ahead: list[tuple[Tensor, ...]] = []
         for rows in self._products(C):
             at = RowsAt.at(loss, rows, v)
             at.score(sums)
@@ -147,7 +146,7 @@ class Exact:
                 add(sums, "conjugates", torch.stack([at.conjugate(loss, r * at.slope) for r in scales]))
         if parts:
             sums["H"] = torch.cat([x.reshape(-1) if known is not None else packed(x[None])[0] for x in parts])
-        if ahead:  # of all rows at once: numbers that are few, and many points
+        if ahead:  # of all rows at once
             z, Xd, y, c = (torch.cat(x) for x in zip(*ahead, strict=True))
             sums["fan"] = torch.stack([times(c, loss.row_value(z + t * Xd, y)).sum() for t in fan])
         return sums

@@ -15,6 +15,7 @@ from torch import Tensor
 
 FULL = 0.08  # share of non-zeros beyond which products as matrices are faster
 CANCELS = 1e-4  # of a square, that may be left after centring
+SLICES = 6  # of a triangle of products
 ROOM = 2**21  # numbers of a chunk of rows
 
 
@@ -133,11 +134,11 @@ class SparseRows:
         return S[:, some], mu[some]
 
     def between(self, left: tuple[Any, np.ndarray], h: Tensor, right: tuple[Any, np.ndarray]) -> Tensor:
-        """Σ_i h_i x̃_ia x̃_ib: sparse, and centred afterwards; as matrices where that would cost digits."""
+        """Σ_i h_i x̃_ia x̃_ib, as above: sparse, and centred afterwards; as matrices where that would cost digits."""
         (L, mu), (R, nu), w = left, right, h.cpu().numpy()
         if L.nnz > FULL * L.shape[0] * L.shape[1]:
             return self._dense_between(left, w, right).to(h)
-        H = (L.T @ _weighted(R, w)).toarray()
+        H = _upper_product(L, _weighted(R, w)) if left is right else (L.T @ _weighted(R, w)).toarray()
         if mu.any() or nu.any():
             a, b, total = L.T @ w, R.T @ w, w.sum()
             size = type(L)((L.data**2, L.indices, L.indptr), shape=L.shape).T @ w
@@ -150,17 +151,21 @@ class SparseRows:
 
     def _dense_between(self, left: tuple[Any, np.ndarray], w: np.ndarray, right: tuple[Any, np.ndarray]) -> Tensor:
         (L, mu), (R, nu) = left, right
-        H = np.zeros((L.shape[1], R.shape[1]))
         same = left is right and bool((w >= 0).all())
-        L, R = L.tocsr(), R.tocsr()
+        H = np.zeros((L.shape[1], R.shape[1]))
         step = max(1, ROOM // max(L.shape[1], R.shape[1], 1))
+        if step < L.shape[0]:
+            L = L.tocsr()
+            R = L if left is right else R.tocsr()
         for first in range(0, L.shape[0], step):
             some = slice(first, first + step)
-            A = L[some].toarray() - mu
+            A = _filled(L, some)
+            A -= mu
             if same:
-                H += _symmetric(torch.from_numpy(np.sqrt(w[some, None]) * A)).numpy()
+                A *= np.sqrt(w[some, None])
+                H += _symmetric(torch.from_numpy(A)).numpy()
             else:
-                H += A.T @ (w[some, None] * (R[some].toarray() - nu))
+                H += A.T @ (w[some, None] * (_filled(R, some) - nu))
         return torch.from_numpy(H)
 
     def _summed(self, At: Tensor, Z: Tensor) -> Tensor:
@@ -174,6 +179,22 @@ def _symmetric(B: Tensor) -> Tensor:
     from scipy.linalg.blas import dsyrk
 
     return torch.from_numpy(dsyrk(1.0, B.numpy().T)).contiguous()
+
+
+def _upper_product(L: Any, R: Any) -> np.ndarray:
+    """LᵀR, of which the upper triangle counts: some columns at a time, and nothing to the left of them."""
+    p = L.shape[1]
+    H = np.zeros((p, p))
+    step = max(64, -(-p // SLICES))
+    for first in range(0, p, step):
+        some = slice(first, first + step)
+        H[some, first:] = (L[:, some].T @ R[:, first:]).toarray()
+    return H
+
+
+def _filled(S: Any, some: slice) -> np.ndarray:
+    """Some rows as a matrix."""
+    return (S if some.stop - some.start >= S.shape[0] else S[some]).toarray()
 
 
 def _weighted(S: Any, w: np.ndarray) -> Any:

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.core.composite import Composite, prox_and_slope
+from auqadmm.core.composite import Composite
 from auqadmm.core.pivot import PATIENCE, ROUNDS, Guess
 from auqadmm.core.verdict.model import EPS, SINGULAR
 
@@ -145,13 +145,13 @@ def minimised(g: Any, H: Tensor, G: Tensor, v: Tensor, enough: float, share: flo
 def _first(problem: Composite, v: Tensor, w: Tensor) -> Guess:
     """Of those at rest that g does not hold there, the half that would move farther: most others would be back."""
     D = problem.D
-    there, p = prox_and_slope(problem.g, D * v + w, D)
-    coming = (v == problem.g.prox(torch.zeros_like(v), torch.ones_like(v))) & (p > 0)
-    guess, resting = Guess.at(problem, D * v + w, D), Guess(torch.zeros_like(coming), v, w, torch.zeros_like(v))
+    guess = Guess.at(problem, D * v + w, D)
+    coming = (v == problem.g.prox(torch.zeros_like(v), torch.ones_like(v))) & guess.active
+    resting = Guess(torch.zeros_like(coming), v, w, torch.zeros_like(v))
     count = int(coming.sum())
     if count < MANY:
         return guess
-    far = torch.where(coming, D.sqrt() * (there - v).abs(), 0.0)
+    far = torch.where(coming, D.sqrt() * (guess.t - v).abs(), 0.0)
     return guess.where(~coming | (far > far[coming].median()), resting)
 
 
