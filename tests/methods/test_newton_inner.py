@@ -1,4 +1,4 @@
-"""The inner solve of Newton's method on a working set, and the sums that it is made of, against dense loops of numpy."""
+"""The inner solve of Newton's method on a working set, and the sums it is made of, against dense loops of numpy."""
 
 import math
 
@@ -43,7 +43,7 @@ def descended(H, G, v, l1, l2, sweeps=20_000):
 
 
 @pytest.mark.parametrize("free", [False, True], ids=["", "intercept"])
-@pytest.mark.parametrize("l1, l2", [(0.5, 0.0), (0.05, 0.0), (0.2, 0.3), (1e3, 0.0)])
+@pytest.mark.parametrize(("l1", "l2"), [(0.5, 0.0), (0.05, 0.0), (0.2, 0.3), (1e3, 0.0)])
 def test_the_minimiser_is_that_of_coordinate_descent(l1, l2, free):
     H, G, v = model(seed=3)
     g = FreeIntercept(aq.ElasticNet(l1, l2)) if free else aq.ElasticNet(l1, l2)
@@ -74,7 +74,7 @@ def columns(*xs):
     return [torch.from_numpy(x)[:, None] for x in xs]
 
 
-@pytest.mark.parametrize("came, left", [(0, 0), (3, 0), (0, 4), (5, 6)])
+@pytest.mark.parametrize(("came", "left"), [(0, 0), (3, 0), (0, 4), (5, 6)])
 def test_a_factor_serves_for_sets_that_differ_by_few(came, left):
     rng = np.random.default_rng(came + 10 * left)
     H, _, _ = model(seed=1)
