@@ -39,6 +39,10 @@ class WeightedElasticNet(Regularizer):
     def fall(self, v: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
         return elastic_fall(self.l1, self.l2, v, there)
 
+    def some(self, rows: Tensor, features: int) -> Regularizer | None:
+        l1, l2 = (x if len(x) == 1 else x[rows.to(x.device)] for x in (self.l1, self.l2))
+        return WeightedElasticNet(l1, l2)
+
     def prox(self, s: Tensor, K: Metric) -> Tensor:
         soft = s if self.quadratic else s.sign() * (s.abs() - self.l1).clamp(min=0)
         return soft / (K + self.l2)

@@ -118,26 +118,37 @@ class Exact:
         index: Tensor,
         known: Tensor | None,
         scales: tuple[float, ...] = (),
+        aside: bool = False,
     ) -> Sums:
         """f, ∇̃f, what rounding leaves, the Hessian of the unknowns in `index` (of a flat v), f at v + td for every t of
-        the `fan`, and Σφ*(rφ') for every r of `scales`. `known`: unknowns whose products with each other were told
+        the `fan`, Σφ*(rφ') for every r of `scales`, and products of all columns with the intercept's (`aside`: there is
+        one column, and an intercept). `known`: unknowns whose products with each other were told
         before; those with all the others are sent."""
         sums: Sums = {}
-        C = v.shape[1]
-        loss = self.loss
+        C, loss = v.shape[1], self.loss
         if not hasattr(loss, "row_value"):
             return self._own_step(v, d, fan, index)
         asked = [index[index % C == c] // C for c in range(C)]
         told = None if known is None else known // C
+        parts: list[Tensor] = []
+        ahead: list[tuple[Tensor, ...]] = []
         for rows in self._products(C):
             at = RowsAt.at(loss, rows, v)
             at.score(sums)
             if len(index):
-                add(sums, "H", at.hessian_of(asked, told))
+                more = at.hessian_of(asked, told)
+                parts = [a.add_(b) for a, b in zip(parts, more, strict=True)] if parts else more
             if d is not None and fan:
-                add(sums, "fan", at.ahead(loss, d, fan))
+                ahead.append((at.z, rows.forward(d), rows.y, rows.c))
+            if aside:
+                add(sums, "aside", rows.adjoint(at.weighted.diagonal())[:, :, None])
             if scales:
                 add(sums, "conjugates", torch.stack([at.conjugate(loss, r * at.slope) for r in scales]))
+        if parts:
+            sums["H"] = torch.cat([x.reshape(-1) if known is not None else packed(x[None])[0] for x in parts])
+        if ahead:  # of all rows at once
+            z, Xd, y, c = (torch.cat(x) for x in zip(*ahead, strict=True))
+            sums["fan"] = torch.stack([times(c, loss.row_value(z + t * Xd, y)).sum() for t in fan])
         return sums
 
     def _own_step(self, v: Tensor, d: Tensor | None, fan: tuple[float, ...], index: Tensor) -> Sums:

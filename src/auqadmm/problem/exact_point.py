@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.core.triangles import packed
 from auqadmm.problem.curvature import DiagonalCurvature, times
 
 EPS = torch.finfo(torch.float64).eps
@@ -51,11 +50,6 @@ class RowsAt:
         add(sums, "noise", EPS * ((slope.abs() * size).sum() + f.abs()))
         add(sums, "floor", 0.5 * EPS**2 * (self.weighted.diagonal() * size.square()).sum())
 
-    def ahead(self, loss: Any, d: Tensor, fan: tuple[float, ...]) -> Tensor:
-        """f at v + td for every t of the fan."""
-        rows, Xd = self.rows, self.rows.forward(d)
-        return torch.stack([times(rows.c, loss.row_value(self.z + t * Xd, rows.y)).sum() for t in fan])
-
     def conjugate(self, loss: Any, theta: Tensor) -> Tensor:
         """Σφ*(θ)."""
         return times(self.rows.c, loss.row_conjugate(theta, self.rows.y)).sum()
@@ -76,17 +70,16 @@ class RowsAt:
                 H[:, b, :, a] = H[:, a, :, b]
         return H.reshape(1, m * C, m * C)
 
-    def hessian_of(self, features: list[Tensor], known: Tensor | None) -> Tensor:
-        """Of the features named for every class, flat: upper triangles class by class where classes do not interact,
-        one triangle else; with `known`, the products of new features with those and with each other."""
+    def hessian_of(self, features: list[Tensor], known: Tensor | None) -> list[Tensor]:
+        """Of the features named for every class: a matrix for each where classes do not interact, one for all else, of
+        which the upper triangles count; with `known`, the products of new features with those and with each other."""
         rows, C = self.rows, self.v.shape[1]
         taken = [rows.take(f) for f in features]
         if known is not None:
             whole = rows.take(torch.cat([known, features[0]]))
-            return rows.between(taken[0], self.weighted.diagonal()[:, 0], whole).reshape(-1)
+            return [rows.between(taken[0], self.weighted.diagonal()[:, 0], whole)]
         if isinstance(self.weighted, DiagonalCurvature):
-            blocks = [rows.between(taken[c], self.weighted.h[:, c], taken[c]) for c in range(C)]
-            return torch.cat([packed(block[None])[0] for block in blocks])
+            return [rows.between(taken[c], self.weighted.h[:, c], taken[c]) for c in range(C)]
         sizes = [len(f) for f in features]
         H = self.v.new_zeros(sum(sizes), sum(sizes))
         ends = [0, *torch.tensor(sizes).cumsum(0).tolist()]
@@ -97,7 +90,7 @@ class RowsAt:
             for a in range(b + 1):
                 block = rows.between(taken[a], column[:, a], taken[b])
                 H[ends[a] : ends[a + 1], ends[b] : ends[b + 1]] = block
-        return packed(H[None])[0]
+        return [H]
 
 
 def add(sums: Sums, name: str, x: Tensor) -> None:

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-FULL = 0.2  # share of non-zeros beyond which a matrix is no longer sparse
+FULL = 0.08  # share of non-zeros beyond which products as matrices are faster
 CANCELS = 1e-4  # of a square, that may be left after centring
+SLICES = 6  # of a triangle of products
 ROOM = 2**21  # numbers of a chunk of rows
 
 
@@ -59,7 +60,7 @@ class DenseRows:
         return self.A[:, features]
 
     def between(self, left: Tensor, h: Tensor, right: Tensor) -> Tensor:
-        """Σ_i h_i x̃_ia x̃_ib of columns a that were taken and others b."""
+        """Σ_i h_i x̃_ia x̃_ib of columns a that were taken and others b; of the same ones perhaps a ≤ b alone."""
         if left is right and left.device.type == "cpu" and len(h) and bool((h >= 0).all()):
             return _symmetric(h.sqrt()[:, None] * left)
         return left.mT @ (h[:, None] * right)
@@ -133,28 +134,38 @@ class SparseRows:
         return S[:, some], mu[some]
 
     def between(self, left: tuple[Any, np.ndarray], h: Tensor, right: tuple[Any, np.ndarray]) -> Tensor:
-        """Σ_i h_i x̃_ia x̃_ib: sparse, and centred afterwards; as matrices where that would cost digits."""
+        """Σ_i h_i x̃_ia x̃_ib, as above: sparse, and centred afterwards; as matrices where that would cost digits."""
         (L, mu), (R, nu), w = left, right, h.cpu().numpy()
         if L.nnz > FULL * L.shape[0] * L.shape[1]:
             return self._dense_between(left, w, right).to(h)
-        H = np.asarray((L.T @ R.multiply(w[:, None]).tocsc()).todense())
+        H = _upper_product(L, _weighted(R, w)) if left is right else (L.T @ _weighted(R, w)).toarray()
         if mu.any() or nu.any():
             a, b, total = L.T @ w, R.T @ w, w.sum()
-            size = L.multiply(L).T @ w
+            size = type(L)((L.data**2, L.indices, L.indptr), shape=L.shape).T @ w
             left_over = size - mu * (2 * a - mu * total)
             if bool((left_over < CANCELS * size).any()):
                 return self._dense_between(left, w, right).to(h)
-            H = H - mu[:, None] * b - (a - mu * total)[:, None] * nu
+            H -= mu[:, None] * b
+            H -= (a - mu * total)[:, None] * nu
         return torch.from_numpy(H).to(h)
 
     def _dense_between(self, left: tuple[Any, np.ndarray], w: np.ndarray, right: tuple[Any, np.ndarray]) -> Tensor:
         (L, mu), (R, nu) = left, right
+        same = left is right and bool((w >= 0).all())
         H = np.zeros((L.shape[1], R.shape[1]))
-        L, R = L.tocsr(), R.tocsr()
         step = max(1, ROOM // max(L.shape[1], R.shape[1], 1))
+        if step < L.shape[0]:
+            L = L.tocsr()
+            R = L if left is right else R.tocsr()
         for first in range(0, L.shape[0], step):
             some = slice(first, first + step)
-            H += (L[some].toarray() - mu).T @ (w[some, None] * (R[some].toarray() - nu))
+            A = _filled(L, some)
+            A -= mu
+            if same:
+                A *= np.sqrt(w[some, None])
+                H += _symmetric(torch.from_numpy(A)).numpy()
+            else:
+                H += A.T @ (w[some, None] * (_filled(R, some) - nu))
         return torch.from_numpy(H)
 
     def _summed(self, At: Tensor, Z: Tensor) -> Tensor:
@@ -162,13 +173,33 @@ class SparseRows:
 
 
 def _symmetric(B: Tensor) -> Tensor:
-    """BᵀB at half the products."""
+    """The upper triangle of BᵀB, at half the products."""
     if not B.numel():  # of which the library would complain, aloud
         return B.new_zeros(B.shape[1], B.shape[1])
     from scipy.linalg.blas import dsyrk
 
-    upper = torch.from_numpy(dsyrk(1.0, B.numpy().T)).contiguous()
-    return upper.triu() + upper.triu(1).mT
+    return torch.from_numpy(dsyrk(1.0, B.numpy().T)).contiguous()
+
+
+def _upper_product(L: Any, R: Any) -> np.ndarray:
+    """LᵀR, of which the upper triangle counts: some columns at a time, and nothing to the left of them."""
+    p = L.shape[1]
+    H = np.zeros((p, p))
+    step = max(64, -(-p // SLICES))
+    for first in range(0, p, step):
+        some = slice(first, first + step)
+        H[some, first:] = (L[:, some].T @ R[:, first:]).toarray()
+    return H
+
+
+def _filled(S: Any, some: slice) -> np.ndarray:
+    """Some rows as a matrix."""
+    return (S if some.stop - some.start >= S.shape[0] else S[some]).toarray()
+
+
+def _weighted(S: Any, w: np.ndarray) -> Any:
+    """Rows of a matrix by columns times w (r,)."""
+    return type(S)((S.data * w[S.indices], S.indices, S.indptr), shape=S.shape)
 
 
 def with_values(A: Tensor, values: Tensor) -> Tensor:

@@ -74,6 +74,10 @@ class Regularizer(ABC):
         """A modulus of strong convexity valid on every coordinate; 0.0 if there is none."""
         return 0.0
 
+    def some(self, rows: Tensor, features: int) -> Regularizer | None:
+        """g of some rows of v alone, the others at rest; None: it is not known."""
+        return None
+
     def convexity(self, v: Tensor) -> Tensor:
         """How much of a parabola is in g, entry by entry, like v: g less Σ_i c_i v_i²/2 is still convex."""
         return torch.full_like(v, self.strong_convexity)
@@ -151,6 +155,9 @@ class _Elastic(Regularizer):
     def fall(self, v: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
         l1, l2 = self._strengths()
         return elastic_fall(l1, l2, v, there)
+
+    def some(self, rows: Tensor, features: int) -> Regularizer | None:
+        return self
 
     def prox(self, s: Tensor, K: Metric) -> Tensor:
         l1, l2 = self._strengths()

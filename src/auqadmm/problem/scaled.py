@@ -38,6 +38,10 @@ class Scaled(Regularizer):
         s = self._s(v)
         return self.inner.fall(v / s, there / s)
 
+    def some(self, rows: Tensor, features: int) -> Regularizer | None:
+        inner = self.inner.some(rows, features)
+        return None if inner is None else Scaled(inner, self.scale[rows.to(self.scale.device)])
+
     def prox(self, t: Tensor, K: Metric) -> Tensor:
         s = self._s(t)
         return s * self.inner.prox(s * t, s.square() * K)

@@ -106,6 +106,13 @@ class FreeIntercept(Regularizer):
     def fall(self, v: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
         return self.inner.fall(v[:-1], there[:-1])
 
+    def some(self, rows: Tensor, features: int) -> Regularizer | None:
+        last = rows == features - 1
+        if not bool(last.any()):
+            return self.inner.some(rows, features - 1)
+        inner = self.inner.some(rows[:-1], features - 1) if bool(last[-1]) else None
+        return None if inner is None else FreeIntercept(inner)
+
     def prox(self, s: Tensor, K: Metric) -> Tensor:
         by_row = isinstance(K, Tensor) and K.ndim > 1 and K.shape[0] > 1
         first, last = (K[:-1], K[-1:]) if by_row else (K, K)  # type: ignore[index]

@@ -39,7 +39,7 @@ def heard(here: Here, setup: Setup, inside: Tensor, sums: dict[str, Tensor], ind
         index=index,
         upper=upper if upper is not None or gram is not None else inside.new_zeros(0),
         gram=gram,
-        reach=sums.get("reach"),
+        reach=sums.get("reach", here.reach),  # which v has no part in
         aside=sums.get("aside"),
         dual=None,
     )

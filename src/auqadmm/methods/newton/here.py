@@ -22,6 +22,7 @@ from auqadmm.methods.newton.model import Hessian, Proposed, proposed
 from auqadmm.methods.newton.working import Movers
 
 INNER = 1e-4  # of the decrease of the last step: what the next may miss of its own
+MISS = 1e-2  # of its own decrease: what a step on a working set may miss at first
 
 
 @dataclass(frozen=True)
@@ -104,19 +105,28 @@ class Here:
             if self.dual is not None:  # which shrinks with the root of δ
                 share = 0.0 if setup.loss.quadratic else self.fell / max(abs(self.F), 1e-300)
                 enough *= min(1.0, max(share, 1e-6)) ** 2
+            miss = None if self.complete else self._miss(setup)
             kept, flat = self.hessian, self.free.reshape(-1)
             if not bool(flat[self.index].all()):
                 kept = Hessian(tuple((i[flat[i]], H[flat[i]][:, flat[i]]) for i, H in kept.groups))
-            vars(self)["_move"] = proposed(setup.regularizer, self.inside, self.G, kept, enough)
+            vars(self)["_move"] = proposed(setup.regularizer, self.inside, self.G, kept, enough, miss)
         return vars(self)["_move"]
 
+    def _miss(self, setup: Setup) -> float:
+        """The share of its decrease that a step may miss: the less, the closer v is; of squares none."""
+        return 0.0 if setup.loss.quadratic else min(MISS, self.fell / max(abs(self.F), 1e-300))
+
     def expected(self, setup: Setup) -> float:
-        """How much F may fall: by the model, and by unknowns outside of it, each by itself."""
+        """How much F may fall: by the model, and by unknowns outside of it, each by itself; so by all of them, where
+        more is asked for before the next step."""
         if self.ease > 1:
             return math.inf
         outside = 0.0
         if not self.complete:
-            rest = self.movers(setup).far.reshape(-1).clone()
+            movers = self.movers(setup)
+            rest = movers.far.reshape(-1).clone()
+            if movers.outside(self.index):
+                return 0.5 * float(rest.square().sum())
             rest[self.index] = 0.0
             outside = 0.5 * float(rest.square().sum())
         return self.move(setup).delta + outside

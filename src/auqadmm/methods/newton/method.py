@@ -176,9 +176,8 @@ class Newton:
         known = None
         if here.gram is not None:
             index, known = without(index, here.index), here.index
-        spread = None if here.reach is None else here.columns.spread
         aside = here.aside is not None
-        ask = Ask(here.columns.centre, index, known, fan, spread, None, aside, ease, eased, here.scales)
+        ask = Ask(here.columns.centre, index, known, fan, None, None, aside, ease, eased, here.scales)
         down = (inside,) if d is None else (inside, d)
         if not here.complete:  # workers are told for which unknowns
             down = (*down, index)

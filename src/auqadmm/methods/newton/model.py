@@ -14,6 +14,7 @@ from torch import Tensor
 
 from auqadmm.core.triangles import unpacked
 from auqadmm.core.verdict.model import Model
+from auqadmm.methods.newton.inner import minimised
 
 SHARP = 1e100  # a metric in which a proximal step moves nothing that may stay
 
@@ -111,18 +112,27 @@ def inside_of(g: Any, x: Tensor) -> Tensor:
     return g.prox(K * x, K)
 
 
-def proposed(g: Any, v: Tensor, G: Tensor, H: Hessian, enough: float) -> Proposed:
-    """The step; a singular H is given a little curvature in every direction."""
+def proposed(g: Any, v: Tensor, G: Tensor, H: Hessian, enough: float, share: float | None = None) -> Proposed:
+    """The step; a singular H is given a little curvature in every direction. With a `share` of δ that
+    may be missing δ is what was found, else a bound of what there is."""
     groups: Sequence[tuple[Tensor, Tensor]] = H.groups if g.separable or g.quadratic else H.joined().groups
     l2, d, delta = g.convexity(v).reshape(-1), torch.zeros_like(v.reshape(-1)), 0.0
     for index, matrix in groups:
+        slopes, some = (x.reshape(-1)[index][:, None] for x in (G, v))
+        quick = None
+        if share is not None and g.separable and not g.quadratic:
+            few = g.some(index, len(v)) if v.shape[1] == 1 else None
+            quick = minimised(few or On(g, v, index), matrix.to(v), slopes, some, enough, share)
+        if quick is not None:
+            d[index] = (quick.x - some)[:, 0]
+            delta += max(-quick.value, 0.0)
+            continue
         strength = l2[index][:, None]
         absent = torch.zeros_like(strength, dtype=torch.bool)
         model = Model.of(matrix[None].to(v), strength, absent)
         if model.singular:
             model = model.lifted()
-        some = v.reshape(-1)[index][:, None]
-        found = model.step(On(g, v, index), G.reshape(-1)[index][:, None], some, enough)
+        found = model.step(On(g, v, index), slopes, some, enough)
         d[index] = found.d[:, 0]
         delta += found.delta
     d = d.reshape(v.shape)

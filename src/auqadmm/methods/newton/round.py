@@ -16,7 +16,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from auqadmm.core.verdict.asks import Null
@@ -47,17 +46,13 @@ class Ask:
         now = shard.exact(self.centre, loss.eased(self.ease) if self.ease > 1 else None)
         same = self.eased == self.ease
         scales = self.scales if self.ease == 1 else ()
-        sums = now.step(v, d, self.fan if same else (), index, known, scales)
+        sums = now.step(v, d, self.fan if same else (), index, known, scales, self.aside)
         if not same:
             before = shard.exact(self.centre, loss.eased(self.eased))
             sums["fan"] = before.step(v, d, self.fan, index[:0], None)["fan"]
         if self.ease > 1:
             plain = shard.exact(self.centre).step(v, None, (), index[:0], None)
             sums |= {"plain_f": plain["f"], "plain_G": plain["G"]}
-        if self.aside:
-            E = torch.zeros(*v.shape, 1, dtype=v.dtype, device=v.device)
-            E[-1] = 1.0
-            sums["aside"] = now.sketch(v, E, diagonal=False, score=False)["HP"]
         if self.spread is not None:
             sums["reach"] = now.reach_apart(self.spread.to(shard.device))
         if self.null is not None:

@@ -1,8 +1,8 @@
 """Which unknowns the Hessian is asked for: all of them, or, where g sets most of them to zero, a working set.
 
     support of v, and the unknowns that would move farthest by themselves: √D_i|x_i − v_i|, x = prox(Dv − G, D),
-    at most twice as many as the support has, no fewer than a triangle of one round's worth has, and all where that is
-    half of them
+    at most half as many again as the support has, no fewer than a triangle of one round's worth has, and all where
+    that is half of them
 
 D is about the diagonal of the Hessian, so that no unit of a column decides. Unknowns that g ties together (groups) come
 together. When those that would move farthest lie outside, one more round at the same point asks for them.
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-GROWTH = 2.0
+GROWTH = 1.5
 
 
 @dataclass(frozen=True)
