@@ -46,6 +46,8 @@ ROOM = 2**30  # bytes that the directions of all blocks may take on the server
 MOST = 140  # directions that a block may keep from the start
 # read off runs on images with 5 to 80 coupled directions; how often weights are sent; what renewing them may take
 WORTH, RENEWALS, PRODUCTS = 500.0, 5, 20
+# products of a block in a local solve: in runs that arrive less than 80; one class and a weak ridge take ever more
+BOUND = 100
 FEWEST = 16  # with fewer that could be coupled, many directions with classes alike are better
 
 
@@ -73,6 +75,9 @@ class AUQLR:
         "auto": centred and scaled inside where that helps (`methods/inside.py`); "raw": as they are.
     round_cost
         What a round costs beside the numbers it carries, in numbers: the dearer, the more directions pay.
+    products
+        Hessian products that a block may spend on one local solve, which then hands back what it has; None: as many as
+        it takes. Where one class and a weak ridge make a block run away, more cost time and save no round.
 
     Notes
     -----
@@ -88,6 +93,7 @@ class AUQLR:
     skip: float = 0.1
     columns: str = "auto"
     round_cost: float = ROUND_COST
+    products: int | None = BOUND
     name: ClassVar[str] = "auq-lr"
 
     def __post_init__(self) -> None:
@@ -96,6 +102,8 @@ class AUQLR:
         if self.rank != "auto":
             whole("rank", self.rank)  # type: ignore[arg-type]
         whole("memory", self.memory)
+        if self.products is not None:
+            at_least_one("products", self.products)
         one_of("columns", self.columns, ("auto", "raw"))
         round_cost(self.round_cost)
         if not isinstance(self.refresh, tuple | list):
@@ -107,7 +115,7 @@ class AUQLR:
 
     @property
     def _round(self) -> Round:
-        return Round(self.memory, self.local, self.skip)
+        return Round(self.memory, self.local, self.skip, self.products)
 
     @property
     def _schedule(self) -> Schedule:

@@ -58,11 +58,13 @@ class Directive:
 
 @dataclass(frozen=True)
 class Round:
-    """One round of every block: `memory` columns, `local` solves or gradient steps."""
+    """One round of every block: `memory` columns, `local` solves, of at most so many `products` of a block, or gradient
+    steps."""
 
     memory: int
     local: bool
     skip: float
+    products: int | None = None
 
     def __call__(self, shard: Any, blocks: Blocks, told: tuple[Directive, Consensus]) -> tuple[Blocks, Sums]:
         directive, shared = told
@@ -141,7 +143,8 @@ class Round:
             # v takes u_j along, and it comes closer: a quarter of the products saved; not where the slope of f_j jumps
             if shared.v_prev is not None and not getattr(shard.loss, "expects", False):
                 start = v + CLOSER * (start - shard.expand(shared.v_prev))
-            found = shared.setup.solve(shard, W, v, lam, start, shared.reference, blocks.solver_memory, ACCURACY)
+            known = (shared.reference, blocks.solver_memory)
+            found = shared.setup.solve(shard, W, v, lam, start, *known, ACCURACY, self.products)
             return found, found.hvps.sum()
         grad = shard.linearize(v).grad - lam
         done = torch.ones(shard.blocks, dtype=torch.bool, device=shard.device)
