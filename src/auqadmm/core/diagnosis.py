@@ -151,7 +151,7 @@ def _inner(result: Result, evidence: Evidence) -> Finding | None:
 
 def _more_inner(solver: Any, bound: int | None) -> str:
     if bound is not None:  # more products save no rounds there
-        return 'method="auto", or a stronger l2'
+        return 'method="auto"'
     name, limit = type(solver).__name__, getattr(solver, "max_iter", None)
     if limit is None or name == "Released":
         return 'local="newton-cg"'
