@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -62,5 +63,5 @@ def test_a_run_says_which_blocks_met_it():
     method = aq.methods.AUQLR(products=4)
     run = aq.solve(problem, method, max_iter=12, callbacks=[lambda event: rows.append(event.row)])
     assert any(row.failed_blocks for row in rows)
-    assert all(b.hvps - a.hvps <= 5 * 4 for a, b in zip(rows, rows[1:], strict=False))
+    assert all(b.hvps - a.hvps <= 5 * 4 for a, b in pairwise(rows))
     assert "inner-inaccurate" in run.diagnose()
