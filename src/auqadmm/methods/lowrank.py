@@ -38,7 +38,7 @@ from auqadmm.methods.checks import at_least_one, one_of, relaxation, round_cost,
 from auqadmm.methods.lowrank_parts import directions, first_parts, next_parts, unpacked
 from auqadmm.methods.lowrank_round import Directive, Round
 from auqadmm.methods.lowrank_schedule import Schedule
-from auqadmm.methods.lowrank_server import Heard, Server, first_z, next_z, tolerance
+from auqadmm.methods.lowrank_server import Heard, Server, first_z, next_z, tolerance, watched
 from auqadmm.problem.scaled import Scaled
 
 ALPHA = 1.8
@@ -155,6 +155,7 @@ class AUQLR:
         failed = failed_blocks(state, reduce)
         k, g = old.iteration + 1, old.setup.regularizer
         server = next_z(old.memory) if k > 1 else first_z(old.memory, metric, g, old.v)
+        server = watched(server, metric, g, old.v, old.scored)
         found = metric.solve(g, server.z, old.v, tolerance(server))
         server = replace(self._schedule.told(server, k), v_residual=found.residual)
         shared = replace(
@@ -168,8 +169,8 @@ class AUQLR:
         )
         if server.directive.refresh:  # the next v-step has another metric
             metric.rest()
-        gamma = server.directive.gamma
-        down = (found.v,) if gamma is None else (found.v, gamma)
+        told = (found.v, server.directive.gamma, server.directive.home)
+        down = tuple(x for x in told if x is not None)
         blocks, sums = reduce(self._round, state.blocks, (server.directive, _told(shared)), down=down)
         return State(blocks, self._received(shared, sums, blocks, reduce))
 

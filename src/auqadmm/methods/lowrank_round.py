@@ -43,7 +43,7 @@ CLOSER = 0.5
 class Directive:
     """What the server tells the blocks along with v. `refresh`: renew the weights;
     `look_ahead`: would new weights differ? `forget` the differences of earlier rounds; `contest` is another way to
-    make weights: which is better?"""
+    make weights: which is better? `home`: begin anew at this v, with λ_j = ∇f_j(v)."""
 
     posterior: Posterior
     typical: float = 0.0
@@ -54,6 +54,7 @@ class Directive:
     look_ahead: bool = False
     forget: bool = False
     contest: Posterior | None = None
+    home: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,9 @@ class Round:
     def __call__(self, shard: Any, blocks: Blocks, told: tuple[Directive, Consensus]) -> tuple[Blocks, Sums]:
         directive, shared = told
         memory = _moved(blocks.memory, directive)
+        if directive.home is not None:
+            home = shard.expand(directive.home)
+            memory = {"U": memory["U"], "z": blocks.W.apply(home) - shard.linearize(home).grad}
         if directive.forget:
             memory = {name: memory[name] for name in ("U", "z", "plain") if name in memory}
         v = shard.expand(shared.v)
