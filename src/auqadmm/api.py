@@ -182,7 +182,10 @@ def solve(
                     chosen.leave(reduce)
             except WorkerLost:  # all else is known
                 result = replace(result, weights=None)
-            result = replace(result, history=result.history.counted(reduce.traffic))
+            traffic, choice = reduce.traffic, result.choice
+            if choice is not None:
+                choice = replace(choice, rounds=traffic.rounds, numbers=traffic.up // 8)
+            result = replace(result, history=result.history.counted(traffic), choice=choice)
         return _labelled(result, census)
 
     return recovery.recovered(attempt, checkpoint, on_loss, spmd=getattr(where, "spmd", False))

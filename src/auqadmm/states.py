@@ -28,7 +28,7 @@ from auqadmm.local.pairs import Pairs
 from auqadmm.methods.auto.plan import Change, Plan
 from auqadmm.methods.inside import Framed
 from auqadmm.methods.lowrank_round import Directive
-from auqadmm.methods.lowrank_server import Heard, Server
+from auqadmm.methods.lowrank_server import Best, Heard, Server
 from auqadmm.methods.newton.dual import Dual
 from auqadmm.methods.newton.here import Here
 from auqadmm.problem.design import DensePiece
@@ -59,6 +59,7 @@ REGISTRY = Registry(
         "Anderson": acceleration.Anderson,
         "Posterior": Posterior,
         "auq-lr.Server": Server,
+        "auq-lr.Best": Best,
         "auq-lr.Heard": Heard,
         "auq-lr.Directive": Directive,
         "direct.Factors": direct_factors.Factors,

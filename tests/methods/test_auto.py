@@ -83,9 +83,9 @@ def hard():
 def test_it_changes_its_mind_and_the_run_arrives():
     run = aq.solve(hard(), round_cost=4000)
     assert run.status == "converged"
-    assert (run.choice.first, run.method) == ("auq-lr", "newton")
+    assert (run.choice.first, run.method) == ("auq-lr", "lbfgs-w")
     (change,) = run.choice.changes
-    assert f"after iteration {change.iteration} newton" in run.message
+    assert f"after iteration {change.iteration} lbfgs-w" in run.message
     assert run.history.column("iteration") == list(range(1, run.n_iter + 1))
     for counter in ("rounds", "bytes", "hvps"):
         counts = run.history.column(counter)
@@ -109,6 +109,14 @@ def test_local_problems_that_take_too_much_are_left(monkeypatch):
     change = run.choice.changes[0]
     assert (change.old, change.why, change.iteration) == ("auq-lr", "local problems are too hard", 3)
     assert run.status == "converged", run.message
+
+
+def test_blocks_that_meet_their_bound_are_too_hard():
+    """Nothing is set: a ridge of 1e-6 makes blocks of one class run away."""
+    X, y = load_digits(return_X_y=True)
+    blocks = [(X[y == c][:40] / 16, y[y == c][:40]) for c in range(10)]
+    run = aq.solve(aq.Problem(aq.Multinomial(), aq.L2(1e-6), blocks), round_cost=4000, max_iter=30)
+    assert run.choice.changes[0].why == "local problems are too hard"
 
 
 def test_what_is_explained_is_what_was_counted():

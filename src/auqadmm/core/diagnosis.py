@@ -139,15 +139,19 @@ def _inner(result: Result, evidence: Evidence) -> Finding | None:
     if len(bad) < max(2, FAILING * len(rows)):
         return None
     worst, times = Counter(name for row in bad for name in row.failed_blocks).most_common(1)[0]
+    bound = getattr(evidence.method, "products", None)
+    within = "" if bound is None else f" ({bound} Hessian products were not enough)"
     return Finding(
         "inner-inaccurate",
         f"local solves missed their tolerance in {len(bad)} of the last {len(rows)} iterations, those of {worst!r} in "
-        f"{times}.",
-        _more_inner(evidence.solver),
+        f"{times}{within}.",
+        _more_inner(evidence.solver, bound),
     )
 
 
-def _more_inner(solver: Any) -> str:
+def _more_inner(solver: Any, bound: int | None) -> str:
+    if bound is not None:  # more products save no rounds there
+        return 'method="auto"'
     name, limit = type(solver).__name__, getattr(solver, "max_iter", None)
     if limit is None or name == "Released":
         return 'local="newton-cg"'

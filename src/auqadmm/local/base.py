@@ -13,7 +13,7 @@ Shapes: B blocks, m features, C columns; u, v, λ, P are (B, m, C), one number p
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -198,6 +198,25 @@ class Accurate:
             raise ValueError(f"factor must be a positive finite number; got {self.factor!r}.")
         if self.tol is not None and not 0 <= self.tol < math.inf:
             raise ValueError(f"tol must be None or a finite number that is not negative; got {self.tol!r}.")
+
+
+@dataclass(frozen=True)
+class Bounded(Accurate):
+    """One whose work has a bound.
+
+    Parameters
+    ----------
+    products
+        Hessian-vector products that a solve may spend on a block; one that has spent them hands back what it has, and
+        has not converged. None: no bound but that on steps.
+    """
+
+    products: int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.products is not None:
+            check_count("products", self.products)
 
 
 def check_count(name: str, value: int) -> None:

@@ -75,7 +75,7 @@ def only_open(problem: LocalProblem, open_: Tensor) -> Runs | None:
     return () if all(left) or len(found) > SCATTERED else found
 
 
-def advance(at: Way, system: System, problem: LocalProblem, limit: int, only: Runs = ()) -> Way:
+def advance(at: Way, system: System, problem: LocalProblem, limit: int | Tensor, only: Runs = ()) -> Way:
     """One step of conjugate gradients in the open blocks; it changes nothing in the others. `only`: the open blocks,
     where the data of the others had better not be read."""
     hessian, XP = system.hessian, at.XP

@@ -47,7 +47,8 @@ class Look:
     """Which blocks go on: `active` (B,), of which those in `doubt` may have reached rounding; which `met` the goal.
 
     `alive`: not stuck, and finite; `checked`: rounding is known. `any` says whether any is active, in doubt, or short
-    of the goal though finite, and `told` the same once the host knows. `round` counts steps.
+    of the goal though finite, and `told` the same once the host knows. `round` counts steps; `left` (B,) are the
+    products that a block may still take, None: as many as it likes.
     """
 
     active: Tensor
@@ -58,6 +59,13 @@ class Look:
     any: Tensor
     told: tuple[int, ...] | None = None
     round: int = 0
+    left: Tensor | None = None
+
+    def among(self, some: Tensor) -> Look:
+        """Others than these (B,) stop."""
+        active, doubt = self.active & some, self.doubt & some
+        flags = torch.stack([active.any(), doubt.any(), self.any[2]])
+        return replace(self, active=active, doubt=doubt, alive=self.alive & some, any=flags, told=None).seen()
 
     def take(self, some: Part) -> Look:
         masks = {name: getattr(self, name)[some.blocks] for name in ("active", "doubt", "met", "alive", "checked")}
@@ -75,22 +83,26 @@ class Look:
 
 @dataclass(frozen=True)
 class Step:
-    """Where a step led, the blocks that moved (B,), products it took (B,), the method's state, and the next look."""
+    """Where a step led, the blocks that moved (B,), products it took (B,), the method's state, the next look, and the
+    `most` products of a block, where the host knows."""
 
     there: Iterate
     moved: Tensor
     hvps: Tensor
     state: Any
     look: Look | None = None
+    most: int | None = None
 
 
 class Method(Protocol):
-    """What tells one descent method from another. `factor` and `tol` as in `Goal.known`."""
+    """What tells one descent method from another. `factor` and `tol` as in `Goal.known`, `products` as in `Bounded`."""
 
     @property
     def factor(self) -> float: ...
     @property
     def tol(self) -> float | None: ...
+    @property
+    def products(self) -> int | None: ...
 
     def step(self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: Any) -> Step:
         """One step of the active blocks."""
@@ -168,7 +180,8 @@ def descend(
         look = run(looked, goal, here, _among(here.finite, who), ~here.finite)
     look = look.seen()
     state = method.begin(problem, here, look, state)
-    return _onward(method, problem, here, goal, look, state, range(max_iter), who)
+    budget = None if method.products is None else torch.full_like(count(here), method.products)
+    return _onward(method, problem, here, goal, look, state, range(max_iter), who, budget)
 
 
 def _started(
@@ -214,18 +227,23 @@ def _onward(
     state: Any,
     rounds: range,
     who: Tensor | None,
+    budget: Tensor | None = None,
+    taken: int = 0,
 ) -> LocalSolution:
-    run = problem.shard.programs
+    """`budget` (B,): products that a block may take; `taken`: no block has taken more before."""
+    run, products = problem.shard.programs, method.products
     hvps = iterations = count(here)
     for i in rounds:
         look = look.seen()
+        if budget is not None and products is not None and taken >= products:  # most solves never look
+            look = look.among(hvps < budget)
         if look.flags[1]:
             goal, hvps = run(Goal.attainable, goal, problem, here, look.doubt), hvps + look.doubt
             look = run(looked, goal, here, look.alive, look.checked | look.doubt).seen()
         here, look = sure(problem, goal, here, look, who)
         if not look.flags[0]:
             break
-        look = replace(look, told=None, round=i)
+        look = replace(look, told=None, round=i, left=None if budget is None else budget - hvps)
         some = remaining(problem, here, look.active)
         if some is not None:
             ended, hvps = settle(goal, problem, here, hvps, look.active if who is None else look.active | ~who)
@@ -235,13 +253,16 @@ def _onward(
             ours, theirs = (problem.take(some), here.take(some), goal.take(some), look.take(some)), None
             if who is not None:
                 theirs = who[some.blocks]
-            rest = _onward(method, *ours, own, rounds, theirs)
+            less = None if look.left is None else look.left[some.blocks]
+            rest = _onward(method, *ours, own, rounds, theirs, less, taken)
             return done.put(
                 some, rest, Left(method.put(state, some, rest.memory.state), light.gathered(here.point, some))
             )
         step = method.step(problem, here, look, goal, state)
         here, state = step.there, step.state
         hvps, iterations = hvps + step.hvps, iterations + look.active
+        if budget is not None:
+            taken += int(step.hvps.max()) + 1 if step.most is None else step.most + 1  # with a look at rounding
         look = step.look or run(looked, goal, here, look.alive & (step.moved | ~look.active), look.checked)
     here, look = sure(problem, goal, here, look, who)  # out of steps, and not known how far it came
     look = look.seen()

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from auqadmm.core.lowrank import LowRank
 from auqadmm.core.weights import Weights, equal
-from auqadmm.local.base import Accurate, Iterate, LocalProblem, LocalSolution, check_count, count, dot, norm, select
+from auqadmm.local.base import Bounded, Iterate, LocalProblem, LocalSolution, check_count, count, dot, norm, select
 from auqadmm.local.curve import Curve
 from auqadmm.local.descent import Descending, Look, Recalled, Step, searched
 from auqadmm.local.goal import Goal
@@ -46,13 +46,13 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class LBFGS(Accurate, Descending):
+class LBFGS(Bounded, Descending):
     """L-BFGS with the line search of `NewtonCG`: cheap steps, few of them once it knows the problem.
 
     Parameters
     ----------
-    factor, tol
-        As in `Accurate`.
+    factor, tol, products
+        As in `Accurate` and `Bounded`.
     history
         Pairs kept per block.
     max_iter

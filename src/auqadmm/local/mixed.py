@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.local import corners
-from auqadmm.local.base import Accurate, LocalProblem, LocalSolution, select
+from auqadmm.local.base import Bounded, LocalProblem, LocalSolution, select
 from auqadmm.local.factored import suits
 from auqadmm.local.lbfgs import LBFGS
 from auqadmm.local.lbfgs import Memory as Pairs
@@ -49,8 +49,8 @@ class Both:
     hard: Tensor
 
 
-class Mixed(Accurate):
-    """L-BFGS where it pays, Newton-CG elsewhere; parameters as in `Accurate`."""
+class Mixed(Bounded):
+    """L-BFGS where it pays, Newton-CG elsewhere; parameters as in `Accurate` and `Bounded`, of each."""
 
     def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
         # a GPU would only start twice as many operations
@@ -68,7 +68,7 @@ class Mixed(Accurate):
         return found
 
     def _together(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
-        shard, newton = problem.shard, NewtonCG(self.factor, self.tol)
+        shard, newton = problem.shard, NewtonCG(self.factor, self.tol, products=self.products)
         census = shard.census
         small = sum(census.rows) * census.unknowns < SMALL
         if problem.curved or shard.programs.active or small or corners.suits(problem):
@@ -79,7 +79,8 @@ class Mixed(Accurate):
             return newton.solve(problem, u0, reference, memory if known is None else known.newton)
         patience = SOON if known is not None and _helps(shard) else PATIENCE
         pairs, before = None if known is None else known.pairs, None if known is None else known.newton
-        first = LBFGS(self.factor, self.tol, _pairs(shard), patience).solve(problem, u0, reference, pairs, ~hard)
+        lbfgs = LBFGS(self.factor, self.tol, _pairs(shard), patience, products=self.products)
+        first = lbfgs.solve(problem, u0, reference, pairs, ~hard)
         left = ~hard & ~first.converged
         found = replace(first, memory=Both(first.memory, None, hard))
         if bool(hard.any()):

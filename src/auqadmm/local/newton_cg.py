@@ -28,7 +28,7 @@ from torch import Tensor
 
 from auqadmm.core.weights import Diagonal, Weights
 from auqadmm.local.base import (
-    Accurate,
+    Bounded,
     Iterate,
     LocalProblem,
     LocalSolution,
@@ -61,13 +61,13 @@ NEARLY = 0.9
 
 
 @dataclass(frozen=True)
-class NewtonCG(Accurate, Descending):
+class NewtonCG(Bounded, Descending):
     """Newton's method with conjugate gradients inside: products with X only, so sparse blocks are welcome.
 
     Parameters
     ----------
-    factor, tol
-        As in `Accurate`.
+    factor, tol, products
+        As in `Accurate` and `Bounded`.
     max_iter, max_cg
         Newton steps of one solve, and conjugate-gradient steps of one Newton step.
     """
@@ -110,17 +110,21 @@ class NewtonCG(Accurate, Descending):
         state = replace(state, last=here.point if here.u.shape[2] == 1 else None, D=D)
         if run.active:
             return self._leap(problem, here, look, goal, system, way, state)
-        way = self._solved(problem, here, system, way)
+        way = self._solved(problem, here, look, system, way)
         P, XP = way.P, way.XP
         if XP is None or not (~look.active | (dot(here.grad, P) < 0)).all():
             P, XP = descending(here, system, way), None
         return searched(problem, here, look, P, way.hvps, state, XP)
 
-    def _solved(self, problem: LocalProblem, here: Iterate, system: System, way: Way) -> Way:
+    def _limit(self, look: Look) -> int | Tensor:
+        """Steps that a system may take, for each block where they are counted."""
+        return self.max_cg if look.left is None else look.left.clamp(max=self.max_cg)
+
+    def _solved(self, problem: LocalProblem, here: Iterate, look: Look, system: System, way: Way) -> Way:
         """To the end of a system, on a CPU."""
-        way = replace(way, XP=no_rows(here.point))
+        way, limit = replace(way, XP=no_rows(here.point)), self._limit(look)
         while (left := only_open(problem, way.open)) is not None:
-            way = advance(way, system, problem, self.max_cg, left)
+            way = advance(way, system, problem, limit, left)
         return way
 
     def _over_corners(self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: State) -> Step:
@@ -140,7 +144,7 @@ class NewtonCG(Accurate, Descending):
         hvps = count(here) + look.active  # a step reads X twice
         if (problem.curved or look.round >= LEAPS) and bool(many.any()):
             system, way, _ = _begin(problem, here, state.last, None, False, corners(wider, near), many, goal)
-            way = self._solved(problem, here, system, way)
+            way = self._solved(problem, here, look, system, way)
             P, hvps = select(many, descending(here, system, way), P), torch.where(many, way.hvps, hvps)
         return _measured(here, searched(problem, here, look, P, hvps, replace(state, last=here.point, D=D, held=held)))
 
@@ -186,17 +190,17 @@ class NewtonCG(Accurate, Descending):
         """On a GPU direction, unit step and arrival go at one go, in the hope that the system takes no more steps than
         the last one of its kind and the unit step is good. It mostly is."""
         run, kind = problem.shard.programs, (NewtonCG, look.round)
-        steps = min(run.notes.get(kind, FIRST), self.max_cg)
+        steps, limit = min(run.notes.get(kind, FIRST), self.max_cg), self._limit(look)
         short = True
         while short:
-            way = run.repeat(advance, steps, way, system, problem, self.max_cg)
+            way = run.repeat(advance, steps, way, system, problem, limit)
             leap = run(_arrive, problem, here, system, way, look.active, look.alive, look.checked, goal)
             needed, short, further, undo, *flags = leap.told.tolist()
             steps = max(2, needed // 4)
         run.notes[kind] = needed
         if further or undo:
-            return searched(problem, here, look, leap.P, way.hvps, state)
-        return Step(leap.there, leap.moved, way.hvps, state, look=replace(leap.look, told=tuple(flags)))
+            return replace(searched(problem, here, look, leap.P, way.hvps, state), most=needed)
+        return Step(leap.there, leap.moved, way.hvps, state, replace(leap.look, told=tuple(flags)), needed)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from auqadmm.core.lowrank import LowRank
 from auqadmm.core.weights import Weights
-from auqadmm.local.base import Accurate, LocalProblem, LocalSolution, LocalSolver
+from auqadmm.local.base import Accurate, Bounded, LocalProblem, LocalSolution, LocalSolver
 from auqadmm.problem.shard import Shard
 
 
@@ -29,11 +29,15 @@ class LocalStep:
         reference: float | None,
         memory: Any,
         accuracy: float = 1.0,
+        products: int | None = None,
     ) -> LocalSolution:
-        """`accuracy` < 1 tightens a tolerance that follows the outer residuals; a fixed one stays."""
+        """`accuracy` < 1 tightens a tolerance that follows the outer residuals; a fixed one stays. `products`: of the
+        Hessian, that a block may take, unless the solver has its own bound."""
         solver = self.solver
         if isinstance(W, LowRank):
             W.ready()
         if accuracy != 1.0 and isinstance(solver, Accurate):
             solver = replace(solver, factor=accuracy * solver.factor)
+        if products is not None and isinstance(solver, Bounded) and solver.products is None:
+            solver = replace(solver, products=products)
         return solver.solve(LocalProblem(shard, W, v, lam), u, reference, memory)

@@ -38,7 +38,7 @@ from auqadmm.methods.checks import at_least_one, one_of, relaxation, round_cost,
 from auqadmm.methods.lowrank_parts import directions, first_parts, next_parts, unpacked
 from auqadmm.methods.lowrank_round import Directive, Round
 from auqadmm.methods.lowrank_schedule import Schedule
-from auqadmm.methods.lowrank_server import Heard, Server, first_z, next_z, tolerance
+from auqadmm.methods.lowrank_server import Heard, Server, first_z, next_z, tolerance, watched
 from auqadmm.problem.rows import RowLoss
 from auqadmm.problem.scaled import Scaled
 
@@ -47,6 +47,8 @@ ROOM = 2**30  # bytes that the directions of all blocks may take on the server
 MOST = 140  # directions that a block may keep from the start
 # read off runs on images with 5 to 80 coupled directions; how often weights are sent; what renewing them may take
 WORTH, RENEWALS, PRODUCTS = 500.0, 5, 20
+# products of a block in a local solve: in runs that arrive less than 80; one class and a weak ridge take ever more
+BOUND = 100
 FEWEST = 16  # with fewer that could be coupled, many directions with classes alike are better
 # Where rows have labels their curvature is largest at zero, and falls as they get them right: of that at zero the first
 # weights take so much, else the first rounds do nothing but follow it down; and so much where classes stay coupled
@@ -77,6 +79,9 @@ class AUQLR:
         "auto": centred and scaled inside where that helps (`methods/inside.py`); "raw": as they are.
     round_cost
         What a round costs beside the numbers it carries, in numbers: the dearer, the more directions pay.
+    products
+        Hessian products that a block may spend on one local solve, which then hands back what it has; None: as many as
+        it takes. Where one class and a weak ridge make a block run away, more cost time and save no round.
 
     Notes
     -----
@@ -92,6 +97,7 @@ class AUQLR:
     skip: float = 0.1
     columns: str = "auto"
     round_cost: float = ROUND_COST
+    products: int | None = BOUND
     name: ClassVar[str] = "auq-lr"
 
     def __post_init__(self) -> None:
@@ -100,6 +106,8 @@ class AUQLR:
         if self.rank != "auto":
             whole("rank", self.rank)  # type: ignore[arg-type]
         whole("memory", self.memory)
+        if self.products is not None:
+            at_least_one("products", self.products)
         one_of("columns", self.columns, ("auto", "raw"))
         round_cost(self.round_cost)
         if not isinstance(self.refresh, tuple | list):
@@ -111,7 +119,7 @@ class AUQLR:
 
     @property
     def _round(self) -> Round:
-        return Round(self.memory, self.local, self.skip)
+        return Round(self.memory, self.local, self.skip, self.products)
 
     @property
     def _schedule(self) -> Schedule:
@@ -153,6 +161,7 @@ class AUQLR:
         failed = failed_blocks(state, reduce)
         k, g = old.iteration + 1, old.setup.regularizer
         server = next_z(old.memory) if k > 1 else first_z(old.memory, metric, g, old.v)
+        server = watched(server, metric, g, old.v, old.scored)
         found = metric.solve(g, server.z, old.v, tolerance(server))
         server = replace(self._schedule.told(server, k), v_residual=found.residual)
         shared = replace(
@@ -166,8 +175,8 @@ class AUQLR:
         )
         if server.directive.refresh:  # the next v-step has another metric
             metric.rest()
-        gamma = server.directive.gamma
-        down = (found.v,) if gamma is None else (found.v, gamma)
+        told = (found.v, server.directive.gamma, server.directive.home)
+        down = tuple(x for x in told if x is not None)
         blocks, sums = reduce(self._round, state.blocks, (server.directive, _told(shared)), down=down)
         return State(blocks, self._received(shared, sums, blocks, reduce))
 

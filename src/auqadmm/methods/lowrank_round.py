@@ -43,7 +43,7 @@ CLOSER = 0.5
 class Directive:
     """What the server tells the blocks along with v. `refresh`: renew the weights;
     `look_ahead`: would new weights differ? `forget` the differences of earlier rounds; `contest` is another way to
-    make weights: which is better?"""
+    make weights: which is better? `home`: begin anew at this v, with λ_j = ∇f_j(v)."""
 
     posterior: Posterior
     typical: float = 0.0
@@ -54,19 +54,25 @@ class Directive:
     look_ahead: bool = False
     forget: bool = False
     contest: Posterior | None = None
+    home: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class Round:
-    """One round of every block: `memory` columns, `local` solves or gradient steps."""
+    """One round of every block: `memory` columns, `local` solves, of at most so many `products` of a block, or gradient
+    steps."""
 
     memory: int
     local: bool
     skip: float
+    products: int | None = None
 
     def __call__(self, shard: Any, blocks: Blocks, told: tuple[Directive, Consensus]) -> tuple[Blocks, Sums]:
         directive, shared = told
         memory = _moved(blocks.memory, directive)
+        if directive.home is not None:
+            home = shard.expand(directive.home)
+            memory = {"U": memory["U"], "z": blocks.W.apply(home) - shard.linearize(home).grad}
         if directive.forget:
             memory = {name: memory[name] for name in ("U", "z", "plain") if name in memory}
         v = shard.expand(shared.v)
@@ -141,7 +147,8 @@ class Round:
             # v takes u_j along, and it comes closer: a quarter of the products saved; not where the slope of f_j jumps
             if shared.v_prev is not None and not getattr(shard.loss, "expects", False):
                 start = v + CLOSER * (start - shard.expand(shared.v_prev))
-            found = shared.setup.solve(shard, W, v, lam, start, shared.reference, blocks.solver_memory, ACCURACY)
+            known = (shared.reference, blocks.solver_memory)
+            found = shared.setup.solve(shard, W, v, lam, start, *known, ACCURACY, self.products)
             return found, found.hvps.sum()
         grad = shard.linearize(v).grad - lam
         done = torch.ones(shard.blocks, dtype=torch.bool, device=shard.device)

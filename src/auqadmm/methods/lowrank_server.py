@@ -5,6 +5,7 @@ Shapes: N blocks, m features, C columns, r directions per block; v, z and other 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from auqadmm.core.vstep import LowRankMetric
 from auqadmm.methods.lowrank_round import ACCELERATE, BACK, KEEP, PLAIN, Directive
 
 TELLING = 1e-6  # relative differences below this count as none
+STRAY = 1e-2  # of F: so far above its best, twice in a row, a run has lost its way
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,33 @@ class Server:
     plain: Tensor | None = None
     U: Tensor | None = None
     v_residual: float = 0.0
+    best: Best | None = None
+    strayed: int = 0
+
+
+@dataclass(frozen=True)
+class Best:
+    """The least F so far, with its v and Σ_j ∇f_j(v)."""
+
+    F: float
+    v: Tensor
+    G: Tensor
+
+
+def watched(server: Server, metric: LowRankMetric, g: Any, v: Tensor, sums: Mapping[str, Tensor] | None) -> Server:
+    """With F at v. Where the weights are far from the curvature, over-relaxed steps lead astray: a run that has lost
+    its way goes back to its best v, and on without over-relaxation."""
+    if sums is None or server.directive.relaxation == 1.0:
+        return server
+    F, best = float(sums["f"]) + float(g.value(v)), server.best
+    if best is None or best.F > F:
+        return replace(server, best=Best(F, v, sums["G"]), strayed=0)
+    strayed = server.strayed + 1 if best.F + STRAY * abs(best.F) < F else 0
+    if strayed < 2:
+        return replace(server, strayed=strayed)
+    home = replace(server.directive, action=KEEP, gamma=None, relaxation=1.0, home=best.v)
+    z = metric.apply(best.v) - best.G
+    return replace(server, anderson=server.anderson.cleared(), directive=home, z=z, before=None, plain=None, best=None)
 
 
 def first_z(server: Server, metric: LowRankMetric, g: Any, v: Tensor) -> Server:
@@ -56,14 +85,14 @@ def first_z(server: Server, metric: LowRankMetric, g: Any, v: Tensor) -> Server:
     consistent = float((found.v - v).norm()) <= TELLING * float(v.norm())
     if consistent and server.heard.dual > TELLING * float(server.z.norm()):
         return next_z(server)
-    return replace(server, directive=replace(server.directive, action=KEEP, gamma=None, refresh=False))
+    return replace(server, directive=replace(server.directive, action=KEEP, gamma=None, refresh=False, home=None))
 
 
 def next_z(server: Server) -> Server:
     """Judge the round that came back, and choose the next Σz: accelerated, plain, or the step taken back."""
     heard, anderson, told = server.heard, server.anderson, server.directive
     assert heard is not None
-    quiet = replace(told, gamma=None, refresh=False)
+    quiet = replace(told, gamma=None, refresh=False, home=None)
     # a round with new weights measures r in another norm: no verdict on the step before it
     if anderson.worse(heard.norm, told.action == ACCELERATE and not told.refresh) and server.plain is not None:
         back = replace(quiet, action=BACK)

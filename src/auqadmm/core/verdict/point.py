@@ -60,7 +60,9 @@ class Point:
 
     def rounding(self, found: Certificate, floor: float | None = None) -> Certificate:
         reach = over(self.floor if floor is None else floor, self.scale)
-        far = f"to about {reach:.0e} of the scale, no further" if math.isfinite(reach) else "no further: nothing is left"
+        far = (
+            f"to about {reach:.0e} of the scale, no further" if math.isfinite(reach) else "no further: nothing is left"
+        )
         return replace(found, evidence="rounding", reason=f"Float64 sums of these rows tell objectives apart {far}.")
 
 

@@ -37,13 +37,16 @@ LR_NEAR, LR_FAR = 1e2, 1e4  # how far logits may have to go: beyond it takes lon
 # of L-BFGS, and of FISTA where g has kinks
 GRADIENT, PROXIMAL = 300.0, 3000.0
 LEAST = 8.0  # of L-BFGS, however easy
+# of L-BFGS with the weights of AUQ-LR: not known, one column, several, and where those of AUQ-LR would couple classes
+W_UNKNOWN, W_SMOOTH, W_CLASSES, W_UNCOUPLED = 60.0, 2.2, 1.8, 3.0
+W_AFTER = 1.05  # times AUQ-LR: which goes first, since it loses nothing when it is left
 
 
 @dataclass(frozen=True)
 class Facts:
     """What is known before the first iteration; `movers`: unknowns that would leave zero by themselves; `stiff`: the
     trace of the curvature at zero over the least l2; `far`: by how much logits would move, had they l2 alone against
-    them. Infinite: not known, or no l2. `spread`: of the target."""
+    them. Infinite: not known, or no l2. `spread`: of the target. `coupled`: weights of AUQ-LR would couple the classes."""
 
     blocks: int
     features: int
@@ -54,6 +57,7 @@ class Facts:
     stiff: float = math.inf
     far: float = math.inf
     spread: float = 1.0
+    coupled: bool = False
 
     @property
     def unknowns(self) -> int:
@@ -79,7 +83,8 @@ class Estimate:
 
 def estimates(facts: Facts, round_cost: float) -> tuple[Estimate, ...]:
     """Of every method that can solve the problem, the cheapest first."""
-    found = [e for e in (_newton(facts, round_cost), _lowrank(facts, round_cost), _gradient(facts)) if e is not None]
+    every = (_newton(facts, round_cost), _lowrank(facts, round_cost), _weighted(facts, round_cost), _gradient(facts))
+    found = [e for e in every if e is not None]
     return tuple(sorted(found, key=lambda e: e.cost(round_cost)))
 
 
@@ -88,7 +93,8 @@ def _newton(facts: Facts, round_cost: float) -> Estimate | None:
     easing = loss.sharpness(facts.spread)
     rounds = SQUARES if loss.quadratic else SMOOTH
     if not loss.quadratic and math.isfinite(facts.stiff):
-        rounds = 3 + 0.5 * math.log10(max(facts.stiff, 1.0))
+        least, factor = (3, 0.5) if facts.columns == 1 else (1, 1.5)
+        rounds = least + factor * math.log10(max(facts.stiff, 1.0))
     if easing > 1:
         rounds = CORNERS + math.log(easing)
     if loss.cornered and math.isfinite(facts.far):
@@ -137,6 +143,19 @@ def _lowrank(facts: Facts, round_cost: float) -> Estimate:
         if math.isinf(facts.stiff) and facts.movers is not None:
             rounds = max(rounds, LR_SPARSE * max(1.0, facts.movers / LR_MOVERS) ** 0.7)
     return Estimate("auq-lr", rounds, (rounds + weights) * n, "curvature weights need the fewest rounds for their size")
+
+
+def _weighted(facts: Facts, round_cost: float) -> Estimate | None:
+    """L-BFGS on the weights of AUQ-LR: no local solve that could run away. A hinge has no use for it."""
+    loss = facts.loss
+    if not facts.g.quadratic or loss.quadratic or loss.cornered or loss.sharpness(facts.spread) > 4:
+        return None
+    several = facts.columns > 1
+    rounds = facts.by_stiffness(W_UNKNOWN, 2, *((W_CLASSES, 0.25) if several else (W_SMOOTH, 0.2)))
+    rounds = max(rounds * (W_UNCOUPLED if facts.coupled else 1.0), W_AFTER * _lowrank(facts, round_cost).rounds)
+    return Estimate(
+        "lbfgs-w", rounds, (rounds + LR_WEIGHTS) * facts.unknowns, "curvature weights serve it without local solves"
+    )
 
 
 def _gradient(facts: Facts) -> Estimate:

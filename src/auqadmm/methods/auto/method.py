@@ -3,7 +3,7 @@
 A method is left when
     F has not fallen below its best for PATIENCE iterations, local solves take too much, or v is not finite any more;
     its working set has grown so much that the next Hessian would cost more than all of another method;
-    by how its steps shrink, the rest would cost more than all of another;
+    by how its steps shrink, the rest would cost more than all of another, or take AUQ-LR longer than L-BFGS with W;
     it has cost twice what was expected of it, and more than all of another, and so would the rest.
 Newton's method falls in every iteration and arrives, however hard the problem: it is not left otherwise. The next one
 starts from the best v so far (with λ_j = −∇f_j(v), where it has multipliers), in the same run.
@@ -24,13 +24,14 @@ from auqadmm.methods.auto.plan import Change, Choice, Plan
 from auqadmm.methods.auto.seen import facts_of
 from auqadmm.methods.checks import round_cost
 from auqadmm.methods.inside import Inside, in_columns
-from auqadmm.methods.newton.working import numbers
+from auqadmm.methods.newton.working import GROWTH, numbers
 
 PATIENCE = 3
 LOOK, BACK = 8, 16  # iterations that a rate is measured over, at least and at most
 START = 6  # iterations in which a method may be worse than the one before
 GOAL = 1e-7  # of F: where runs are expected to end
-HARD = 300  # Hessian products of a block in one iteration
+HARD = 50  # Hessian products of a block in one iteration, on average; one that meets its bound is too hard in any case
+ALIKE = 0.8  # of the rounds of L-BFGS with weights: it goes on where AUQ-LR is, so that a change costs nothing
 SOON = 1.0  # of its expected cost: nobody is left before
 NEAR = 1e-3  # of F, above the best so far: on its way
 TWICE = 2.0
@@ -105,8 +106,10 @@ class Auto:
             return "local problems are too hard", others[0]
         mine = next(e for e in known if e.method == plan.method)
         spent = (shared.cost.rounds - plan.rounds) * self.round_cost + shared.cost.up / 8 - plan.numbers
+        ahead, other = _ahead(plan), others[0]
         rest = _rest(plan, spent, shared.iteration)
-        other = others[0]
+        if (plan.method, other.method) == ("auq-lr", "lbfgs-w") and (ahead or 0.0) > ALIKE * other.rounds:
+            return "the rest would take longer", other
         if spent > SOON * mine.cost(self.round_cost) and (rest or 0.0) > DEARER * other.cost(self.round_cost):
             return "the rest would cost more", other
         dear = spent > TWICE * mine.cost(self.round_cost) and spent > other.cost(self.round_cost)
@@ -160,7 +163,7 @@ class Auto:
 
 def _watched(plan: Plan, shared: Consensus) -> Plan:
     """With the products, the objective and the expected fall of the new iterate."""
-    hard = shared.hvps - plan.hvps > HARD * shared.setup.blocks
+    hard = shared.inner_failures > 0 or shared.hvps - plan.hvps > HARD * shared.setup.blocks
     plan = replace(plan, inner=shared.memory, hvps=shared.hvps, hard=plan.hard + 1 if hard else 0)
     sums = shared.scored
     if sums is None:
@@ -184,11 +187,17 @@ def _next_hessian(here: Any) -> float:
         return 0.0
     active = int((here.inside != 0).sum())
     known = len(here.index) if here.gram is not None else 0
-    return numbers(min(2 * active, here.inside.numel())) - numbers(known)
+    return numbers(min(int(GROWTH * active), here.inside.numel())) - numbers(known)
 
 
 def _rest(plan: Plan, spent: float, iterations: int) -> float | None:
-    """What the rest of the method's way costs, by how fast expected falls shrink; None: not known yet."""
+    """What the rest of the method's way costs; None: not known yet."""
+    ahead = _ahead(plan)
+    return None if ahead is None else spent / max(iterations, 1) * ahead
+
+
+def _ahead(plan: Plan) -> float | None:
+    """Iterations that are left, by how fast expected falls shrink; None: not known yet."""
     seen = [x for x in plan.expected if 0 < x < math.inf]
     if len(seen) < LOOK:
         return None
@@ -197,4 +206,4 @@ def _rest(plan: Plan, spent: float, iterations: int) -> float | None:
     left = sum(logs) / len(logs) + slope * middle - math.log(GOAL)
     if left <= 0:
         return 0.0
-    return math.inf if slope >= 0 else spent / max(iterations, 1) * left / -slope
+    return math.inf if slope >= 0 else left / -slope

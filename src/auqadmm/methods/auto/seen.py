@@ -11,13 +11,15 @@ import torch
 
 from auqadmm.core.state import Setup
 from auqadmm.methods.auto.cost import Facts
+from auqadmm.methods.lowrank import FEWEST, coupled_directions
 
 
 def facts_of(setup: Setup) -> Facts:
     """What a choice goes by."""
     known = (setup.blocks, setup.features, setup.columns, setup.loss, setup.regularizer)
     stiff, far = hardness(setup)
-    return Facts(*known, would_move(setup), stiff, far, spread_of(setup))
+    coupled = coupled_directions(setup, setup.round_cost) >= FEWEST
+    return Facts(*known, would_move(setup), stiff, far, spread_of(setup), coupled)
 
 
 def spread_of(setup: Setup) -> float:
