@@ -46,7 +46,7 @@ W_AFTER = 1.05  # times AUQ-LR: which goes first, since it loses nothing when it
 class Facts:
     """What is known before the first iteration; `movers`: unknowns that would leave zero by themselves; `stiff`: the
     trace of the curvature at zero over the least l2; `far`: by how much logits would move, had they l2 alone against
-    them. Infinite: not known, or no l2. `spread`: of the target. `coupled`: weights of AUQ-LR would couple the classes."""
+    them. Infinite: not known, or no l2. `spread`: of the target. `coupled`: weights of AUQ-LR couple the classes."""
 
     blocks: int
     features: int
