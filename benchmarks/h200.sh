@@ -41,7 +41,7 @@ paper)
 auto)
     shared_gpu
     "$python" benchmarks/auto.py --workloads ${ONLY:-"mnist-*" "svhn-*" "cifar10-*"} --device "$device" --commit "$commit" \
-        --jobs "$processes" --seconds 12 --deadline "${DEADLINE:-300}" --out "$out/auto.json"
+        --jobs "$processes" --seconds "${SECONDS_EACH:-25}" --deadline "${DEADLINE:-300}" --out "$out/auto.json"
     ;;
 alone)
     "$python" benchmarks/side_by_side.py --device "$device" --commit "$commit" --out "$out" \

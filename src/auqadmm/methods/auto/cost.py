@@ -26,13 +26,14 @@ SQUARES, SMOOTH, CORNERS, ACTIVE, DOUBLED = 2.0, 7.0, 4.0, 8.0, 2.0
 STAY = 0.7  # of the unknowns that would leave zero by themselves: so many do
 CROWD, CROWDED = 4.0, 0.6  # without l2 they keep each other out: no more than 4·movers^0.6
 # of AUQ-LR: squares, one column, several; corners by the number of blocks; kinks of g
-LR_SQUARES, LR_SMOOTH, LR_CLASSES, LR_CORNERS, LR_SPLIT, LR_KINKS = 10.0, 14.0, 20.0, 14.0, 0.85, 3.0
+LR_SQUARES, LR_SMOOTH, LR_CLASSES, LR_CORNERS, LR_SPLIT, LR_KINKS = 10.0, 14.0, 20.0, 14.0, 0.5, 3.0
 # of squares with l2: rounds at a stiffness of 1e5, the power of it for 784 features and at most, what a dearer round
 # saves of them, and the directions it buys
 LR_EASY, LR_EASY_AT, LR_POWER, LR_POWER_MOST, LR_DEARER = 7.0, 1e5, 0.1, 0.45, 0.2
 LR_DIRECTIONS, LR_BOUGHT = 110.0, 0.45
 LR_SPARSE, LR_MOVERS = 60.0, 300.0  # and where nothing but kinks holds unknowns, so many that they compete
 LR_WEIGHTS = 12.0  # times n: numbers of the weights
+LR_COUPLED, LR_HINGED = 4.2, 2.0  # times n: numbers of a round, all told, where classes are coupled; of a hinge
 LR_NEAR, LR_FAR = 1e2, 1e4  # how far logits may have to go: beyond it takes longer, beyond it takes too long
 # of L-BFGS, and of FISTA where g has kinks
 GRADIENT, PROXIMAL = 300.0, 3000.0
@@ -40,6 +41,10 @@ LEAST = 8.0  # of L-BFGS, however easy
 # of L-BFGS with the weights of AUQ-LR: not known, one column, several, and where those of AUQ-LR would couple classes
 W_UNKNOWN, W_SMOOTH, W_CLASSES, W_UNCOUPLED = 60.0, 2.2, 1.8, 3.0
 W_AFTER = 1.05  # times AUQ-LR: which goes first, since it loses nothing when it is left
+# and where logits do not have to go far: coupled classes (the more features, the less directions of AUQ-LR say of them;
+# times the features squared), and hinges, with the numbers of their weights, times n
+W_NEAR, W_NEAR_ROUNDS, W_NEAR_POWER, W_NEAR_WEIGHTS = 0.01, 3.0, 0.2, 5.0
+W_HINGE, W_HINGE_ROUNDS, W_HINGE_WEIGHTS = 30.0, 2.3, 20.0
 
 
 @dataclass(frozen=True)
@@ -142,20 +147,29 @@ def _lowrank(facts: Facts, round_cost: float) -> Estimate:
         rounds = rounds if loss.quadratic and math.isfinite(facts.stiff) else LR_KINKS * rounds
         if math.isinf(facts.stiff) and facts.movers is not None:
             rounds = max(rounds, LR_SPARSE * max(1.0, facts.movers / LR_MOVERS) ** 0.7)
-    return Estimate("auq-lr", rounds, (rounds + weights) * n, "curvature weights need the fewest rounds for their size")
+    if loss.cornered:
+        sent = LR_HINGED * rounds + W_HINGE_WEIGHTS
+    else:
+        sent = LR_COUPLED * rounds if facts.coupled else rounds + weights
+    return Estimate("auq-lr", rounds, sent * n, "curvature weights need the fewest rounds for their size")
 
 
 def _weighted(facts: Facts, round_cost: float) -> Estimate | None:
-    """L-BFGS on the weights of AUQ-LR: no local solve that could run away. A hinge has no use for it."""
-    loss = facts.loss
-    if not facts.g.quadratic or loss.quadratic or loss.cornered or loss.sharpness(facts.spread) > 4:
+    """L-BFGS on the weights of AUQ-LR: no local solve that could run away. A hinge has use for it only nearby."""
+    loss, n, far = facts.loss, facts.unknowns, facts.far
+    why = "curvature weights serve it without local solves"
+    if not facts.g.quadratic or loss.quadratic:
         return None
+    if loss.cornered or loss.sharpness(facts.spread) > 4:
+        rounds = 3 + W_HINGE_ROUNDS * math.sqrt(far) if loss.cornered and far <= W_HINGE else math.inf
+        return Estimate("lbfgs-w", rounds, (rounds + W_HINGE_WEIGHTS) * n, why) if math.isfinite(rounds) else None
+    if facts.coupled and far <= W_NEAR * facts.features**2:
+        rounds = W_NEAR_ROUNDS * max(far, 1.0) ** W_NEAR_POWER
+        return Estimate("lbfgs-w", rounds, (rounds + W_NEAR_WEIGHTS) * n, why)
     several = facts.columns > 1
     rounds = facts.by_stiffness(W_UNKNOWN, 2, *((W_CLASSES, 0.25) if several else (W_SMOOTH, 0.2)))
     rounds = max(rounds * (W_UNCOUPLED if facts.coupled else 1.0), W_AFTER * _lowrank(facts, round_cost).rounds)
-    return Estimate(
-        "lbfgs-w", rounds, (rounds + LR_WEIGHTS) * facts.unknowns, "curvature weights serve it without local solves"
-    )
+    return Estimate("lbfgs-w", rounds, (rounds + LR_WEIGHTS) * n, why)
 
 
 def _gradient(facts: Facts) -> Estimate:

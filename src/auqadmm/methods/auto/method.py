@@ -164,6 +164,7 @@ class Auto:
 def _watched(plan: Plan, shared: Consensus) -> Plan:
     """With the products, the objective and the expected fall of the new iterate."""
     hard = shared.inner_failures > 0 or shared.hvps - plan.hvps > HARD * shared.setup.blocks
+    hard = hard and not shared.setup.loss.cornered  # whose rows bend by turns: many products, and few rounds
     plan = replace(plan, inner=shared.memory, hvps=shared.hvps, hard=plan.hard + 1 if hard else 0)
     sums = shared.scored
     if sums is None:
