@@ -33,7 +33,8 @@ from torch import Tensor
 from auqadmm.core.basis import Basis, Kronecker, dense_basis
 from auqadmm.core.lowrank_change import change
 
-PIECE = 2**22  # numbers; more are memory that the system hands out page by page, anew each time
+# numbers: more than LARGE are memory that the system hands out page by page, anew each time; PIECE fit into a cache
+LARGE, PIECE = 2**22, 2**18
 
 
 @dataclass(frozen=True)
@@ -250,7 +251,7 @@ def root(M: Tensor) -> Tensor:
 
 def pieces(blocks: int, numbers: int) -> list[slice]:
     """All blocks, a few at a time where what is made of them, `numbers` each, would be large."""
-    step = max(1, PIECE // max(1, numbers))
+    step = max(1, PIECE // numbers if blocks * numbers > LARGE else blocks)
     return [slice(first, min(first + step, blocks)) for first in range(0, blocks, step)]
 
 
