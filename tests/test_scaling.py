@@ -60,6 +60,55 @@ def test_a_measured_run():
     assert 0 < found.mean <= found.slowest
 
 
+def test_the_clock_leaves_out_what_is_called_by_another_name(monkeypatch):
+    import scaling_server
+
+    now = [0.0]
+    monkeypatch.setattr(scaling_server.time, "process_time", lambda: now[0])
+    watch = scaling_server.Stopwatch()
+
+    def work(seconds):
+        now[0] += seconds
+
+    inner = watch.around("inner", work)
+    inner(100.0)  # before the method's turn
+    with watch.on("step"):
+        work(1.0)
+        with watch.on("outer"):
+            work(2.0)
+            inner(4.0)
+            work(8.0)
+        inner(16.0)
+    work(32.0)
+    assert watch.seconds == {"step": 1.0, "outer": 10.0, "inner": 20.0}
+    assert watch.calls == {"step": 1, "outer": 1, "inner": 2}
+
+
+@pytest.mark.parametrize("method", ["auq-lr", "newton"])
+def test_the_servers_share_of_a_run(method):
+    """It is the run of the library, and numbers are those that the library counts for each worker."""
+    from scaling_server import Engine, Steps, Stopwatch, split
+
+    problem, watch, rows = small(), Stopwatch(), []
+    limits = {"max_iter": 3, "abs_tol": 0, "rel_tol": 0, "stop": "residuals"}
+    chosen = aq.methods.resolve(method)
+    ours = aq.solve(problem, chosen, callbacks=[lambda event: rows.append(event.row) and False], **limits)
+    engine = Engine(problem, watch)
+    theirs = aq.solve(problem, Steps(chosen, watch), engine, **limits)
+    assert abs(ours.v - theirs.v).max() < 1e-9
+    row = split(method, 3, 4, problem, 3)
+    spent = ("setup_ms", "steps_ms", "anderson_ms", "sums_ms", "parts_ms", "rest_ms")
+    assert row["server_ms"] == pytest.approx(sum(row[name] for name in spent))
+    assert row["local_ms"] > 0
+    assert row["held_mb"] > 0
+    assert row["peak_mb"] > 0
+    if method == "newton":
+        assert 8 * engine.numbers >= 4 * rows[-1].bytes_up  # and a last round that only the next iterate would need
+        assert not row["setups"]
+    else:
+        assert row["setups"] + row["steps"] >= 3
+
+
 # ------------------------------------------------------------------ formulas
 def test_topologies_by_hand():
     from scaling_model import Link, levels, ring, star, tree

@@ -27,7 +27,10 @@ def scaling(name: str) -> Table:
         read = {k: scaling_model.read(base.ROOT / files[k]) for k in ("measured", "modelled", "links")}
         text = scaling_tables.tables(read["measured"], read["modelled"], read["links"])[name]
     source = name if name in about["commit"] else "measured"
-    used, commit = (files[source],), f"commit {about['commit'][source]}; {about['started'][:10]}"
+    used, commit = (
+        (files[source],),
+        f"commit {about['commit'][source]}; {about['dates'].get(source, about['started'][:10])}",
+    )
     if name in ("modelled", "spent", "wins"):
         more = [x for x in Rounds(ROUNDS).lines if x.workload.startswith("mnist-multinomial-sum")]
         return Table(text, (*used, ROUNDS), f"{commit}; {origin(more)}")
@@ -35,13 +38,26 @@ def scaling(name: str) -> Table:
 
 
 def _server(rows: Sequence[Mapping[str, str]]) -> str:
-    head = ["workers", "all, ms", "consensus steps with new weights, ms", "the other steps, ms", "iterations of those"]
+    """Milliseconds of one step, one renewal or one round each; Newton's step is what is left of its round."""
+    head = ["unknowns", "method", "N", "step with new weights, ms", "parts side by side, ms", "other steps, ms"]
+    head += ["Anderson, ms", "adding up, ms", "a round, ms", "per worker, ms", "MB", "at most, MB", "numbers a round"]
+    names = {"auq-lr": "AUQ-LR", "newton": "Newton"}
     made = []
-    for row in rows:
-        new = f"{float(row['setup_ms']):.0f} in {row['setups']} steps"
-        old = f"{float(row['steps_ms']):.0f} in {row['steps']} steps"
-        made.append([row["workers"], f"{float(row['server_ms']):.0f}", new, old, row["cg_iterations"]])
-    return grid(head, made, texts=0)
+    for text in sorted(rows, key=lambda row: (int(row["columns"]), row["method"], int(row["workers"]))):
+        row = {name: float(x) for name, x in text.items() if name != "method"}
+        N, rounds, lowrank = int(row["workers"]), row["rounds"], text["method"] == "auq-lr"
+        each = [row["setup_ms"] / row["setups"], row["parts_ms"] / row["setups"]] if lowrank else []
+        step = row["steps_ms"] / row["steps"] if lowrank else row["rest_ms"] / rounds
+        always = [row["sums_ms"] / rounds, row["server_ms"] / rounds]
+        cells = [*(_short(x) for x in each), *["–"] * (2 - len(each)), _short(step)]
+        cells += [_short(row["anderson_ms"] / rounds) if lowrank else "–", *(_short(x) for x in always)]
+        cells += [f"{always[1] / N:.2f}", _short(row["held_mb"]), _short(row["peak_mb"]), f"{row['numbers']:.2g}"]
+        made.append([f"784 × {text['columns']}", names[text["method"]], f"{N:,}".replace(",", " "), *cells])
+    return grid(head, made, texts=2)
+
+
+def _short(x: float) -> str:
+    return f"{x:.0f}" if x >= 10 else f"{x:.1f}"
 
 
 def remodel() -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from auqadmm.core import kronsum
 from auqadmm.core.coupled import Coupled
 from auqadmm.core.kronsum import KroneckerSum
-from auqadmm.core.lowrank import spectrum
+from auqadmm.core.lowrank import pieces, spectrum
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,11 @@ class CoupledSum(KroneckerSum):
     @cached_property
     def diagonal(self) -> Tensor:
         """(m, C)."""
-        U = self.parts.U
-        return self.left.diagonal + torch.stack([((U @ H) * U).sum((0, 2)) for H in self.parts.of_classes()], 1)
+        found = torch.zeros_like(self.left.diagonal)
+        for some in self._pieces:
+            U = self.parts.U[some]
+            found += torch.stack([((U @ H[some]) * U).sum((0, 2)) for H in self.parts.of_classes()], 1)
+        return self.left.diagonal + found
 
     # ------------------------------------------------------------------ inverses
     def strengths(self, q: Tensor) -> Tensor:
@@ -54,16 +57,20 @@ class CoupledSum(KroneckerSum):
 
     def halved(self, c: int, G: Tensor, weight: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
         by_block = self._by_column[c]
-        if keep is not None:
-            by_block = torch.block_diag(*by_block)[keep][:, keep][None]
+        if keep is not None:  # from the blocks: all directions against all would be R² numbers
+            j, k = keep // by_block.shape[-1], keep % by_block.shape[-1]
+            by_block = torch.where(j[:, None] == j, by_block[j[:, None], k[:, None], k], 0.0)[None]
         # zero along the sum of all classes, to which a softmax is blind: no Cholesky factor
         e, E = spectrum(by_block)
         root = torch.block_diag(*(E * e.sqrt()[:, None, :]))
         return G @ root, root
 
     def known(self, c: int, q: Tensor) -> Tensor:
-        by_block = self.parts.U @ self._by_column[c]
-        return by_block.transpose(0, 1).flatten(1) @ self.G.mT
+        K = self.G.new_zeros(len(self.G), len(self.G))
+        for some in self._pieces:
+            by_block = self.parts.U[some] @ self._by_column[c, some]
+            K += by_block.transpose(0, 1).flatten(1) @ self._by_block[:, some].flatten(1).mT
+        return K
 
     @cached_property
     def _columns(self) -> tuple[Tensor, Tensor]:
@@ -81,8 +88,12 @@ class CoupledSum(KroneckerSum):
     @cached_property
     def _by_column(self) -> Tensor:
         """H_cj, (C, N, r, r)."""
-        found = [torch.einsum("jrasb,a,b->jrs", self._by_class, p, p) for p in self._columns[0].mT]
-        return torch.stack(found)
+        H, P = self._by_class, self._columns[0].mT
+        found = H.new_empty(len(P), *H.shape[:2], H.shape[3])
+        for some in pieces(len(H), H[0].numel()):
+            for c, p in enumerate(P):
+                found[c, some] = torch.einsum("jrasb,a,b->jrs", H[some], p, p)
+        return found
 
     def _principal(self, active: Tensor) -> Tensor:
         row, column = active.nonzero().unbind(1)

@@ -30,7 +30,7 @@ from torch import Tensor
 from auqadmm.core import inverses
 from auqadmm.core.basis import Basis, dense_basis
 from auqadmm.core.inverses import Cholesky, Inverse, Submatrix, Woodbury
-from auqadmm.core.lowrank import LowRank, half, spectrum
+from auqadmm.core.lowrank import LowRank, pieces, root, spectrum
 from auqadmm.core.weights import sum_blocks
 
 DENSE = 4096  # C = 1: up to this m, K may be formed
@@ -50,7 +50,21 @@ class KroneckerSum:
     @cached_property
     def G(self) -> Tensor:
         """(m, R)."""
-        return half(self.parts).transpose(0, 1).flatten(1).contiguous()
+        U, R = self.parts.U, root(self.parts.M)
+        G = U.new_empty(U.shape[1], U.shape[0], U.shape[2])
+        for some in self._pieces:
+            G[:, some] = (U[some] @ R[some]).transpose(0, 1)
+        return G.flatten(1)
+
+    @property
+    def _by_block(self) -> Tensor:
+        """(m, N, r)."""
+        return self.G.unflatten(1, (len(self.parts.U), self.parts.U.shape[2]))
+
+    @property
+    def _pieces(self) -> list[slice]:
+        """Of the blocks: numbers as many as G has are made of a few at a time."""
+        return pieces(len(self.parts.U), self.parts.U[0].numel())
 
     @cached_property
     def Q(self) -> Tensor:
@@ -77,7 +91,7 @@ class KroneckerSum:
     def diagonal(self) -> Tensor:
         """(m, C)."""
         F, S = self.parts.F, self.parts.S
-        by_block = self.G.square().unflatten(1, (len(S), -1)).sum(2)
+        by_block = torch.cat([self._by_block[:, some].square().sum(2) for some in self._pieces], 1)
         rest = self.Q.diagonal(dim1=1, dim2=2)
         rest = rest if F is None else F.square().mT @ rest
         return by_block @ S.diagonal(dim1=1, dim2=2) + rest + self.kappa
@@ -133,7 +147,8 @@ class KroneckerSum:
     def _columns(self) -> tuple[Tensor, Tensor]:
         """P (C, C) and q (C, N)."""
         S, d = self.parts.S, self.parts.d
-        trace = self.G.square().sum(0).reshape(len(S), -1).sum(1) + d.sum(1)
+        size = torch.cat([self._by_block[:, some].square().sum(0) for some in self._pieces])
+        trace = size.sum(1) + d.sum(1)
         P = spectrum(torch.einsum("j,jcd->cd", trace, S)[None])[1][0]
         return P, torch.einsum("ac,jab,bc->cj", P, S, P).clamp(min=0)
 
@@ -178,7 +193,11 @@ class KroneckerSum:
 
     def known(self, c: int, q: Tensor) -> Tensor:
         """The part of column c inside the directions, (m, m)."""
-        return (self.G * q.repeat_interleave(self.parts.U.shape[-1])) @ self.G.mT
+        K = self.G.new_zeros(len(self.G), len(self.G))
+        for some in self._pieces:
+            G = self._by_block[:, some]
+            K += (G * q[some, None]).flatten(1) @ G.flatten(1).mT
+        return K
 
     def column(self, c: int, q: Tensor) -> Tensor:
         """Σ_j q_j A_j + κI, (m, m); q (N,)."""

@@ -33,6 +33,9 @@ from torch import Tensor
 from auqadmm.core.basis import Basis, Kronecker, dense_basis
 from auqadmm.core.lowrank_change import change
 
+# numbers: more than LARGE are memory that the system hands out page by page, anew each time; PIECE fit into a cache
+LARGE, PIECE = 2**22, 2**18
+
 
 @dataclass(frozen=True)
 class LowRank:
@@ -237,8 +240,19 @@ class Inverse:
 
 def half(W: LowRank) -> Tensor:
     """U_j M_j^½, (B, m, r): its columns times their transposes add up to U_j M_j U_jᵀ."""
-    e, E = spectrum(W.M)
-    return W.U @ (E * e.sqrt()[:, None, :])
+    return W.U @ root(W.M)
+
+
+def root(M: Tensor) -> Tensor:
+    """R_j with R_j R_jᵀ = M_j, (B, n, n)."""
+    e, E = spectrum(M)
+    return E * e.sqrt()[:, None, :]
+
+
+def pieces(blocks: int, numbers: int) -> list[slice]:
+    """All blocks, a few at a time where what is made of them, `numbers` each, would be large."""
+    step = max(1, PIECE // numbers if blocks * numbers > LARGE else blocks)
+    return [slice(first, min(first + step, blocks)) for first in range(0, blocks, step)]
 
 
 def spectrum(M: Tensor) -> tuple[Tensor, Tensor]:

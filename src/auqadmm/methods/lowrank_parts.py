@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.basis import Basis
-from auqadmm.core.coupled import Coupled, to_pairs
-from auqadmm.core.lowrank import LowRank
+from auqadmm.core.coupled import Coupled, from_pairs, summed, to_pairs
+from auqadmm.core.lowrank import LowRank, pieces
 from auqadmm.core.state import Blocks
 
 
@@ -58,8 +58,20 @@ def unpacked(U: Tensor, parts: Mapping[str, Tensor], columns: int, F: Basis) -> 
     joint = columns != C  # the flattened unknown has one column whatever C is
     rest = parts["d"], _symmetric(full), parts["phi"], None if joint else F
     if "pairs" in parts:
-        return Coupled.of(U, _squares(U, parts["pairs"], C * (C - 1) // 2), *rest)
+        return _coupled(U, parts["pairs"], C, *rest)
     return LowRank(U, _squares(U, parts["M"], 1)[:, 0], *rest, joint, columns if joint else 1)
+
+
+def _coupled(U: Tensor, sent: Tensor, C: int, *rest: Any) -> Coupled:
+    """A few blocks at a time: pairs are as large as H itself."""
+    pairs, r = C * (C - 1) // 2, U.shape[2]
+    M, H = U.new_empty(len(U), r, r), U.new_empty(len(U), r * C, r * C)
+    used = _used(U).sum(1)
+    ends = [0, *(pairs * (used * (used + 1) // 2).cumsum(0)).tolist()]
+    for some in pieces(len(U), H[0].numel()):
+        squares = _squares(U[some], sent[ends[some.start] : ends[some.stop]], pairs)
+        M[some], H[some] = summed(squares), from_pairs(squares, C)
+    return Coupled(U, M, *rest, H=H)
 
 
 def _sent(U: Tensor, squares: Tensor) -> Tensor:
@@ -73,9 +85,8 @@ def _squares(U: Tensor, sent: Tensor, count: int) -> Tensor:
     """(N, count, r, r) from the upper triangles of what the blocks use."""
     square = U.new_zeros(len(U), count, U.shape[2], U.shape[2])
     i, j = _triangle(square)
-    triangles = square[..., i, j]
-    triangles[_both(U, square).expand_as(triangles)] = sent
-    square[..., i, j] = triangles
+    triangles = square.new_zeros(len(U), count, len(i))
+    square[..., i, j] = triangles.masked_scatter_(_both(U, square).expand_as(triangles), sent)
     return _symmetric(square)
 
 
