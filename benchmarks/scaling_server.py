@@ -104,7 +104,7 @@ class Engine(OneByOne):
 
     def __init__(self, problem: aq.Problem, watch: Stopwatch) -> None:
         super().__init__(problem)
-        self.watch, self.rounds, self.numbers = watch, 0, 0
+        self.watch, self.rounds, self.numbers, self.renewals = watch, 0, 0, 0
 
     def _each(self, fn: Callable[[Any, Any], Any], blocks: Any) -> Any:
         held = blocks if isinstance(blocks, Held) else (blocks,) * len(self.shards)
@@ -131,6 +131,7 @@ class Engine(OneByOne):
 
     def map_concat(self, fn: Any, blocks: Any) -> dict[str, Tensor]:
         with self.watch.on("parts"):
+            self.renewals += 1
             found = list(self._each(fn, blocks))
             parts = {name: torch.cat([part[name] for part in found]) for name in found[0]}
         self._count(sum(x.numel() for x in parts.values()))
@@ -260,6 +261,7 @@ def split(method: str, columns: int, workers: int, given: aq.Problem, iterations
         "anderson_ms": ms.get("anderson", 0.0),
         "sums_ms": ms["sums"],
         "parts_ms": ms.get("parts", 0.0),
+        "renewals": engine.renewals,
         "rest_ms": ms["step"],
         "held_mb": max(whole for whole, _ in sizes) / 1e6,
         "anderson_mb": max(columns for _, columns in sizes) / 1e6,
