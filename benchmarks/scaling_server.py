@@ -10,7 +10,8 @@ Every worker holds 80 rows of MNIST, drawn at random with replacement, sums over
 Blocks are computed one after the other in this process, off the server's clock (`Stopwatch`). On it are consensus steps
 (those with new weights also set up K and its preconditioner), Anderson acceleration, adding up what workers sent, and
 putting their parts side by side. A run is a fixed number of rounds, and workers of AUQ-LR take one gradient step
-instead of solving their local problem, which changes neither their messages nor what the server does with them.
+instead of solving their local problem: their messages are the same, and with this l2 so are the iterations of consensus
+steps (46 and 47 in a run with 5 workers; with l2 = N/50 they would be 57 and 213).
 """
 
 from __future__ import annotations
