@@ -10,7 +10,8 @@ Every worker holds 80 rows of MNIST, drawn at random with replacement, sums over
 Blocks are computed one after the other in this process, off the server's clock (`Stopwatch`). On it are consensus steps
 (those with new weights also set up K and its preconditioner), Anderson acceleration, adding up what workers sent, and
 putting their parts side by side. A run is a fixed number of rounds, and workers of AUQ-LR take one gradient step
-instead of solving their local problem, which changes neither their messages nor what the server does with them.
+instead of solving their local problem: their messages are the same, and with this l2 so are the iterations of consensus
+steps (46 and 47 in a run with 5 workers; with l2 = N/50 they would be 57 and 213).
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class Engine(OneByOne):
 
     def __init__(self, problem: aq.Problem, watch: Stopwatch) -> None:
         super().__init__(problem)
-        self.watch, self.rounds, self.numbers = watch, 0, 0
+        self.watch, self.rounds, self.numbers, self.renewals = watch, 0, 0, 0
 
     def _each(self, fn: Callable[[Any, Any], Any], blocks: Any) -> Any:
         held = blocks if isinstance(blocks, Held) else (blocks,) * len(self.shards)
@@ -131,6 +132,7 @@ class Engine(OneByOne):
 
     def map_concat(self, fn: Any, blocks: Any) -> dict[str, Tensor]:
         with self.watch.on("parts"):
+            self.renewals += 1
             found = list(self._each(fn, blocks))
             parts = {name: torch.cat([part[name] for part in found]) for name in found[0]}
         self._count(sum(x.numel() for x in parts.values()))
@@ -260,6 +262,7 @@ def split(method: str, columns: int, workers: int, given: aq.Problem, iterations
         "anderson_ms": ms.get("anderson", 0.0),
         "sums_ms": ms["sums"],
         "parts_ms": ms.get("parts", 0.0),
+        "renewals": engine.renewals,
         "rest_ms": ms["step"],
         "held_mb": max(whole for whole, _ in sizes) / 1e6,
         "anderson_mb": max(columns for _, columns in sizes) / 1e6,

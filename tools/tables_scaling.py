@@ -46,7 +46,7 @@ def _server(rows: Sequence[Mapping[str, str]]) -> str:
     for text in sorted(rows, key=lambda row: (int(row["columns"]), row["method"], int(row["workers"]))):
         row = {name: float(x) for name, x in text.items() if name != "method"}
         N, rounds, lowrank = int(row["workers"]), row["rounds"], text["method"] == "auq-lr"
-        each = [row["setup_ms"] / row["setups"], row["parts_ms"] / row["setups"]] if lowrank else []
+        each = [row["setup_ms"] / row["setups"], row["parts_ms"] / row["renewals"]] if lowrank else []
         step = row["steps_ms"] / row["steps"] if lowrank else row["rest_ms"] / rounds
         always = [row["sums_ms"] / rounds, row["server_ms"] / rounds]
         cells = [*(_short(x) for x in each), *["–"] * (2 - len(each)), _short(step)]
