@@ -34,9 +34,10 @@ def measure(workload: workloads.Workload, device: str, repeats: int, seconds: fl
     engine = LocalEngine(problem.shard(torch.float64, torch.device(device)))
     common: dict[str, Any] = {"engine": engine, "device": device, "time_limit": seconds}
     judged, plain, result = [], [], None
+    method = aq.solve(problem, "auto", max_iter=2000, certificate_tol=TOL, **common).method  # it needs round 0 to choose
     for _ in range(repeats + 1):  # the first warms up
-        result = aq.solve(problem, "auto", max_iter=2000, certificate_tol=TOL, **common)
-        bare = aq.solve(problem, "auto", max_iter=result.n_iter, certificate_tol=0.0, **common)
+        result = aq.solve(problem, method, max_iter=2000, certificate_tol=TOL, **common)
+        bare = aq.solve(problem, method, max_iter=result.n_iter, certificate_tol=0.0, **common)
         judged.append(result.history[-1].seconds)
         plain.append(bare.history[-1].seconds)
     assert result is not None
@@ -45,6 +46,7 @@ def measure(workload: workloads.Workload, device: str, repeats: int, seconds: fl
     optimum = known().get(workload.pooled.name)
     return {
         "workload": workload.name,
+        "method": method,
         "status": str(result.status),
         "iterations": result.n_iter,
         "rounds": last.rounds,
