@@ -34,7 +34,9 @@ def measure(workload: workloads.Workload, device: str, repeats: int, seconds: fl
     engine = LocalEngine(problem.shard(torch.float64, torch.device(device)))
     common: dict[str, Any] = {"engine": engine, "device": device, "time_limit": seconds}
     judged, plain, result = [], [], None
-    method = aq.solve(problem, "auto", max_iter=2000, certificate_tol=TOL, **common).method  # it needs round 0 to choose
+    method = aq.solve(
+        problem, "auto", max_iter=2000, certificate_tol=TOL, **common
+    ).method  # it needs round 0 to choose
     for _ in range(repeats + 1):  # the first warms up
         result = aq.solve(problem, method, max_iter=2000, certificate_tol=TOL, **common)
         bare = aq.solve(problem, method, max_iter=result.n_iter, certificate_tol=0.0, **common)

@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 
 from auqadmm.baselines.lbfgs import LBFGS
-from auqadmm.baselines.objective import Objective, Point, Sums, first_point, summands
-from auqadmm.baselines.quasi_newton import Memory, started
+from auqadmm.baselines.objective import Objective, Point, Sums, dot, first_point, summands
+from auqadmm.baselines.quasi_newton import Memory, direction, started
 from auqadmm.core.lowrank import LowRank
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import ROUND_COST, Blocks, Consensus, Setup, State
@@ -194,8 +194,13 @@ class PreconditionedLBFGS(LBFGS):
         return Weighing(reduce, setup.regularizer, memory.penalty, setup.scoring, visit, blocks)
 
     def arrived(self, state: State, there: Seen, memory: Informed) -> State:
-        new = super().arrived(state, there, _informed(memory, there, state.shared.setup))
-        return State(there.blocks, new.shared)
+        """The matrix is a model of the Hessian: what the next step promises tells when a verdict is worth asking for."""
+        memory = replace(_informed(memory, there, state.shared.setup), ahead=None)
+        P = direction(memory, there.grad)
+        new = super().arrived(state, there, replace(memory, ahead=P))
+        promised = -0.5 * dot(there.grad, P)
+        tells = promised >= 0 and not state.shared.setup.loss.cornered  # rows bend by turns: it promises too little
+        return State(there.blocks, replace(new.shared, predicted=promised if tells else None))
 
 
 def _informed(memory: Informed, there: Seen, setup: Setup) -> Informed:

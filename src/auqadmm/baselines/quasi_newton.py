@@ -42,7 +42,7 @@ from auqadmm.methods.checks import at_least_one, one_of
 class Memory:
     """Replicated: F at v, the pairs, the penalty row by row, an ulp of the blocks' arithmetic.
 
-    `initial` applies what H is built upon; without it that is γI.
+    `initial` applies what H is built upon; without it that is γI. `ahead`: −H∇F, where it is known already.
     """
 
     here: Point
@@ -52,6 +52,7 @@ class Memory:
     fresh: bool = True
     stalled: bool = False
     initial: Callable[[Tensor], Tensor] | None = None
+    ahead: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class QuasiNewton(ABC):
         F = self.objective(state.shared, state.blocks, reduce)
         there = self.search(F, here, memory)
         if there is None and not memory.fresh:
-            memory = replace(memory, pairs=self.no_pairs(here.v), fresh=True)
+            memory = replace(memory, pairs=self.no_pairs(here.v), fresh=True, ahead=None)
             there = self.search(F, here, memory)
         if there is None:
             return stay(state, reduce.cost(hvps=0), replace(memory, stalled=True))
@@ -125,6 +126,8 @@ def started(setup: Setup, here: Point, memory: Memory) -> Consensus:
 
 def direction(memory: Memory, grad: Tensor) -> Tensor:
     """−H∇F; without pairs and an `initial` matrix the steepest descent."""
+    if memory.ahead is not None:
+        return memory.ahead
     return -memory.pairs.apply(grad[None], memory.initial)[0]
 
 

@@ -6,8 +6,9 @@
                  has kinks, the first estimate, corrected by what the last verdict found
 
 An estimate decides only when to ask, never what is said. In case it is far off, iterations 16, 64, 256, … ask anyhow,
-once the run has cost as much as the answer will. Where g has kinks or the loss corners, and yet a duality gap costs
-nothing, it is waited for as long as that is cheaper than a dear verdict: at worst twice what is needed is paid.
+once the run has cost as much as the answer will. Where g has kinks or the loss corners, or the answer takes products
+and an iteration only a gradient, and yet a duality gap costs nothing, it is waited for as long as that is cheaper than
+a dear verdict: at worst twice what is needed is paid.
 
 Shapes: m features, C columns; v, G (m, C).
 """
@@ -113,9 +114,11 @@ class Gate:
         wrong = min(self.wrong + 1, 6) if missed else 0
         return replace(new, ratio=ratio, inflation=verdict.inflation, factors=factors, wrong=wrong)
 
-    def waits(self, judge: Judge, gap: float | None) -> Gate | None:
-        """With the time since which it waits for a gap that costs nothing; None: it does not."""
-        if gap is None or not judge.price or (judge.g.quadratic and not judge.loss.cornered):
+    def waits(self, judge: Judge, gap: float | None, by_gradients: bool) -> Gate | None:
+        """With the time since which it waits for a gap that costs nothing; None: it does not. `by_gradients`: an
+        iteration is no more than a gradient, and several of them are cheaper than products with the Hessian."""
+        kinks = not judge.g.quadratic or judge.loss.cornered or (by_gradients and not judge.fits_triangle)
+        if gap is None or not judge.price or not kinks:
             return None
         new = self if self.since is not None else replace(self, since=judge.spent)
         return new if judge.spent - (new.since or 0.0) < judge.price else None

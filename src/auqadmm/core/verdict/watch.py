@@ -61,7 +61,9 @@ class Watch:
         if opens and not free and exactly is not None and "gap" in sums:  # nothing better to be asked for
             opens = at_rounding(float(sums["gap"]), float(exactly["noise"]), found.objective) or due(shared.iteration)
         opens = opens or (shared.still and not self.gate.rest)
-        if opens and not free and (waiting := self.gate.waits(judge, gap)) is not None:
+        by_gradients = shared.residuals is None and not due(shared.iteration)
+        waiting = self.gate.waits(judge, gap, by_gradients) if opens and not free else None
+        if waiting is not None:
             opens, self.gate = False, waiting
         if not found.passes(tol) and opens:
             verdict = judge.full(shared.v, tol, found, exactly)
