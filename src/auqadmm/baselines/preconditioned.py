@@ -194,7 +194,7 @@ class PreconditionedLBFGS(LBFGS):
         return Weighing(reduce, setup.regularizer, memory.penalty, setup.scoring, visit, blocks)
 
     def arrived(self, state: State, there: Seen, memory: Informed) -> State:
-        """The matrix is a model of the Hessian: what the next step promises tells when a verdict is worth asking for."""
+        """The matrix is a model of the Hessian: what the next step promises tells when a verdict is worth it."""
         memory = replace(_informed(memory, there, state.shared.setup), ahead=None)
         P = direction(memory, there.grad)
         new = super().arrived(state, there, replace(memory, ahead=P))
