@@ -199,8 +199,8 @@ class PreconditionedLBFGS(LBFGS):
         P = direction(memory, there.grad)
         new = super().arrived(state, there, replace(memory, ahead=P))
         promised = -0.5 * dot(there.grad, P)
-        tells = promised >= 0 and not state.shared.setup.loss.cornered  # rows bend by turns: it promises too little
-        return State(there.blocks, replace(new.shared, predicted=promised if tells else None))
+        cornered = getattr(state.shared.setup.loss, "cornered", False)  # rows bend by turns: it promises too little
+        return State(there.blocks, replace(new.shared, predicted=promised if promised >= 0 and not cornered else None))
 
 
 def _informed(memory: Informed, there: Seen, setup: Setup) -> Informed:

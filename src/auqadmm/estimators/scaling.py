@@ -57,7 +57,9 @@ class Scaling:
 
     def _applied(self, X: Any) -> Any:
         if scipy.sparse.issparse(X):
-            return (X @ scipy.sparse.diags(1 / self.scale)).tocsr()
+            scaled = X.tocsr(copy=True)
+            scaled.data = scaled.data * (1 / self.scale)[scaled.indices]
+            return scaled
         return (X - self.mean) / self.scale
 
     def inside(self, coef: np.ndarray, intercept: np.ndarray) -> Tensor:
@@ -85,7 +87,10 @@ def _weighed(X: Any, weight: np.ndarray) -> np.ndarray:
 
 def _squares(X: Any, weight: np.ndarray, mean: np.ndarray) -> np.ndarray:
     if scipy.sparse.issparse(X):
-        return X.multiply(X).T @ weight
+        X = X.tocsr()
+        if not X.has_canonical_format:  # numbers of one place add up first
+            return X.multiply(X).T @ weight
+        return scipy.sparse.csr_matrix((np.square(X.data), X.indices, X.indptr), shape=X.shape).T @ weight
     return weight @ np.square(X - mean)
 
 

@@ -227,8 +227,17 @@ def _scaled_weight(block: RawBlock, reduction: str, census: Census) -> np.ndarra
 def _with_ones(X: Any, intercept: bool) -> Any:
     if not intercept:
         return X
-    ones = np.ones((X.shape[0], 1))
-    return scipy.sparse.hstack([X, ones], format="csr") if scipy.sparse.issparse(X) else np.hstack([X, ones])
+    if not scipy.sparse.issparse(X):
+        return np.hstack([X, np.ones((X.shape[0], 1))])
+    X = X.tocsr()
+    if not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
+    rows, columns = X.shape
+    ends = X.indptr[1:]  # of rows: the last column comes last
+    data, indices = np.insert(X.data, ends, 1), np.insert(X.indices, ends, columns)
+    starts = X.indptr + np.arange(rows + 1, dtype=X.indptr.dtype)
+    return scipy.sparse.csr_matrix((data, indices, starts), shape=(rows, columns + 1))
 
 
 def _pad(x: np.ndarray, count: int) -> np.ndarray:

@@ -51,6 +51,7 @@ class Auto:
     round_cost: float = ROUND_COST
     _run: str = field(default_factory=lambda: uuid4().hex, init=False, repr=False, compare=False)
     _made: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _known: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
     name: ClassVar[str] = "auto"
 
     def __post_init__(self) -> None:
@@ -86,7 +87,10 @@ class Auto:
 
     # ------------------------------------------------------------------ decisions
     def _estimates(self, setup: Setup) -> tuple[Estimate, ...]:
-        return estimates(facts_of(setup), self.round_cost)
+        if not self._known or self._known[0] is not setup:
+            self._known[:] = [setup, estimates(facts_of(setup), self.round_cost)]
+        known: tuple[Estimate, ...] = self._known[1]
+        return known
 
     def _left(self, plan: Plan, shared: Consensus) -> tuple[str, Estimate | None]:
         """Why the method is left, and for which one; None: it goes on."""
