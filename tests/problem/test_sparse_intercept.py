@@ -31,7 +31,7 @@ def test_ones_come_last(kind):
     found = _with_ones(X, True)
     assert np.array_equal(found.toarray(), np.hstack([before.toarray(), np.ones((X.shape[0], 1))]))
     assert found.has_canonical_format
-    assert (X != before).nnz == 0
+    assert (before != X).nnz == 0
     assert X.nnz == before.nnz  # what was given is left alone
 
 
