@@ -1,4 +1,4 @@
-"""Every benchmark and tool can at least be loaded: a name that has moved is found here, and not on the day of the run."""
+"""Every benchmark and tool can at least be loaded: a name that has moved is found here, not on the day of the run."""
 
 import subprocess
 import sys
