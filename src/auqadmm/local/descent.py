@@ -173,7 +173,7 @@ def descend(
     run = problem.shard.programs
     goal = Goal.known(problem, reference, method.factor, method.tol)
     if goal is not None:
-        here, goal, look = run(_started, problem, goal, u0, anchor, who)
+        here, goal, look = run(_started, problem, goal, u0, anchor, who, method.tol is None)
     else:
         here = run(_at, problem, u0, None)
         goal = Goal.of(here, method.factor)
@@ -185,10 +185,12 @@ def descend(
 
 
 def _started(
-    problem: LocalProblem, goal: Goal, u0: Tensor, anchor: Tensor | None, who: Tensor | None
+    problem: LocalProblem, goal: Goal, u0: Tensor, anchor: Tensor | None, who: Tensor | None, follows: bool
 ) -> tuple[Iterate, Goal, Look]:
+    """`follows`: the goal goes by the outer residual, and is not a number that was asked for."""
     here = _at(problem, u0, anchor)
-    if problem.curved and not getattr(problem.shard.loss, "expects", False):  # else it is where the last one ended
+    # where slopes jump a solve starts where the last one ended
+    if follows and problem.curved and not getattr(problem.shard.loss, "expects", False):
         goal = goal.beyond(here)
     return here, goal, looked(goal, here, _among(here.finite, who), ~here.finite)
 
