@@ -108,7 +108,7 @@ def minimised(g: Any, H: Tensor, G: Tensor, v: Tensor, enough: float, share: flo
     if not bool((D > 0).all()):
         return None
     at = _measured(g, H, G, v)
-    problem = Composite(H.__matmul__, _unused, g, H @ v - G, D, D)
+    problem = Composite(H.__matmul__, _factored_here, g, H @ v - G, D, D)
     start, start_w = v, -G
     guess, factor, best = _first(problem, v, -G), None, Point(v, -G, 0.0)
     fewest, patience, settled = math.inf, PATIENCE, False
@@ -176,5 +176,6 @@ def _cholesky(A: Tensor) -> Tensor | None:
     return None if info else torch.from_numpy(found)
 
 
-def _unused(active: Tensor, h: Tensor) -> Any:
-    raise NotImplementedError
+def _factored_here(active: Tensor, h: Tensor) -> Any:
+    """In place of the inverse that a `Composite` has: `minimised` keeps factors of its own, and guesses need none."""
+    raise AssertionError("The pivots of a working set are solved by their own factors.")
