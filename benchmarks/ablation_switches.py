@@ -80,6 +80,13 @@ def _next(old: Any, hit: Hit, server: Any, *rest: Any) -> Any:
     return next_z(server)
 
 
+def _unwatched(old: Any, hit: Hit, server: Any, *rest: Any) -> Any:
+    if old(server, *rest).directive.home is not None:
+        hit()
+        return server
+    return old(server, *rest)
+
+
 def _newton_only(old: Any, hit: Hit, self: Any, problem: Any, u0: Any, reference: Any, memory: Any) -> Any:
     from auqadmm.local import corners, mixed
     from auqadmm.local.newton_cg import NewtonCG
@@ -170,6 +177,8 @@ SWITCHES = (
     S("renew-every", "a schedule: any round may renew", "lowrank_schedule.py, lowrank.py", 4, {"refresh": ALL_ROUNDS}),
     S("skip-0", "weights that changed by less than a tenth are kept", "lowrank_change.py, lowrank_round.py", 115,
       {"skip": 0.0}),
+    S("never-home", "a run whose F has risen goes back to its best v", "lowrank_server.py, lowrank_round.py", 45,
+      patches=(Patch(f"{METHODS}.lowrank:watched", around(_unwatched, always=False)),)),
     # local solves
     S("start-at-u", "local solves start closer to v: at the last u", "lowrank_round.py", 5,
       patches=(Patch(SOLVE, _started(None, False)),), models=SMOOTH),
@@ -186,6 +195,10 @@ SWITCHES = (
     ),
     S("no-summable", "the summable bound on local errors", "lowrank.py", 5,
       patches=(Patch(f"{METHODS}.lowrank:D", instead(torch.inf)),), probes=(SOLVE,)),
+    S("products-any", "a block's local solve takes at most 100 products", "lowrank.py, local/descent.py, base.py", 40,
+      {"products": None}, models=SMOOTH + HINGE),
+    S("starts-are-ends", "local solves go beyond a start that is good enough", "local/goal.py, descent.py", 12,
+      patches=(Patch("auqadmm.local.goal:Goal.beyond", returns(lambda self, start: self)),), models=SMOOTH + HINGE),
     S("nearly-half", "linear systems of local solves to 0.9 of the goal: to 0.5", "local/newton_cg.py", 2,
       patches=(Patch(f"{NEWTON}:NEARLY", instead(0.5)),), probes=(f"{NEWTON}:_begin",), models=SMOOTH),
     S("forcing-0.1", "linear systems more exact as gradients shrink: always to 0.1", "local/newton_cg.py", 5,
@@ -206,6 +219,9 @@ SWITCHES = (
       patches=(Patch(f"{CURVATURE}.krylov:FEWEST", instead(10**9)),), probes=(f"{POSTERIOR}:krylov",)),
     S("lanczos-one-step", "directions in four steps of Lanczos: all at a time", "posterior.py", 2,
       patches=(Patch(f"{POSTERIOR}:STEPS", instead(1)),), probes=(DIRECTIONS,)),
+    S("first-whole", "first weights take a share of the curvature at zero: all of it", "posterior.py, lowrank.py", 20,
+      patches=tuple(Patch(f"{METHODS}.lowrank:{name}", instead(1.0)) for name in ("FIRST", "FIRST_COUPLED")),
+      probes=(WEIGHTS,), models=SMOOTH + HINGE),
     S("no-floor", "the floor φ of 1e-5 of the mean curvature (l2/N stays)", "posterior.py", 4,
       patches=(Patch(f"{POSTERIOR}:FLOOR", instead(0.0)),), probes=(f"{POSTERIOR}:Posterior._floor",)),
     S("no-row-uncertainty", "curvature of a hinge seen through the uncertainty of its logits",

@@ -43,7 +43,7 @@ W_UNKNOWN, W_SMOOTH, W_CLASSES, W_UNCOUPLED = 60.0, 2.2, 1.8, 3.0
 W_AFTER = 1.05  # times AUQ-LR: which goes first, since it loses nothing when it is left
 # and where logits do not have to go far: coupled classes (the more features, the less directions of AUQ-LR say of them;
 # times the features squared), and hinges, with the numbers of their weights, times n
-W_NEAR, W_NEAR_ROUNDS, W_NEAR_POWER, W_NEAR_WEIGHTS = 0.01, 3.0, 0.2, 5.0
+W_NEAR, W_NEAR_ROUNDS, W_NEAR_POWER, W_NEAR_WEIGHTS = 0.05, 3.0, 0.2, 5.0
 W_HINGE, W_HINGE_ROUNDS, W_HINGE_WEIGHTS = 30.0, 2.3, 20.0
 
 
@@ -138,7 +138,7 @@ def _lowrank(facts: Facts, round_cost: float) -> Estimate:
     elif facts.columns == 1:
         rounds = facts.by_stiffness(LR_SMOOTH, 2, 1.8, 0.2)
     else:
-        rounds = facts.by_stiffness(LR_CLASSES, 2, 3, 0.2)
+        rounds = facts.by_stiffness(LR_CLASSES, 2, 0.9, 0.3)
     if loss.sharpness(facts.spread) > 4 or loss.cornered:
         rounds = LR_CORNERS * (max(N, 2) / 2) ** LR_SPLIT
         if math.isfinite(facts.far):
