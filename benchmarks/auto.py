@@ -18,7 +18,8 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ from workloads import WORKLOADS, select
 import auqadmm as aq
 
 COSTS = (4_000, 32_000, 256_000)
+MIDDLE = 32_000
+PATIENT = {"mnist-multinomial-sum-l2_0.001": 5}  # times the seconds of the others: gradients need thousands of rounds
 METHODS = ("newton", "auq-lr", "lbfgs", "lbfgs-w", "owl-qn", "fista")
 GAP = 1e-6
 
@@ -130,7 +133,7 @@ def reached(problem: aq.Problem, method: Any, best: float, *, seconds: float, **
     begun = time.perf_counter()
     try:
         run = aq.solve(
-            problem, method, max_iter=2000, time_limit=seconds, certificate_tol=1e-14, callbacks=[look], **options
+            problem, method, max_iter=5000, time_limit=seconds, certificate_tol=1e-14, callbacks=[look], **options
         )
     except ValueError as error:  # not for this regularizer
         return {"failed": str(error)}
@@ -146,29 +149,38 @@ def reached(problem: aq.Problem, method: Any, best: float, *, seconds: float, **
     return found
 
 
-def measure(name: str, seconds: float, device: str) -> dict[str, Any]:
+def task(name: str, method: str, cost: int, seconds: float, device: str) -> dict[str, Any]:
+    """One run."""
     problem, best = posed(name, seconds)
-    common = {"seconds": seconds, "device": device}
+    return reached(problem, method, best, seconds=seconds * PATIENT.get(name, 1), device=device, round_cost=cost)
+
+
+def rivals(name: str) -> tuple[str, ...]:
+    return METHODS[:4] if name in WORKLOADS else METHODS
+
+
+def row_of(name: str, runs: dict[tuple[str, int], dict[str, Any]], seconds: float) -> dict[str, Any]:
+    """From all runs of a problem: the single methods at the middle cost, and auto beside the best at every cost."""
+    problem, best = posed(name, seconds)
     row: dict[str, Any] = {"workload": name, "unknowns": problem.census.unknowns, "best": best}
-    some = METHODS[:4] if name in WORKLOADS else METHODS
-    row["single"] = {method: reached(problem, method, best, **common) for method in some}
+    row["single"] = {method: runs[method, MIDDLE] for method in rivals(name)}
     row["auto"] = {}
     for cost in COSTS:
-        own = {}
-        for method, found in row[
-            "single"
-        ].items():  # working sets go by the round cost, and when verdicts are asked for
-            found = reached(problem, method, best, **common, round_cost=cost) if "rounds" in found else found
-            if "rounds" in found:
-                own[method] = found["rounds"] * cost + found["numbers"]
-        ours = reached(problem, "auto", best, **common, round_cost=cost)
-        winner = min(own, key=own.__getitem__) if own else None
-        price = ours["rounds"] * cost + ours["numbers"] if "rounds" in ours else None
-        ratio = None if price is None or winner is None else price / own[winner]
-        row["auto"][str(cost)] = ours | {"cost": price, "best": winner, "least": own.get(winner or ""), "ratio": ratio}
+        price = {method: _price(runs.get((method, cost), {}), cost) for method in (*rivals(name), "auto")}
+        ours = price.pop("auto")
+        arrived = {method: paid for method, paid in price.items() if paid is not None}
+        winner = min(arrived, key=arrived.__getitem__) if arrived else None
+        ratio = None if ours is None or winner is None else ours / arrived[winner]
+        found = {"cost": ours, "best": winner, "least": arrived.get(winner or ""), "ratio": ratio}
+        row["auto"][str(cost)] = runs["auto", cost] | found
     return row
 
 
+def _price(found: dict[str, Any], cost: int) -> int | None:
+    return found["rounds"] * cost + found["numbers"] if "rounds" in found else None
+
+
+@lru_cache(maxsize=2)
 def posed(name: str, seconds: float) -> tuple[aq.Problem, float]:
     """The problem, and F*."""
     for known, make in rows():
@@ -178,6 +190,46 @@ def posed(name: str, seconds: float) -> tuple[aq.Problem, float]:
             return problem, run.objective
     workload = WORKLOADS[name]
     return workload.make(), optima()[workload.pooled.name].objective
+
+
+def measured(names: list[str], options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Rows as they are done, until the deadline: every run is a task of its own. Methods run at the middle cost first;
+    those that arrive also at the others."""
+    ends = time.monotonic() + options.deadline
+    runs: dict[str, dict[tuple[str, int], dict[str, Any]]] = {name: {} for name in names}
+    open_ = dict.fromkeys(names, 0)
+    with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
+        waiting: dict[Any, tuple[str, str, int]] = {}
+
+        def begin(name: str, method: str, cost: int) -> None:
+            waiting[pool.submit(task, name, method, cost, options.seconds, options.device)] = name, method, cost
+            open_[name] += 1
+
+        for name in sorted(names, key=lambda name: -PATIENT.get(name, 1)):
+            for method in rivals(name):
+                begin(name, method, MIDDLE)
+            for cost in COSTS:
+                begin(name, "auto", cost)
+        while waiting:
+            left = ends - time.monotonic()
+            finished, _ = wait(waiting, timeout=min(max(left, 0.0), 1e6), return_when=FIRST_COMPLETED)
+            if not finished:
+                for process in pool._processes.values():
+                    process.terminate()
+                return
+            for future in finished:
+                name, method, cost = waiting.pop(future)
+                open_[name] -= 1
+                try:
+                    found = runs[name][method, cost] = future.result()
+                except Exception as error:  # the others go on
+                    found = runs[name][method, cost] = {"failed": f"{type(error).__name__}: {error}"}
+                if method != "auto" and cost == MIDDLE and "rounds" in found:
+                    for other in COSTS:
+                        if other != MIDDLE:
+                            begin(name, method, other)
+                if not open_[name]:
+                    yield name, row_of(name, runs[name], options.seconds)
 
 
 def told(row: dict[str, Any]) -> str:
@@ -204,26 +256,17 @@ def main(arguments: list[str] | None = None) -> int:
     names = [name for name, _ in rows() if options.only in name]
     if options.workloads:
         names = [workload.name for workload in select(options.workloads)]
-    found: list[dict[str, Any]] = []
     about = {"commit": options.commit, "torch": torch.__version__, "date": time.strftime("%Y-%m-%d"), "gap": GAP}
     about |= {"device": torch.cuda.get_device_name() if options.device == "cuda" else "CPU", "jobs": options.jobs}
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    ends = time.monotonic() + options.deadline
-    with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
-        waiting = {pool.submit(measure, name, options.seconds, options.device): name for name in names}
-        try:
-            for done in as_completed(waiting, timeout=max(1.0, min(ends - time.monotonic(), 1e6))):
-                try:
-                    found.append(done.result())
-                    sys.stderr.write(told(found[-1]))
-                except Exception as error:  # the others go on
-                    found.append({"workload": waiting[done], "failed": str(error)})
-                found.sort(key=lambda row: names.index(row["workload"]))
-                options.out.write_text(json.dumps({"about": about, "rows": found}, indent=1) + "\n")
-        except TimeoutError:
-            sys.stderr.write(f"{len(names) - len(found)} workloads are not done.\n")
-            for process in pool._processes.values():
-                process.terminate()
+    done: dict[str, dict[str, Any]] = {}
+    for name, row in measured(names, options):
+        done[name] = row
+        sys.stderr.write(told(row))
+        kept = [done[known] for known in names if known in done]
+        options.out.write_text(json.dumps({"about": about, "rows": kept}, indent=1) + "\n")
+    if len(done) < len(names):
+        sys.stderr.write(f"{len(names) - len(done)} workloads are not done.\n")
     return 0
 
 

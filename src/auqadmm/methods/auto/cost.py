@@ -38,6 +38,7 @@ LR_NEAR, LR_FAR = 1e2, 1e4  # how far logits may have to go: beyond it takes lon
 # of L-BFGS, and of FISTA where g has kinks
 GRADIENT, PROXIMAL = 300.0, 3000.0
 LEAST = 8.0  # of L-BFGS, however easy
+GRADIENT_MOST = 4.0, 0.4  # times this power of the stiffness, however hard
 # of L-BFGS with the weights of AUQ-LR: not known, one column, several, and where those of AUQ-LR would couple classes
 W_UNKNOWN, W_SMOOTH, W_CLASSES, W_UNCOUPLED = 60.0, 2.2, 1.8, 3.0
 W_AFTER = 1.05  # times AUQ-LR: which goes first, since it loses nothing when it is left
@@ -178,5 +179,6 @@ def _gradient(facts: Facts) -> Estimate:
     if smooth and facts.loss.cornered and math.isfinite(facts.far):
         rounds = 3 + 5 * math.sqrt(facts.far)
     elif smooth:
-        rounds = min(facts.by_stiffness(rounds, LEAST, 2.5, 0.5), rounds)
+        most = max(rounds, facts.by_stiffness(rounds, 0, *GRADIENT_MOST))
+        rounds = min(facts.by_stiffness(rounds, LEAST, 2.5, 0.5), most)
     return Estimate(name, rounds, rounds * facts.unknowns, "a gradient a round is all that this takes")
