@@ -34,7 +34,7 @@ LR_DIRECTIONS, LR_BOUGHT = 110.0, 0.45
 LR_SPARSE, LR_MOVERS = 60.0, 300.0  # and where nothing but kinks holds unknowns, so many that they compete
 LR_WEIGHTS = 12.0  # times n: numbers of the weights
 LR_COUPLED, LR_HINGED = 4.2, 2.0  # times n: numbers of a round, all told, where classes are coupled; of a hinge
-LR_NEAR, LR_FAR = 1e2, 1e4  # how far logits may have to go: beyond it takes longer, beyond it takes too long
+LR_NEAR, LR_FARTHER = 1e2, 0.3  # how far logits may have to go; beyond, rounds grow with this power
 # of L-BFGS, and of FISTA where g has kinks
 GRADIENT, PROXIMAL = 300.0, 3000.0
 LEAST = 8.0  # of L-BFGS, however easy
@@ -143,7 +143,7 @@ def _lowrank(facts: Facts, round_cost: float) -> Estimate:
     if loss.sharpness(facts.spread) > 4 or loss.cornered:
         rounds = LR_CORNERS * (max(N, 2) / 2) ** LR_SPLIT
         if math.isfinite(facts.far):
-            rounds *= max(1.0, (facts.far / LR_NEAR) ** 0.3) * max(1.0, facts.far / LR_FAR)
+            rounds *= max(1.0, facts.far / LR_NEAR) ** LR_FARTHER
     if not facts.g.quadratic:
         rounds = rounds if loss.quadratic and math.isfinite(facts.stiff) else LR_KINKS * rounds
         if math.isinf(facts.stiff) and facts.movers is not None:
