@@ -8,6 +8,7 @@ Shapes: v, s, grad (m, C); l1, l2 (m, 1) or (m, C).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -87,6 +88,6 @@ class WeightedElasticNet(Regularizer):
     def separable(self) -> bool:
         return True
 
-    @property
+    @cached_property
     def quadratic(self) -> bool:
         return not bool((self.l1 > 0).any())

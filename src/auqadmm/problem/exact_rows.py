@@ -79,7 +79,7 @@ class SparseRows:
     by_columns: Callable[[], Any] | None = None  # the same rows as a scipy matrix of m columns
 
     def forward(self, V: Tensor) -> Tensor:
-        z = self.A @ V.repeat(self.blocks, 1)
+        z = self.A @ self._for_each(V)
         return z if self.centre is None else z - self.centre @ V
 
     def adjoint(self, Z: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class SparseRows:
         return self._summed(with_values(self.At, (self.At.values() != 0).to(h)), h)
 
     def sizes(self, V: Tensor) -> Tensor:
-        t = with_values(self.A, self.A.values().abs()) @ V.abs().repeat(self.blocks, 1)
+        t = with_values(self.A, self.A.values().abs()) @ self._for_each(V.abs())
         return t if self.centre is None else t + self.centre.abs() @ V.abs()
 
     def form(self, alpha: Tensor, beta: Tensor) -> Tensor:
@@ -168,8 +168,12 @@ class SparseRows:
                 H += A.T @ (w[some, None] * (_filled(R, some) - nu))
         return torch.from_numpy(H)
 
+    def _for_each(self, V: Tensor) -> Tensor:
+        return V if self.blocks == 1 else V.repeat(self.blocks, 1)
+
     def _summed(self, At: Tensor, Z: Tensor) -> Tensor:
-        return (At @ Z).reshape(self.blocks, -1, Z.shape[1]).sum(0)
+        U = At @ Z
+        return U if self.blocks == 1 else U.reshape(self.blocks, -1, Z.shape[1]).sum(0)
 
 
 def _symmetric(B: Tensor) -> Tensor:
@@ -210,6 +214,21 @@ def with_values(A: Tensor, values: Tensor) -> Tensor:
 def centred(A: Tensor, centre: Tensor | None) -> Tensor:
     """Rows less the centre; None: as they are."""
     return A if centre is None else A - centre
+
+
+def joint(held: dict[str, Any], piece: Any) -> tuple[Tensor, Tensor]:
+    """The rows of sparse blocks of a host as one matrix (rows, m), and its transpose, kept with the data."""
+    if "joint" not in held:
+        S, A, m = by_columns(held, piece), piece.A, piece.features
+        column = A.col_indices() if len(piece.blocks) == 1 else A.col_indices() % m
+        parts = (torch.from_numpy(x) for x in (S.indptr, S.indices, S.data))
+        held["joint"] = (
+            torch.sparse_csr_tensor(
+                A.crow_indices(), column, A.values().double(), (A.shape[0], m), check_invariants=False
+            ),
+            torch.sparse_csr_tensor(*parts, (m, A.shape[0]), check_invariants=False),
+        )
+    return held["joint"]
 
 
 def by_columns(held: dict[str, Any], piece: Any) -> Any:

@@ -41,6 +41,7 @@ from auqadmm.methods.newton.working import Movers, affordable, apart, chosen, ev
 
 FAN = (2.0, 1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
 DECREASE = 1e-4  # of what the linear model promises
+CLOSE = 0.1  # of F: steps that promise no more foresee slopes well enough to be told of them
 CLEARLY = 0.1  # better at twice the step: of the fall at once
 TIGHTER, SLOWER = 0.35, 0.7  # corners after an accepted step; and after a refused one
 TRIES = 4  # fans, each a thousand times as small
@@ -126,7 +127,8 @@ class Newton:
         index = self._next(here, setup, inside)
         cost = reduce.cost(hvps=0)
         offsets = tuple(t - full for t in fan)
-        sums = self._ask(here, setup, reduce, inside, move.d, index, offsets, easier, here.ease)
+        foreseen = full == 1 and move.linear <= CLOSE * abs(here.F)
+        sums = self._ask(here, setup, reduce, inside, move.d, index, offsets, easier, here.ease, foreseen)
         values = {t: float(f) for t, f in zip(fan, sums.get("fan", ()), strict=True)}
         values.setdefault(full, float(sums["f"]))
         F = {t: f + float(g.value(_along(g, here, move, t))) for t, f in values.items()}
@@ -171,13 +173,14 @@ class Newton:
         fan: tuple[float, ...],
         ease: float,
         eased: float,
+        foreseen: bool = False,
     ) -> dict[str, Tensor]:
         """One round at `inside`; for squares only products that are not known yet."""
         known = None
         if here.gram is not None:
             index, known = without(index, here.index), here.index
         aside = here.aside is not None
-        ask = Ask(here.columns.centre, index, known, fan, None, None, aside, ease, eased, here.scales)
+        ask = Ask(here.columns.centre, index, known, fan, None, None, aside, ease, eased, here.scales, foreseen)
         down = (inside,) if d is None else (inside, d)
         if not here.complete:  # workers are told for which unknowns
             down = (*down, index)
