@@ -48,9 +48,8 @@ class RowsAt:
         size = rows.sizes(self.v) + (rows.y.abs()[:, None] if self.real else 1.0)
         f = times(rows.c, self.value).sum()
         add(sums, "f", f)
-        G, *sides = (
-            rows.adjoint(torch.cat([slope, *beside], 1)).split(slope.shape[1], 1) if beside else (rows.adjoint(slope),)
-        )
+        together = torch.cat([slope, *beside], 1) if beside else slope
+        G, *sides = (x.contiguous() for x in rows.adjoint(together).split(slope.shape[1], 1))
         add(sums, "G", G)
         add(sums, "noise", EPS * ((slope.abs() * size).sum() + f.abs()))
         add(sums, "floor", 0.5 * EPS**2 * (self.weighted.diagonal() * size.square()).sum())

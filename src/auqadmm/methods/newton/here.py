@@ -114,7 +114,7 @@ class Here:
             miss = None if self.complete else self._miss(setup)
             kept, flat = self.hessian, self.free.reshape(-1)
             if not bool(flat[self.index].all()):
-                kept = Hessian(tuple((i[flat[i]], H[flat[i]][:, flat[i]]) for i, H in kept.groups))
+                kept = kept.where(flat)
             vars(self)["_move"] = proposed(setup.regularizer, self.inside, self.G, kept, enough, miss)
         return vars(self)["_move"]
 

@@ -123,7 +123,8 @@ class Newton:
         full = here.stretch * here.shrink
         easier = max(1.0, here.tighter * here.ease) if here.shrink == 1 else here.ease
         fan = () if setup.loss.quadratic else tuple(here.shrink * t for t in FAN)
-        v, inside = _outside(columns, _along(g, here, move, full))
+        x, penalty = _along(g, here, move, full)
+        v, inside = _outside(columns, x)
         index = self._next(here, setup, inside)
         cost = reduce.cost(hvps=0)
         offsets = tuple(t - full for t in fan)
@@ -131,7 +132,7 @@ class Newton:
         sums = self._ask(here, setup, reduce, inside, move.d, index, offsets, easier, here.ease, foreseen)
         values = {t: float(f) for t, f in zip(fan, sums.get("fan", ()), strict=True)}
         values.setdefault(full, float(sums["f"]))
-        F = {t: f + float(g.value(_along(g, here, move, t))) for t, f in values.items()}
+        F = {t: f + (penalty if t == full else _along(g, here, move, t)[1]) for t, f in values.items()}
         slack = NOISE * float(here.noise + torch.where(sums["noise"].isfinite(), sums["noise"], 0.0))
         good = {t for t, x in F.items() if x <= here.F - DECREASE * t * move.linear + slack}
         if full in good:
@@ -146,7 +147,7 @@ class Newton:
         if not good:
             return v, None, cost
         t = min(good, key=lambda t: F[t])
-        v, inside = _outside(columns, _along(g, here, move, t))
+        v, inside = _outside(columns, _along(g, here, move, t)[0])
         index = self._next(here, setup, inside)
         cost = reduce.cost(hvps=0)
         ease = here.ease if here.eased else _easing(setup, columns)  # a start that was far away after all
@@ -249,10 +250,10 @@ class Newton:
         )
 
 
-def _along(g: Any, here: Here, move: Proposed, t: float) -> Tensor:
-    """v + td; between v and v + d rounding may not leave the domain of g."""
+def _along(g: Any, here: Here, move: Proposed, t: float) -> tuple[Tensor, float]:
+    """v + td, and g there; between v and v + d rounding may not leave the domain of g."""
     x = here.inside + t * move.d
-    return inside_of(g, x) if t <= 1 else x
+    return inside_of(g, x) if t <= 1 else (x, float(g.value(x)))
 
 
 def _outside(columns: Columns, inside: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,10 +4,12 @@
     at most half as many again as the support has, no fewer than a triangle of one round's worth has, and all where
     that is half of them
 
-Where fewer would move, those come along that would if slopes changed once more by what they changed in the last step, or
-by what slopes of such columns changed on average: the set is for the next point, whose slopes are not known yet. One
+Where fewer would move, those come along that would if slopes changed once more by what they changed in the last step,
+or by what slopes of such columns changed on average: the set is for the next point, whose slopes are not known yet. One
 that would move there and is missing costs a round, and until then the gap that it leaves. The set is no larger for it
-than it might have been, and slopes change less and less. D is about the diagonal of the Hessian, so that no unit of a column decides. Unknowns that g ties together (groups) come
+than it might have been, and slopes change less and less.
+
+D is about the diagonal of the Hessian, so that no unit of a column decides. Unknowns that g ties together (groups) come
 together. When those that would move farthest lie outside, one more round at the same point asks for them.
 
 Shapes: m features, C columns; v, G, D (m, C); index flat, class by class.
@@ -72,7 +74,8 @@ def chosen(movers: Movers, units: Tensor | None, least: int, columns: int) -> Te
         score, taken = far, support.clone()
     else:
         count = int(units.max()) + 1
-        score, soon = (x if x is None else x.new_zeros(count).index_add(0, units, x.square()) for x in (far, soon))
+        score = far.new_zeros(count).index_add(0, units, far.square())
+        soon = None if soon is None else soon.new_zeros(count).index_add(0, units, soon.square())
         taken = torch.zeros(count, dtype=torch.bool, device=far.device)
         taken[units[support]] = True
     _add(taken, score, many)
