@@ -56,6 +56,7 @@ CASES = {
     "groups": (aq.LeastSquares(), "real", aq.GroupLasso(6.0, GROUPS), False),
     "groups, intercept": (aq.Logistic(), "signs", aq.GroupLasso(2.0, GROUPS), True),
     "classes": (aq.Multinomial(), "classes", aq.L1(2.0), False),
+    "classes, intercept": (aq.Multinomial(), "classes", aq.L1(2.0), True),
     "classes, rows": (aq.Multinomial(), "classes", aq.GroupLasso(1.5), False),
     "counts": (aq.Poisson(), "counts", aq.L1(4.0), True),
     "knee": (aq.Huber(0.5), "real", aq.L1(2.0), False),
