@@ -14,6 +14,7 @@ from sklearn.linear_model import ElasticNet, Lasso
 
 import auqadmm as aq
 from auqadmm.methods.newton import dual as duals
+from auqadmm.methods.newton import heard as hearing
 from tests.verdict.asking import judge_of
 
 SMALL = 60.0  # a round cost that makes working sets of ten unknowns
@@ -55,6 +56,7 @@ CASES = {
     "groups": (aq.LeastSquares(), "real", aq.GroupLasso(6.0, GROUPS), False),
     "groups, intercept": (aq.Logistic(), "signs", aq.GroupLasso(2.0, GROUPS), True),
     "classes": (aq.Multinomial(), "classes", aq.L1(2.0), False),
+    "classes, intercept": (aq.Multinomial(), "classes", aq.L1(2.0), True),
     "classes, rows": (aq.Multinomial(), "classes", aq.GroupLasso(1.5), False),
     "counts": (aq.Poisson(), "counts", aq.L1(4.0), True),
     "knee": (aq.Huber(0.5), "real", aq.L1(2.0), False),
@@ -211,3 +213,70 @@ def test_the_bound_is_above_the_gap_with_conjugates_and_near_it(name, loss, kind
     assert found.gap >= exact - 1e-11 * abs(float(sums["f"]))
     assert found.gap <= (3.0 if far > 0.01 else 1.6) * exact + 1e-9 * abs(float(sums["f"]))
     np.testing.assert_allclose(found.w[:last].numpy(), -s * w.numpy(), rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("far", [1e-3, 0.05])
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize(
+    ("name", "loss", "kind"), [("logistic", aq.Logistic(), "signs"), ("counts", aq.Poisson(), "counts")]
+)
+def test_slopes_that_a_step_foresaw_are_a_dual_point(name, loss, kind, intercept, far):
+    """Any step near the optimum whose slopes add up to zero, against conjugates that are added up row by row."""
+    X, y = table(kind, columns=20)
+    problem = aq.Problem(loss, aq.L1(3.0), blocks(X, y, 1), intercept=intercept)
+    judge = judge_of(problem)
+    judge.begin()
+    columns = judge.columns
+    v = columns.inside(aq.solve(problem, "newton", certificate_tol=1e-10).v)
+    rng = np.random.default_rng(1)
+    d = far * float(v.abs().mean()) * torch.from_numpy(rng.normal(size=v.shape))
+    A = np.hstack([X, np.ones((len(y), 1))]) if intercept else X
+    A = A if columns.centre is None else A - columns.centre.numpy()
+    z = (A @ (v - d).numpy())[:, 0]
+    slope, bend = {
+        "logistic": (-y / (1 + np.exp(y * z)), 1 / (2 + np.exp(z) + np.exp(-z))),
+        "counts": (np.exp(z) - y, np.exp(z)),
+    }[name]
+    for _ in range(2 if intercept else 0):  # twice, for the digits
+        change = float((slope + bend * (A @ d.numpy())[:, 0]).sum() / bend.sum())
+        v[-1], d[-1] = v[-1] - change, d[-1] - change
+    theta = slope + bend * (A @ d.numpy())[:, 0]
+    shard = problem.shard(torch.float64, torch.device("cpu"))
+    sums = shard.exact(columns.centre).step(v, d, (), torch.arange(0), None, duals.SCALES, False, True)
+    np.testing.assert_allclose(sums["foreseen_G"][:, 0].numpy(), A.T @ theta, atol=1e-10)
+    found = duals.foreseen(problem.g, loss, columns, v, sums)
+    inner, last = (problem.g.inner, -1) if intercept else (problem.g, None)
+    s = inner.dual_scale(-torch.from_numpy(A.T @ theta)[:last, None])
+    exact = float(sums["f"]) + float(inner.value(v[:last])) + conjugates(name, s * theta, y)
+    assert found.gap >= exact - 1e-11 * abs(float(sums["f"]))
+    assert found.gap <= 1.6 * exact + 1e-9 * abs(float(sums["f"]))
+
+
+def test_foreseen_slopes_that_do_not_add_up_to_zero_are_none():
+    X, y = table("signs", columns=20)
+    problem = aq.Problem(aq.Logistic(), aq.L1(3.0), blocks(X, y, 1), intercept=True)
+    judge = judge_of(problem)
+    judge.begin()
+    v = judge.columns.inside(aq.solve(problem, "newton", certificate_tol=1e-10).v)
+    shard = problem.shard(torch.float64, torch.device("cpu"))
+    sums = shard.exact(judge.columns.centre).step(v, 0.01 * v, (), torch.arange(0), None, duals.SCALES, False, True)
+    assert duals.foreseen(problem.g, aq.Logistic(), judge.columns, v, sums) is None
+    assert duals.foreseen(problem.g, aq.Logistic(), judge.columns, v, {}) is None
+
+
+def test_foreseen_slopes_end_runs_earlier_and_with_a_smaller_gap(monkeypatch):
+    def rounds():
+        found = []
+        for seed in range(6):
+            X, y = table("signs", seed=seed)
+            problem = aq.Problem(aq.Logistic(), aq.L1(2.0), blocks(X, y), intercept=True)
+            run = aq.solve(problem, aq.methods.Newton(SMALL), certificate_tol=1e-5)
+            assert run.status == "converged"
+            found.append(run.history[-1].rounds)
+        return np.array(found)
+
+    with_them = rounds()
+    monkeypatch.setattr(hearing, "foreseen", lambda *_: None)
+    without = rounds()
+    assert (with_them <= without).all()
+    assert (with_them < without).any()

@@ -120,9 +120,14 @@ def test_an_intercept_that_is_not_last_and_a_box_are_left_to_the_whole():
     assert aq.Box(0.0, 1.0).some(torch.tensor([0, 1]), 5) is None
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize("adds_up", [False, True])
 @pytest.mark.parametrize("centred", [False, True])
-@pytest.mark.parametrize("filled", [0.03, 0.3])
-def test_products_of_sparse_columns_are_those_of_the_matrix(filled, centred):
+@pytest.mark.parametrize("filled", [0.0, 0.03, 0.3])
+def test_products_of_sparse_columns_are_those_of_the_matrix(filled, centred, adds_up, monkeypatch):
+    if adds_up and not exact_rows.ADDS_UP:
+        pytest.skip("no library here adds products of sparse matrices up in a full one")
+    monkeypatch.setattr(exact_rows, "ADDS_UP", adds_up)
     rng = np.random.default_rng(7)
     S = scipy.sparse.random(300, 400, filled, format="csc", random_state=7)
     mu = np.asarray(S.mean(0))[0] if centred else np.zeros(400)
@@ -148,3 +153,23 @@ def test_triangles_are_packed_and_unpacked(p):
     assert upper.shape == (3, p * (p + 1) // 2)
     assert torch.equal(upper[1], torch.from_numpy(H[1].numpy()[np.triu_indices(p)]))
     assert torch.equal(unpacked(upper), H)
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_sparse_blocks_as_one_matrix_sum_up_to_what_they_do_apart(columns):
+    """A round that asks for a Hessian joins blocks; one that asks for none takes them as they are."""
+    rng = np.random.default_rng(3)
+    X = scipy.sparse.random(90, 40, 0.2, format="csr", random_state=3, data_rvs=rng.standard_normal)
+    y = rng.integers(0, 3, 90) if columns == 3 else rng.choice([-1.0, 1.0], 90)
+    loss = aq.Multinomial() if columns == 3 else aq.Logistic()
+    problem = aq.Problem(loss, aq.L1(1.0), [(X[j::3], y[j::3]) for j in range(3)], intercept=True)
+    shard = problem.shard(torch.float64, torch.device("cpu"))
+    centre = torch.from_numpy(np.append(np.asarray(X.mean(0))[0], 0.0))
+    v, d = (torch.from_numpy(rng.normal(size=(41, columns))) for _ in range(2))
+    exact = shard.exact(centre)
+    asked = exact.step(v, d, (0.5,), torch.arange(4), None, (0.5,), columns == 1, True)
+    plain = exact.step(v, d, (0.5,), torch.arange(0), None, (0.5,), columns == 1, True)
+    assert "H" in asked
+    assert "foreseen_G" in plain
+    for name, x in plain.items():
+        torch.testing.assert_close(asked[name], x, rtol=1e-12, atol=1e-12)

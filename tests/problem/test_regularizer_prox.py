@@ -41,6 +41,20 @@ def test_prox_satisfies_its_optimality_condition_in_any_metric(name: str, s: Ten
 
 @every_case
 @law
+@given(s=matrices(), K=metrics)
+def test_the_slope_of_the_prox_is_its_derivative_where_it_is_told(name: str, s: Tensor, K: Tensor) -> None:
+    for at in (s, s.round(), torch.zeros_like(s)):  # edges among them
+        told = CASES[name].prox_slope(at, K)
+        if told is None:
+            return
+        y = at.clone().requires_grad_(True)
+        value = CASES[name].prox(y, K)
+        slope = torch.autograd.grad(value.sum(), y)[0]
+        torch.testing.assert_close(told.expand_as(slope), slope, rtol=1e-14, atol=0.0)
+
+
+@every_case
+@law
 @given(s=matrices(), K=metrics, z=matrices())
 def test_prox_minimises_with_the_growth_of_the_metric(name: str, s: Tensor, K: Tensor, z: Tensor) -> None:
     reg = CASES[name]

@@ -106,6 +106,9 @@ def accelerated(problem: Composite, x: Tensor, tol: float, max_iter: int) -> Bes
 
 def prox_and_slope(g: Any, y: Tensor, D: Tensor) -> tuple[Tensor, Tensor]:
     """prox(y, D) of a separable g and its derivative, entry by entry."""
+    known = getattr(g, "prox_slope", None)  # a g of the user's own may have none
+    if known is not None and (slope := known(y, D)) is not None:
+        return g.prox(y, D), slope
     with torch.enable_grad():
         y = y.detach().requires_grad_(True)
         value = g.prox(y, D)

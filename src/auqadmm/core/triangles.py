@@ -18,7 +18,11 @@ def packed(H: Tensor) -> Tensor:
     """(g, p, p) -> (g, p(p + 1)/2)."""
     p = H.shape[-1]
     if H.device.type == "cpu":
-        return torch.from_numpy(H.detach().numpy()[:, _upper(p)])
+        full = H.detach().numpy()
+        upper = np.empty((len(full), p * (p + 1) // 2), dtype=full.dtype)
+        for first, i in zip(_starts(p), range(p), strict=True):
+            upper[:, first : first + p - i] = full[:, i, i:]
+        return torch.from_numpy(upper)
     i, j = torch.triu_indices(p, p, device=H.device)
     return H[:, i, j]
 
@@ -26,19 +30,23 @@ def packed(H: Tensor) -> Tensor:
 def unpacked(upper: Tensor) -> Tensor:
     """The symmetric matrices whose upper triangles these are."""
     p = (math.isqrt(8 * upper.shape[-1] + 1) - 1) // 2
-    H = upper.new_zeros(upper.shape[0], p, p)
+    H = upper.new_empty(upper.shape[0], p, p)
     if upper.device.type != "cpu":
         i, j = torch.triu_indices(p, p, device=upper.device)
         H[:, i, j] = upper
         H[:, j, i] = upper
         return H
-    H.numpy()[:, _upper(p)] = upper.detach().numpy()
+    full, held = H.numpy(), upper.detach().numpy()
+    for first, i in zip(_starts(p), range(p), strict=True):
+        full[:, i, i:] = held[:, first : first + p - i]
     for first in range(0, p, BLOCK):  # a transpose as a whole would miss the cache with every number
         some = slice(first, first + BLOCK)
         H[:, some, :first] = H[:, :first, some].mT
-        H[:, some, some] += H[:, some, some].triu(1).mT
+        square = H[:, some, some]
+        square.copy_(square.triu() + square.triu(1).mT)
     return H
 
 
-def _upper(p: int) -> np.ndarray:
-    return ~np.tri(p, p, -1, dtype=bool)
+def _starts(p: int) -> list[int]:
+    """Where the rows of a triangle begin."""
+    return [i * p - i * (i - 1) // 2 for i in range(p)]

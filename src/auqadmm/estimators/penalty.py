@@ -8,12 +8,13 @@ Shapes: v, s, grad (m, C); l1, l2 (m, 1) or (m, C).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from auqadmm.problem.regularizers import Metric, Regularizer, elastic_fall, indicator, scale_into, slack
+from auqadmm.problem.regularizers import Metric, Regularizer, elastic_fall, indicator, scale_into, slack, soft_slope
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +48,9 @@ class WeightedElasticNet(Regularizer):
         soft = s if self.quadratic else s.sign() * (s.abs() - self.l1).clamp(min=0)
         return soft / (K + self.l2)
 
+    def prox_slope(self, s: Tensor, K: Metric) -> Tensor | None:
+        return soft_slope(s, self.l1, self.quadratic) / (K + self.l2)
+
     def subgradient(self, v: Tensor, grad: Tensor) -> Tensor:
         """The element of grad + ∂g(v) closest to 0."""
         smooth = grad + self.l2 * v
@@ -61,12 +65,16 @@ class WeightedElasticNet(Regularizer):
 
     def conjugate(self, w: Tensor) -> Tensor:
         l1, l2 = self.l1.to(w).expand_as(w), self.l2.to(w).expand_as(w)
+        if self._kinks_alone:
+            return indicator(w.abs() <= l1 * slack(w), w)
         over = (w.abs() - l1).clamp(min=0)
         curved = torch.where(l2 > 0, over.square() / (2 * torch.where(l2 > 0, l2, 1.0)), 0.0)
         return curved.sum() + indicator((w.abs() <= l1 * slack(w)) | (l2 > 0), w)
 
     def dual_scale(self, w: Tensor) -> float | None:
         l1, l2 = self.l1.to(w).expand_as(w), self.l2.to(w).expand_as(w)
+        if self._kinks_alone:
+            return scale_into(w.abs(), l1)
         if bool(((l1 == 0) & (l2 == 0)).any()):
             return None
         return scale_into(w.abs()[l2 == 0], l1[l2 == 0])
@@ -87,6 +95,11 @@ class WeightedElasticNet(Regularizer):
     def separable(self) -> bool:
         return True
 
-    @property
+    @cached_property
     def quadratic(self) -> bool:
         return not bool((self.l1 > 0).any())
+
+    @cached_property
+    def _kinks_alone(self) -> bool:
+        """Is every l1 > 0, and every l2 = 0?"""
+        return bool((self.l1 > 0).all()) and not bool((self.l2 > 0).any())

@@ -28,7 +28,7 @@ from auqadmm.core.triangles import packed, unpacked
 from auqadmm.problem.curvature import times
 from auqadmm.problem.design import DensePiece
 from auqadmm.problem.exact_point import EPS, RowsAt, Sums, add
-from auqadmm.problem.exact_rows import DenseRows, SparseRows, by_columns, centred, with_values
+from auqadmm.problem.exact_rows import DenseRows, SparseRows, by_columns, centred, joint, with_values
 
 if TYPE_CHECKING:
     from auqadmm.problem.shard import Shard
@@ -119,11 +119,13 @@ class Exact:
         known: Tensor | None,
         scales: tuple[float, ...] = (),
         aside: bool = False,
+        foreseen: bool = False,
     ) -> Sums:
         """f, ∇̃f, what rounding leaves, the Hessian of the unknowns in `index` (of a flat v), f at v + td for every t of
         the `fan`, Σφ*(rφ') for every r of `scales`, and products of all columns with the intercept's (`aside`: there is
         one column, and an intercept). `known`: unknowns whose products with each other were told
-        before; those with all the others are sent."""
+        before; those with all the others are sent. `foreseen`: Σx̃θ, and Σφ*(rθ) for r = 1 and the scales, of the slopes
+        θ = φ' + φ''·Xd at v − d."""
         sums: Sums = {}
         C, loss = v.shape[1], self.loss
         if not hasattr(loss, "row_value"):
@@ -132,16 +134,24 @@ class Exact:
         told = None if known is None else known // C
         parts: list[Tensor] = []
         ahead: list[tuple[Tensor, ...]] = []
-        for rows in self._products(C):
+        for rows in self._chunks(C, dense=False, joined=len(index) > 0):
             at = RowsAt.at(loss, rows, v)
-            at.score(sums)
+            Xd = rows.forward(d) if d is not None and (fan or foreseen) else None
+            theta = at.foreseen(loss, Xd) if foreseen and Xd is not None else None
+            beside = [at.weighted.diagonal()] if aside else []
+            beside += [] if theta is None else [times(rows.c, theta)]
+            sides = at.score(sums, beside)
+            if aside:
+                add(sums, "aside", sides[0][:, :, None])
+            if theta is not None:
+                add(sums, "foreseen_G", sides[-1])
+                values = [at.conjugate(loss, r * theta) for r in (1.0, *scales)]
+                add(sums, "foreseen_conjugates", torch.stack(values))
             if len(index):
                 more = at.hessian_of(asked, told)
                 parts = [a.add_(b) for a, b in zip(parts, more, strict=True)] if parts else more
-            if d is not None and fan:
-                ahead.append((at.z, rows.forward(d), rows.y, rows.c))
-            if aside:
-                add(sums, "aside", rows.adjoint(at.weighted.diagonal())[:, :, None])
+            if Xd is not None and fan:
+                ahead.append((at.z, Xd, rows.y, rows.c))
             if scales:
                 add(sums, "conjugates", torch.stack([at.conjugate(loss, r * at.slope) for r in scales]))
         if parts:
@@ -242,7 +252,8 @@ class Exact:
     def _matrices(self) -> Iterator[DenseRows]:
         yield from self._chunks(1, dense=True)
 
-    def _chunks(self, columns: int, dense: bool) -> Iterator[Any]:
+    def _chunks(self, columns: int, dense: bool, joined: bool = False) -> Iterator[Any]:
+        """`joined`: sparse blocks as one matrix of m columns, which is worth making where its columns are taken too."""
         shard: Any = self.shard
         design = shard.design
         m = design.features
@@ -256,9 +267,13 @@ class Exact:
                     some = slice(i, i + step)
                     yield DenseRows(centred(X[some].double(), self.centre), y[some], c[some])
                 continue
-            A, At = (with_values(x, x.values().double()) for x in (piece.A, piece.At))
             held = partial(by_columns, design.held, piece)
-            rows = SparseRows(A, At, len(piece.blocks), self.centre, y, c, held)
+            if joined and shard.device.type == "cpu":
+                A, At = joint(design.held, piece)
+                rows = SparseRows(A, At, 1, self.centre, y, c, held)
+            else:
+                A, At = (with_values(x, x.values().double()) for x in (piece.A, piece.At))
+                rows = SparseRows(A, At, len(piece.blocks), self.centre, y, c, held)
             if dense:
                 yield from rows.dense(step)
             else:

@@ -6,6 +6,7 @@ where columns do not interact, C groups of p = m.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,15 +41,24 @@ class RowsAt:
         value, slope = loss.row_value(z, rows.y), loss.row_slope(s, rows.y)
         return cls(rows, z, value, slope, curvature, curvature.weighted(rows.c), v, loss.target_kind == "real")
 
-    def score(self, sums: Sums) -> None:
+    def score(self, sums: Sums, beside: Sequence[Tensor] = ()) -> Sequence[Tensor]:
+        """Adds f, ∇̃f and what rounding leaves; gives Σx̃_i b_i of every b (r, C) of `beside`, in the same product."""
         rows = self.rows
         slope = times(rows.c, self.slope)
         size = rows.sizes(self.v) + (rows.y.abs()[:, None] if self.real else 1.0)
         f = times(rows.c, self.value).sum()
         add(sums, "f", f)
-        add(sums, "G", rows.adjoint(slope))
+        together = torch.cat([slope, *beside], 1) if beside else slope
+        G, *sides = (x.contiguous() for x in rows.adjoint(together).split(slope.shape[1], 1))
+        add(sums, "G", G)
         add(sums, "noise", EPS * ((slope.abs() * size).sum() + f.abs()))
         add(sums, "floor", 0.5 * EPS**2 * (self.weighted.diagonal() * size.square()).sum())
+        return sides
+
+    def foreseen(self, loss: Any, Xd: Tensor) -> Tensor:
+        """The slopes here as a step d to here foresaw them, (r, C): φ' + φ''·Xd, where it began."""
+        s = loss.prepare(self.z - Xd)
+        return loss.row_slope(s, self.rows.y) + loss.row_curvature(s, self.rows.y).apply(Xd)
 
     def conjugate(self, loss: Any, theta: Tensor) -> Tensor:
         """Σφ*(θ)."""

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-FULL = 0.08  # share of non-zeros beyond which products as matrices are faster
+ADDS_UP = torch.backends.mkl.is_available()  # products of sparse matrices in a full one
+FULL = 0.13 if ADDS_UP else 0.08  # share of non-zeros beyond which products as matrices are faster
 CANCELS = 1e-4  # of a square, that may be left after centring
-SLICES = 6  # of a triangle of products
+SLICES = 6  # of a triangle of products that are sparse first
 ROOM = 2**21  # numbers of a chunk of rows
 
 
@@ -79,7 +80,7 @@ class SparseRows:
     by_columns: Callable[[], Any] | None = None  # the same rows as a scipy matrix of m columns
 
     def forward(self, V: Tensor) -> Tensor:
-        z = self.A @ V.repeat(self.blocks, 1)
+        z = self.A @ self._for_each(V)
         return z if self.centre is None else z - self.centre @ V
 
     def adjoint(self, Z: Tensor) -> Tensor:
@@ -98,7 +99,7 @@ class SparseRows:
         return self._summed(with_values(self.At, (self.At.values() != 0).to(h)), h)
 
     def sizes(self, V: Tensor) -> Tensor:
-        t = with_values(self.A, self.A.values().abs()) @ V.abs().repeat(self.blocks, 1)
+        t = with_values(self.A, self.A.values().abs()) @ self._for_each(V.abs())
         return t if self.centre is None else t + self.centre.abs() @ V.abs()
 
     def form(self, alpha: Tensor, beta: Tensor) -> Tensor:
@@ -138,15 +139,15 @@ class SparseRows:
         (L, mu), (R, nu), w = left, right, h.cpu().numpy()
         if L.nnz > FULL * L.shape[0] * L.shape[1]:
             return self._dense_between(left, w, right).to(h)
-        H = _upper_product(L, _weighted(R, w)) if left is right else (L.T @ _weighted(R, w)).toarray()
+        H = _upper_product(L, _weighted(R, w)) if left is right else _product(L, _weighted(R, w))
         if mu.any() or nu.any():
             a, b, total = L.T @ w, R.T @ w, w.sum()
             size = type(L)((L.data**2, L.indices, L.indptr), shape=L.shape).T @ w
             left_over = size - mu * (2 * a - mu * total)
             if bool((left_over < CANCELS * size).any()):
                 return self._dense_between(left, w, right).to(h)
-            H -= mu[:, None] * b
-            H -= (a - mu * total)[:, None] * nu
+            shifts = torch.from_numpy(np.stack([mu, a - mu * total], 1)), torch.from_numpy(np.stack([b, nu]))
+            return torch.from_numpy(H).addmm_(*shifts, alpha=-1).to(h)
         return torch.from_numpy(H).to(h)
 
     def _dense_between(self, left: tuple[Any, np.ndarray], w: np.ndarray, right: tuple[Any, np.ndarray]) -> Tensor:
@@ -168,8 +169,12 @@ class SparseRows:
                 H += A.T @ (w[some, None] * (_filled(R, some) - nu))
         return torch.from_numpy(H)
 
+    def _for_each(self, V: Tensor) -> Tensor:
+        return V if self.blocks == 1 else V.repeat(self.blocks, 1)
+
     def _summed(self, At: Tensor, Z: Tensor) -> Tensor:
-        return (At @ Z).reshape(self.blocks, -1, Z.shape[1]).sum(0)
+        U = At @ Z
+        return U if self.blocks == 1 else U.reshape(self.blocks, -1, Z.shape[1]).sum(0)
 
 
 def _symmetric(B: Tensor) -> Tensor:
@@ -182,14 +187,31 @@ def _symmetric(B: Tensor) -> Tensor:
 
 
 def _upper_product(L: Any, R: Any) -> np.ndarray:
-    """LᵀR, of which the upper triangle counts: some columns at a time, and nothing to the left of them."""
+    """LᵀR, of which the upper triangle counts: some columns at a time, and nothing to the left of them, where that is
+    faster."""
     p = L.shape[1]
+    if ADDS_UP:
+        return _product(L, R)
     H = np.zeros((p, p))
     step = max(64, -(-p // SLICES))
     for first in range(0, p, step):
         some = slice(first, first + step)
-        H[some, first:] = (L[:, some].T @ R[:, first:]).toarray()
+        H[some, first:] = _product(L[:, some], R[:, first:])
     return H
+
+
+def _product(L: Any, R: Any) -> np.ndarray:
+    """LᵀR as a matrix, of matrices by columns: added up in it where the library can."""
+    if not ADDS_UP or not L.nnz or not R.nnz or np.int64 in (L.indices.dtype, R.indices.dtype):
+        return (L.T @ R).toarray()
+    A, B = _csr(L, (L.shape[1], L.shape[0])), _csr(R.tocsr(), R.shape)
+    return torch.addmm(A.values().new_zeros(A.shape[0], B.shape[1]), A, B, beta=0.0).numpy()
+
+
+def _csr(S: Any, shape: tuple[int, int]) -> Tensor:
+    """The numbers of a scipy matrix as rows; those by columns are the transpose by rows."""
+    ends, where, values = (torch.from_numpy(x) for x in (S.indptr, S.indices, S.data))
+    return torch.sparse_csr_tensor(ends, where, values, shape, check_invariants=False)
 
 
 def _filled(S: Any, some: slice) -> np.ndarray:
@@ -210,6 +232,17 @@ def with_values(A: Tensor, values: Tensor) -> Tensor:
 def centred(A: Tensor, centre: Tensor | None) -> Tensor:
     """Rows less the centre; None: as they are."""
     return A if centre is None else A - centre
+
+
+def joint(held: dict[str, Any], piece: Any) -> tuple[Tensor, Tensor]:
+    """The rows of sparse blocks of a host as one matrix (rows, m), and its transpose, kept with the data."""
+    if "joint" not in held:
+        S, A, m = by_columns(held, piece), piece.A, piece.features
+        column = A.col_indices() if len(piece.blocks) == 1 else A.col_indices() % m
+        values, shape = A.values().double(), (A.shape[0], m)
+        rows = torch.sparse_csr_tensor(A.crow_indices(), column, values, shape, check_invariants=False)
+        held["joint"] = rows, _csr(S, (m, A.shape[0]))
+    return held["joint"]
 
 
 def by_columns(held: dict[str, Any], piece: Any) -> Any:

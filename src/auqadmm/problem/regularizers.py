@@ -46,6 +46,10 @@ class Regularizer(ABC):
             Diagonal of the metric, positive: a number or broadcastable to (m, C).
         """
 
+    def prox_slope(self, s: Tensor, K: Metric) -> Tensor | None:
+        """The derivative of the proximal map by s, entry by entry, where g is separable; None: by differentiation."""
+        return None
+
     @abstractmethod
     def subgradient_distance(self, v: Tensor, grad: Tensor) -> Tensor:
         """Euclidean distance from −grad to ∂g(v), the KKT residual of S10; inf where v is infeasible."""
@@ -130,11 +134,19 @@ def slack(w: Tensor, terms: int = 0) -> float:
     return 1 + 8 * torch.finfo(w.dtype).eps + terms * torch.finfo(torch.float64).eps
 
 
+def soft_slope(s: Tensor, l1: Tensor | float, linear: bool) -> Tensor:
+    """The derivative of soft thresholding: 1 where something is left, the edge among that, else 0; `linear`: l1 = 0."""
+    return torch.ones_like(s) if linear else ((s.abs() >= l1) & (s != 0)).to(s)
+
+
 def scale_into(sizes: Tensor, limits: Tensor | float) -> float:
     """Largest c in [0, 1] with c·sizes ≤ limits, for limits > 0."""
     # Sizes within their limit (w = 0 among them) allow c = 1 and must not divide.
-    ratios = torch.where(sizes > limits, limits / torch.where(sizes > 0, sizes, 1.0), 1.0)
-    return float(ratios.min()) if ratios.numel() else 1.0
+    over = sizes > limits
+    if not bool(over.any()):
+        return 1.0
+    limits = torch.as_tensor(limits, dtype=sizes.dtype, device=sizes.device).expand_as(sizes)
+    return float((limits[over] / sizes[over]).min())
 
 
 class _Elastic(Regularizer):
@@ -163,6 +175,10 @@ class _Elastic(Regularizer):
         l1, l2 = self._strengths()
         soft = s if l1 == 0 else s.sign() * (s.abs() - l1).clamp(min=0)  # l1 = 0: linear, at s = 0 too
         return soft / (K + l2)  # S2; K > 0, so no division by 0
+
+    def prox_slope(self, s: Tensor, K: Metric) -> Tensor | None:
+        l1, l2 = self._strengths()
+        return soft_slope(s, l1, l1 == 0) / (K + l2)
 
     def subgradient_distance(self, v: Tensor, grad: Tensor) -> Tensor:
         l1, l2 = self._strengths()

@@ -118,6 +118,12 @@ class FreeIntercept(Regularizer):
         first, last = (K[:-1], K[-1:]) if by_row else (K, K)  # type: ignore[index]
         return torch.cat([self.inner.prox(s[:-1], first), s[-1:] / last])  # K > 0
 
+    def prox_slope(self, s: Tensor, K: Metric) -> Tensor | None:
+        by_row = isinstance(K, Tensor) and K.ndim > 1 and K.shape[0] > 1
+        first, last = (K[:-1], K[-1:]) if by_row else (K, K)  # type: ignore[index]
+        slope = self.inner.prox_slope(s[:-1], first)
+        return None if slope is None else torch.cat([slope, torch.ones_like(s[-1:]) / last])
+
     def subgradient_distance(self, v: Tensor, grad: Tensor) -> Tensor:
         return torch.hypot(self.inner.subgradient_distance(v[:-1], grad[:-1]), grad[-1].norm())
 

@@ -7,6 +7,10 @@ Slopes θ_i = s(φ'_i − φ″_i a) are a dual point: a = G_b/H_bb makes them a
     D(1, a) ≤ D(1, 0) − a⟨HE_b, v⟩ + ½a²H_bb/(1 − M|a|)
     D(s, a) ≤ tD(1, a′) + (1 − t)D(r, 0),    t = (s − r)/(1 − r),  a′ = sa/t
 
+Beside an accepted step d from u to v = u + d the slopes that its model foresaw, θ_i = s(φ'_i + φ″_i x_iᵀd) at u, are a
+dual point too. d minimises that model, so that they add up to zero, and Σxθ is in the domain of g* on the working set,
+to rounding: their gap is of the fourth order in d, where that of slopes at v is of the second. Their D(r) come along.
+
 With φ″ ≤ L the optimal slopes are no farther from θ than √(2L·gap), so that at the optimum no entry of Σxθ is farther
 from this one than √(2L·gap)·‖x_k‖: where g keeps an unknown at zero for all of these, it is zero.
 
@@ -27,7 +31,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.verdict.columns import EPS, Columns
-from auqadmm.core.verdict.duality import lifted
+from auqadmm.core.verdict.duality import ROUNDINGS, lifted
 
 SCALES = (0.5, 0.9, 0.99, 0.999, 0.9999)
 FAR = 1e300  # a slope that no g with kinks leaves as it is
@@ -59,6 +63,38 @@ def scales(g: Any, loss: Any, like: Tensor) -> tuple[float, ...]:
         return ()
     limit = inner.dual_scale(torch.full_like(like if inner is g else like[:-1], FAR))
     return SCALES if limit is not None and limit < 1 else ()
+
+
+def foreseen(g: Any, loss: Any, columns: Columns, v: Tensor, sums: Mapping[str, Tensor]) -> Dual | None:
+    """The bound at v by slopes that the step to it foresaw; None: they are no dual point, or did not come along."""
+    if "foreseen_G" not in sums:
+        return None
+    f, slopes, noise, inner, inside = float(sums["f"]), sums["foreseen_G"], float(sums["noise"]), g, v
+    if columns.intercept:
+        left = float(slopes[-1].abs().sum())
+        if not left <= ROUNDINGS * noise:  # slopes that do not add up to zero are no dual point
+            return None
+        noise += left * float(v[-1].abs().max())
+        inner, inside, slopes = g.inner, v[:-1], slopes[:-1]
+    s = inner.dual_scale(-slopes)
+    if s is None:
+        return None
+    at_one, *rest = sums["foreseen_conjugates"].tolist()
+    best = at_one if s == 1 else math.inf
+    for r, value in {0.0: -columns.infimum, **dict(zip(SCALES, rest, strict=True))}.items():
+        if r < s < 1:
+            t = (s - r) / (1 - r)
+            best = min(best, t * at_one + (1 - t) * value)
+    return _bounded(inner, [f, float(inner.value(inside)), best], s, slopes, noise, columns.intercept)
+
+
+def _bounded(inner: Any, terms: list[float], s: float, slopes: Tensor, noise: float, intercept: bool) -> Dual | None:
+    """The gap f + g + D + g*(−Σxθ), with what rounding leaves of it."""
+    w = -s * slopes
+    gap = lifted([*terms, float(inner.conjugate(w))], EPS, noise)
+    if gap is None:
+        return None
+    return Dual(gap, torch.cat([w, torch.zeros_like(w[:1])]) if intercept else w)
 
 
 def dual(g: Any, loss: Any, columns: Columns, v: Tensor, sums: Mapping[str, Tensor], B: Tensor | None) -> Dual | None:
@@ -96,9 +132,4 @@ def dual(g: Any, loss: Any, columns: Columns, v: Tensor, sums: Mapping[str, Tens
         if r < s < 1:
             t = (s - r) / (1 - r)
             best = min(best, t * whole(s * a / t) + (1 - t) * value)
-    terms = [f, float(inner.value(inside)), best, float(inner.conjugate(-s * slopes))]
-    gap = lifted(terms, EPS, noise)
-    if gap is None:
-        return None
-    w = -s * slopes
-    return Dual(gap, w if B is None else torch.cat([w, torch.zeros_like(w[:1])]))
+    return _bounded(inner, [f, float(inner.value(inside)), best], s, slopes, noise, B is not None)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from auqadmm.core.state import Setup
 from auqadmm.core.triangles import unpacked
-from auqadmm.methods.newton.dual import dual
+from auqadmm.methods.newton.dual import dual, foreseen
 from auqadmm.methods.newton.here import Here
 
 
@@ -42,6 +42,7 @@ def heard(here: Here, setup: Setup, inside: Tensor, sums: dict[str, Tensor], ind
         reach=sums.get("reach", here.reach),  # which v has no part in
         aside=sums.get("aside"),
         dual=None,
+        turned=here.turned if inside is here.inside else sums["G"] - here.G,
     )
     known, size = new.hessian, scale(new)
     new = replace(new, scale=size)
@@ -53,7 +54,8 @@ def heard(here: Here, setup: Setup, inside: Tensor, sums: dict[str, Tensor], ind
 def screened(here: Here, setup: Setup, sums: Mapping[str, Tensor]) -> Here:
     """With a duality gap, where there is one; unknowns at zero which it proves to be zero stay there for good."""
     g, loss, columns = setup.regularizer, setup.loss, here.columns
-    found = dual(g, loss, columns, here.inside, sums, here.aside)
+    bounds = dual(g, loss, columns, here.inside, sums, here.aside), foreseen(g, loss, columns, here.inside, sums)
+    found = min((x for x in bounds if x is not None), key=lambda x: x.gap, default=None)
     zero = None if found is None else found.zero(g, loss.bend, columns)
     if found is None or zero is None:
         return replace(here, dual=found)

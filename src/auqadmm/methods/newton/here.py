@@ -32,7 +32,7 @@ class Here:
     Hessian is known, `upper` as it was sent, or `gram`, the products of squares; `aside`: products of all columns with
     the intercept. `least` unknowns that a working set has; `scale` of the diagonal of H to the spread of columns;
     `fell`: F in the last step. `dual`: a bound of the gap, `out`: unknowns that one proved to be zero;
-    `scales` of slopes whose conjugates come along.
+    `scales` of slopes whose conjugates come along. `turned`: how much the last step changed G.
     """
 
     columns: Columns
@@ -63,6 +63,7 @@ class Here:
     scales: tuple[float, ...] = ()
     dual: Dual | None = None
     out: Tensor | None = None
+    turned: Tensor | None = None
 
     @property
     def finite(self) -> bool:
@@ -96,7 +97,12 @@ class Here:
         return torch.where(size.isfinite() & (size > 0), size, about)
 
     def movers(self, setup: Setup) -> Movers:
-        return Movers.at(setup.regularizer, self.inside, self.G, self.diagonal, self.free)
+        """Found once."""
+        if "_movers" not in vars(self):
+            vars(self)["_movers"] = Movers.at(
+                setup.regularizer, self.inside, self.G, self.diagonal, self.free, self.turned
+            )
+        return vars(self)["_movers"]
 
     def move(self, setup: Setup) -> Proposed:
         """The step from here; found once."""
@@ -108,7 +114,7 @@ class Here:
             miss = None if self.complete else self._miss(setup)
             kept, flat = self.hessian, self.free.reshape(-1)
             if not bool(flat[self.index].all()):
-                kept = Hessian(tuple((i[flat[i]], H[flat[i]][:, flat[i]]) for i, H in kept.groups))
+                kept = kept.where(flat)
             vars(self)["_move"] = proposed(setup.regularizer, self.inside, self.G, kept, enough, miss)
         return vars(self)["_move"]
 

@@ -41,6 +41,7 @@ from auqadmm.methods.newton.working import Movers, affordable, apart, chosen, ev
 
 FAN = (2.0, 1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
 DECREASE = 1e-4  # of what the linear model promises
+CLOSE = 0.1  # of F: steps that promise no more foresee slopes well enough to be told of them
 CLEARLY = 0.1  # better at twice the step: of the fall at once
 TIGHTER, SLOWER = 0.35, 0.7  # corners after an accepted step; and after a refused one
 TRIES = 4  # fans, each a thousand times as small
@@ -122,14 +123,16 @@ class Newton:
         full = here.stretch * here.shrink
         easier = max(1.0, here.tighter * here.ease) if here.shrink == 1 else here.ease
         fan = () if setup.loss.quadratic else tuple(here.shrink * t for t in FAN)
-        v, inside = _outside(columns, _along(g, here, move, full))
+        x, penalty = _along(g, here, move, full)
+        v, inside = _outside(columns, x)
         index = self._next(here, setup, inside)
         cost = reduce.cost(hvps=0)
         offsets = tuple(t - full for t in fan)
-        sums = self._ask(here, setup, reduce, inside, move.d, index, offsets, easier, here.ease)
+        foreseen = full == 1 and move.linear <= CLOSE * abs(here.F)
+        sums = self._ask(here, setup, reduce, inside, move.d, index, offsets, easier, here.ease, foreseen)
         values = {t: float(f) for t, f in zip(fan, sums.get("fan", ()), strict=True)}
         values.setdefault(full, float(sums["f"]))
-        F = {t: f + float(g.value(_along(g, here, move, t))) for t, f in values.items()}
+        F = {t: f + (penalty if t == full else _along(g, here, move, t)[1]) for t, f in values.items()}
         slack = NOISE * float(here.noise + torch.where(sums["noise"].isfinite(), sums["noise"], 0.0))
         good = {t for t, x in F.items() if x <= here.F - DECREASE * t * move.linear + slack}
         if full in good:
@@ -144,7 +147,7 @@ class Newton:
         if not good:
             return v, None, cost
         t = min(good, key=lambda t: F[t])
-        v, inside = _outside(columns, _along(g, here, move, t))
+        v, inside = _outside(columns, _along(g, here, move, t)[0])
         index = self._next(here, setup, inside)
         cost = reduce.cost(hvps=0)
         ease = here.ease if here.eased else _easing(setup, columns)  # a start that was far away after all
@@ -171,13 +174,14 @@ class Newton:
         fan: tuple[float, ...],
         ease: float,
         eased: float,
+        foreseen: bool = False,
     ) -> dict[str, Tensor]:
         """One round at `inside`; for squares only products that are not known yet."""
         known = None
         if here.gram is not None:
             index, known = without(index, here.index), here.index
         aside = here.aside is not None
-        ask = Ask(here.columns.centre, index, known, fan, None, None, aside, ease, eased, here.scales)
+        ask = Ask(here.columns.centre, index, known, fan, None, None, aside, ease, eased, here.scales, foreseen)
         down = (inside,) if d is None else (inside, d)
         if not here.complete:  # workers are told for which unknowns
             down = (*down, index)
@@ -246,10 +250,10 @@ class Newton:
         )
 
 
-def _along(g: Any, here: Here, move: Proposed, t: float) -> Tensor:
-    """v + td; between v and v + d rounding may not leave the domain of g."""
+def _along(g: Any, here: Here, move: Proposed, t: float) -> tuple[Tensor, float]:
+    """v + td, and g there; between v and v + d rounding may not leave the domain of g."""
     x = here.inside + t * move.d
-    return inside_of(g, x) if t <= 1 else x
+    return inside_of(g, x) if t <= 1 else (x, float(g.value(x)))
 
 
 def _outside(columns: Columns, inside: Tensor) -> tuple[Tensor, Tensor]:

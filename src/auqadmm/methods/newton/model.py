@@ -5,6 +5,7 @@ Shapes: m features, C columns; v, G, d (m, C); index flat, H (p, p) of p unknown
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -80,6 +81,14 @@ class Hessian:
         index = torch.cat([i for i, _ in self.groups])
         return Hessian(((index, torch.block_diag(*[H for _, H in self.groups])),))
 
+    def where(self, flat: Tensor) -> Hessian:
+        """Of the unknowns for which `flat` holds alone."""
+        found = []
+        for index, H in self.groups:
+            few = flat[index].nonzero()[:, 0]
+            found.append((index[few], H.index_select(0, few).index_select(1, few)))
+        return Hessian(tuple(found))
+
     def diagonal(self, like: Tensor) -> Tensor:
         """The diagonal where it is known, NaN elsewhere, in the shape of v."""
         out = torch.full_like(like.reshape(-1), torch.nan)
@@ -104,12 +113,14 @@ class Proposed:
     linear: float
 
 
-def inside_of(g: Any, x: Tensor) -> Tensor:
-    """x, moved back by a rounding where g would be infinite for it."""
-    if bool(g.value(x).isfinite()):
-        return x
+def inside_of(g: Any, x: Tensor) -> tuple[Tensor, float]:
+    """x, moved back by a rounding where g would be infinite for it, and g there."""
+    value = float(g.value(x))
+    if math.isfinite(value):
+        return x, value
     K = torch.full_like(x, SHARP)
-    return g.prox(K * x, K)
+    x = g.prox(K * x, K)
+    return x, float(g.value(x))
 
 
 def proposed(g: Any, v: Tensor, G: Tensor, H: Hessian, enough: float, share: float | None = None) -> Proposed:
@@ -136,5 +147,5 @@ def proposed(g: Any, v: Tensor, G: Tensor, H: Hessian, enough: float, share: flo
         d[index] = found.d[:, 0]
         delta += found.delta
     d = d.reshape(v.shape)
-    fell = float(g.fall(v, inside_of(g, v + d))[0])
+    fell = float(g.fall(v, inside_of(g, v + d)[0])[0])
     return Proposed(d, delta, fell - float((G * d).sum()))

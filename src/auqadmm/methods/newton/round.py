@@ -1,7 +1,8 @@
 """What one round of Newton's method asks of every worker: sums over all rows, and nothing of a single site.
 
     up     f, ∇f and the Hessian of some unknowns at v, each once; f alone at v_old + t·d for every t of a fan;
-           what rounding leaves of f and of δ; for a duality gap Σφ*(rφ′) of a few scales r
+           what rounding leaves of f and of δ; for a duality gap Σφ*(rφ′) of a few scales r, and Σxθ and Σφ*(rθ) of
+           the slopes θ that the step foresaw
     down   v and d
 
 Columns are centred (core/verdict/columns.py), sums in double precision (problem/exact.py). Where the loss has corners
@@ -27,7 +28,7 @@ Sums = dict[str, Tensor]
 class Ask:
     """The question. `index`: unknowns whose Hessian is asked for, `known`: those that were told before (squares);
     `aside`: whether products with the intercept are; `ease` and `eased`: how many times as wide corners are now, and
-    were when d was found."""
+    were when d was found; `foreseen`: whether slopes by the model that d minimises come along."""
 
     centre: Tensor | None
     index: Tensor
@@ -39,6 +40,7 @@ class Ask:
     ease: float = 1.0
     eased: float = 1.0
     scales: tuple[float, ...] = ()
+    foreseen: bool = False
 
     def __call__(self, shard: Any, blocks: Any, told: tuple[Tensor, Tensor | None]) -> tuple[Any, Sums]:
         v, index, loss = told[0].to(shard.device), self.index.to(shard.device), shard.loss
@@ -46,7 +48,8 @@ class Ask:
         now = shard.exact(self.centre, loss.eased(self.ease) if self.ease > 1 else None)
         same = self.eased == self.ease
         scales = self.scales if self.ease == 1 else ()
-        sums = now.step(v, d, self.fan if same else (), index, known, scales, self.aside)
+        foreseen = self.foreseen and same and bool(scales)
+        sums = now.step(v, d, self.fan if same else (), index, known, scales, self.aside, foreseen)
         if not same:
             before = shard.exact(self.centre, loss.eased(self.eased))
             sums["fan"] = before.step(v, d, self.fan, index[:0], None)["fan"]

@@ -4,6 +4,11 @@
     at most half as many again as the support has, no fewer than a triangle of one round's worth has, and all where
     that is half of them
 
+Where fewer would move, those come along that would if slopes changed once more by what they changed in the last step,
+or by what slopes of such columns changed on average: the set is for the next point, whose slopes are not known yet. One
+that would move there and is missing costs a round, and until then the gap that it leaves. The set is no larger for it
+than it might have been, and slopes change less and less.
+
 D is about the diagonal of the Hessian, so that no unit of a column decides. Unknowns that g ties together (groups) come
 together. When those that would move farthest lie outside, one more round at the same point asks for them.
 
@@ -25,19 +30,27 @@ GROWTH = 1.5
 
 @dataclass(frozen=True)
 class Movers:
-    """How far each unknown would move, (m, C), and which are not at rest already."""
+    """How far each unknown would move, (m, C), how far it might soon, and which are not at rest already."""
 
     far: Tensor
     support: Tensor
     free: Tensor
+    soon: Tensor | None = None
 
     @classmethod
-    def at(cls, g: Any, v: Tensor, G: Tensor, D: Tensor, free: Tensor) -> Movers:
-        """`free` (m, C): unknowns that F depends on."""
-        x = g.prox(D * v - G, D)
-        far = torch.where(free, D.sqrt() * (x - v).abs(), 0.0)
+    def at(cls, g: Any, v: Tensor, G: Tensor, D: Tensor, free: Tensor, turned: Tensor | None = None) -> Movers:
+        """`free` (m, C): unknowns that F depends on; `turned`: how much G changed in the last step."""
+        root = D.sqrt()
+
+        def moved(G: Tensor) -> Tensor:
+            return torch.where(free, root * (g.prox(D * v - G, D) - v).abs(), 0.0)
+
         rest = g.prox(torch.zeros_like(v), torch.ones_like(v))  # where g alone would leave them
-        return cls(far, (v != rest) & free, free)
+        soon = None
+        if turned is not None:
+            usual = root * (turned / root)[free].square().mean().sqrt()
+            soon = moved(G + torch.copysign(torch.maximum(turned.abs(), usual), G))
+        return cls(moved(G), (v != rest) & free, free, soon)
 
     def outside(self, index: Tensor) -> bool:
         """Would one outside move farther than all inside?"""
@@ -56,19 +69,27 @@ def chosen(movers: Movers, units: Tensor | None, least: int, columns: int) -> Te
     many = max(least, int(GROWTH * int(support.sum())))
     if 2 * many >= len(far):
         return everything(movers.far.shape, movers.free)
+    soon = None if movers.soon is None else movers.soon.reshape(-1)
     if units is None:
-        score, taken = far, support
+        score, taken = far, support.clone()
     else:
         count = int(units.max()) + 1
         score = far.new_zeros(count).index_add(0, units, far.square())
+        soon = None if soon is None else soon.new_zeros(count).index_add(0, units, soon.square())
         taken = torch.zeros(count, dtype=torch.bool, device=far.device)
         taken[units[support]] = True
-    order = score.topk(min(many, len(score))).indices
-    taken = taken.clone()
-    taken[order[score[order] > 0]] = True
+    _add(taken, score, many)
+    if soon is not None:
+        _add(taken, torch.where(taken, 0.0, soon), many - int(taken.sum()))
     if units is not None:
         taken = taken[units]
     return by_class(taken.nonzero()[:, 0], columns)
+
+
+def _add(taken: Tensor, score: Tensor, many: int) -> None:
+    """Take the `many` with the highest scores, of those that have one."""
+    order = score.topk(min(max(many, 0), len(score))).indices
+    taken[order[score[order] > 0]] = True
 
 
 def everything(shape: Sequence[int], free: Tensor) -> Tensor:
