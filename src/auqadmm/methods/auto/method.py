@@ -32,7 +32,7 @@ START = 6  # iterations in which a method may be worse than the one before
 GOAL = 1e-7  # of F: where runs are expected to end
 HARD = 50  # Hessian products of a block in one iteration, on average; one that meets its bound is too hard in any case
 ALIKE = 0.8  # of the rounds of L-BFGS with weights: it goes on where AUQ-LR is, so that a change costs nothing
-SOON = 1.0  # of its expected cost: nobody is left before
+SOON = 1.0  # of its expected cost: nobody is left before, nor before a good part of what the other one costs is spent
 NEAR = 1e-3  # of F, above the best so far: on its way
 TWICE = 2.0
 DEARER = 3.0  # the rest of a method than all of another
@@ -110,11 +110,16 @@ class Auto:
             return "local problems are too hard", others[0]
         mine = next(e for e in known if e.method == plan.method)
         spent = (shared.cost.rounds - plan.rounds) * self.round_cost + shared.cost.up / 8 - plan.numbers
+        if plan.method == "lbfgs-w":  # which gains by its weights, and without them would lose that
+            others = [e for e in others if e.method != "lbfgs"]
+            if not others:
+                return "", None
         ahead, other = _ahead(plan), others[0]
         rest = _rest(plan, spent, shared.iteration)
         if (plan.method, other.method) == ("auq-lr", "lbfgs-w") and (ahead or 0.0) > ALIKE * other.rounds:
             return "the rest would take longer", other
-        if spent > SOON * mine.cost(self.round_cost) and (rest or 0.0) > DEARER * other.cost(self.round_cost):
+        least = max(SOON * mine.cost(self.round_cost), other.cost(self.round_cost) / DEARER)
+        if spent > least and (rest or 0.0) > DEARER * other.cost(self.round_cost):
             return "the rest would cost more", other
         dear = spent > TWICE * mine.cost(self.round_cost) and spent > other.cost(self.round_cost)
         if dear and (rest is None or rest > other.cost(self.round_cost)):
@@ -167,8 +172,9 @@ class Auto:
 
 def _watched(plan: Plan, shared: Consensus) -> Plan:
     """With the products, the objective and the expected fall of the new iterate."""
-    hard = shared.inner_failures > 0 or shared.hvps - plan.hvps > HARD * shared.setup.blocks
-    hard = hard and not shared.setup.loss.cornered  # whose rows bend by turns: many products, and few rounds
+    many = shared.hvps - plan.hvps > HARD * shared.setup.blocks
+    many = many and not shared.setup.loss.cornered  # whose rows bend by turns: many products, and few rounds
+    hard = shared.inner_failures > 0 or many
     plan = replace(plan, inner=shared.memory, hvps=shared.hvps, hard=plan.hard + 1 if hard else 0)
     sums = shared.scored
     if sums is None:
