@@ -251,7 +251,7 @@ SWITCHES = (
     S("raw-columns", "columns centred and scaled inside", INSIDE, 480, {"columns": "raw"}, only=TABLES,
       models=("table",)),
     # machines
-    S("no-graphs", "CUDA graphs and unit steps taken unseen", "core/programs.py, buffers.py, newton_cg.py", 400,
+    S("no-graphs", "CUDA graphs and unit steps taken unseen", "runtime/cuda_graphs.py, buffers.py, newton_cg.py", 400,
       environment={"AUQADMM_GRAPHS": "0"}, probes=(SOLVE,), device="cuda"),
     S("no-light", "single precision between anchors", "problem/light.py, single.py, local/descent.py", 310,
       patches=NO_LIGHT, device="cpu"),

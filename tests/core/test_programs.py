@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 import auqadmm as aq
-from auqadmm.core import programs
-from auqadmm.core.programs import Programs
 from auqadmm.local import LBFGS, Direct, NewtonCG, Released, descent
+from auqadmm.runtime import cuda_graphs as programs
+from auqadmm.runtime.cuda_graphs import Programs
 from tests.problems import class_blocks, regression_blocks
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from auqadmm.core.programs import Programs
+from auqadmm.runtime.cuda_graphs import Programs
 
 Operator = Callable[[Tensor], Tensor]
 

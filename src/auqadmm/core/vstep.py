@@ -30,7 +30,7 @@ from auqadmm.core.inverses import Inverse, Jacobi, Outside
 from auqadmm.core.kronsum import KroneckerSum, Plus
 from auqadmm.core.lowrank import LowRank
 from auqadmm.core.pivot import pivot
-from auqadmm.core.programs import Programs
+from auqadmm.runtime.cuda_graphs import Programs
 
 TOLERANCE = 1e-10  # relative to ‖s‖, where none is asked for
 MAX_CG = 2000

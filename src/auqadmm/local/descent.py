@@ -17,7 +17,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from auqadmm.core.programs import Programs
 from auqadmm.local.base import Iterate, LocalProblem, LocalSolution, count, select
 from auqadmm.local.goal import Goal, settle
 from auqadmm.local.line_search import search
@@ -25,6 +24,7 @@ from auqadmm.local.trail import Trail
 from auqadmm.problem import light
 from auqadmm.problem.parts import Part, part
 from auqadmm.problem.rows import RowPoint
+from auqadmm.runtime.cuda_graphs import Programs
 
 # Within this factor of the cheap estimate of rounding, it pays to know the limit better than to run against it.
 CLOSE = 1000.0

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from auqadmm.core.programs import Programs
 from auqadmm.local.base import dot, over
+from auqadmm.runtime.cuda_graphs import Programs
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ class Loss(ABC):
     quadratic: ClassVar[bool] = False
     """Whether the Hessian is the same at every u."""
     recordable: ClassVar[bool] = False
-    """Whether what it computes never looks at the values of tensors (`core/programs.py`)."""
+    """Whether what it computes never looks at the values of tensors (`runtime/cuda_graphs.py`)."""
     dispersed: ClassVar[bool] = False
     """Whether φ over its mean, and not φ, is what a likelihood would be made of: φ has the units of y."""
 

@@ -19,13 +19,13 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from auqadmm.core.programs import Programs
 from auqadmm.problem import parts
 from auqadmm.problem.design import DensePiece, Design, Piece, group_by_height
 from auqadmm.problem.framed import framed
 from auqadmm.problem.ingest import InputError, RawBlock
 from auqadmm.problem.parts import Part
 from auqadmm.problem.sparse import sparse_piece
+from auqadmm.runtime.cuda_graphs import Programs
 
 if TYPE_CHECKING:
     from auqadmm.core.frame import Frame

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.core.buffers import Buffers, copy, dense, form_of
+from auqadmm.runtime.buffers import Buffers, copy, dense, form_of
 
 # calls before the recording: libraries set themselves up in the first
 WARM = 1

@@ -1,0 +1,1 @@
+"""CUDA graphs, and the memory that they share."""
