@@ -131,8 +131,8 @@ def _rough(old: Any, hit: Hit, shard: Any, u: Any) -> Any:
 
 
 def _plain_prox(problem: Any, guess: Any, tol: float) -> Any:
-    from auqadmm.core.composite import accelerated
-    from auqadmm.core.vstep import MAX_STEPS
+    from auqadmm.metrics.proximal_gradient import accelerated
+    from auqadmm.metrics.vstep import MAX_STEPS
 
     return accelerated(problem, guess, tol, MAX_STEPS)
 
@@ -229,7 +229,7 @@ SWITCHES = (
       patches=(Patch(f"{POSTERIOR}:Posterior._rows", around(_same_rows, always=False)),), models=HINGE),
     S("no-coupling", "columns coupled by S_j: S_j = I/C", "lowrank.py, kronsum.py, inverses.py", 60,
       patches=(Patch(WEIGHTS, _weighed(_no_coupling)),), models=SMOOTH),
-    S("classes-alike", "classes stay coupled in the first directions: one Kronecker product", "core/coupled.py, …", 330,
+    S("classes-alike", "classes stay coupled in the first directions: one Kronecker product", "metrics/coupled.py, …", 330,
       patches=(Patch(f"{METHODS}.lowrank:coupled_directions", _where(0, bool)),), models=SMOOTH),
     S("flat-rest", "the rest's diagonal d_j: its mean", "posterior.py", 3,
       patches=(Patch(WEIGHTS, _weighed(lambda W: replace(W, d=W.d.mean(1, keepdim=True).expand_as(W.d).clone()))),)),
@@ -237,7 +237,7 @@ SWITCHES = (
       patches=(Patch(f"{POSTERIOR}:SHARE", instead(1.0)),), probes=(DIRECTIONS,)),
     # images
     S("image-never", "the rest in cosines where that fits better (the problem says: image)",
-      "core/basis.py, curvature/basis.py, posterior.py, …", 150,
+      "metrics/kronecker.py, curvature/basis.py, posterior.py, …", 150,
       patches=(Patch(f"{METHODS}.lowrank:second_wins", _where(False, bool)),), priors=IMAGE),
     S("image-always", "the contest of bases: cosines always", "posterior.py, lowrank_round.py, lowrank_schedule.py", 25,
       patches=(Patch(f"{METHODS}.lowrank:second_wins", _where(True, lambda won: not won)),), priors=IMAGE),
@@ -245,7 +245,7 @@ SWITCHES = (
     S("vstep-1e-13", "the v-step's tolerance follows the residual: 1e-13 of ‖z‖", "lowrank_server.py", 3,
       patches=_both("tolerance", _tolerance(1e-13))),
     S("vstep-1e-9", "the same: 1e-9 of ‖z‖", "lowrank_server.py", 3, patches=_both("tolerance", _tolerance(1e-9))),
-    S("no-pivot", "block pivoting for l1: accelerated proximal gradient", "core/pivot.py", 182,
+    S("no-pivot", "block pivoting for l1: accelerated proximal gradient", "metrics/pivoting.py", 182,
       patches=(Patch(f"{CORE}.vstep:pivot", returns(_plain_prox)),), models=SQUARES),
     # columns
     S("raw-columns", "columns centred and scaled inside", INSIDE, 480, {"columns": "raw"}, only=TABLES,

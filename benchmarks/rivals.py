@@ -30,7 +30,7 @@ from torch import Tensor
 from auqadmm.baselines.objective import Elastic, advance, dot, elastic, first_point, stay
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Setup, State
-from auqadmm.core.weights import sum_blocks
+from auqadmm.metrics.weights import sum_blocks
 from auqadmm.problem import SmoothedHinge
 from auqadmm.problem.design import DensePiece
 from auqadmm.problem.rows import RowLoss

@@ -36,8 +36,8 @@ from torch import Tensor
 from workloads import SCALE, dataset
 
 import auqadmm as aq
-from auqadmm.core.vstep import LowRankMetric
 from auqadmm.methods import lowrank
+from auqadmm.metrics.vstep import LowRankMetric
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from tests.alive import Alive

@@ -22,8 +22,8 @@ import torch
 from rounds import Budget, described, run
 from workloads import select
 
-from auqadmm.core.vstep import LowRankMetric
 from auqadmm.methods import AUQLR
+from auqadmm.metrics.vstep import LowRankMetric
 
 
 class Timed:

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from auqadmm.baselines import fista, objective, preconditioned, quasi_newton
-from auqadmm.core import acceleration, basis, lowrank, state, vstep, weights
+from auqadmm.core import acceleration, state
 from auqadmm.core.certificate import Certificate, score
 from auqadmm.core.checkpoint_codec import Registry
 from auqadmm.core.checkpoint_identity import Identity, describe
-from auqadmm.core.coupled import Coupled
 from auqadmm.core.frame import Frame
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.verdict.columns import Columns
@@ -31,6 +30,9 @@ from auqadmm.methods.lowrank_round import Directive
 from auqadmm.methods.lowrank_server import Best, Heard, Server
 from auqadmm.methods.newton.dual import Dual
 from auqadmm.methods.newton.here import Here
+from auqadmm.metrics import kronecker as basis
+from auqadmm.metrics import lowrank, vstep, weights
+from auqadmm.metrics.coupled import Coupled
 from auqadmm.problem.design import DensePiece
 from auqadmm.problem.scaled import Scaled
 from auqadmm.problem.shard import Census

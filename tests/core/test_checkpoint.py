@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 import auqadmm as aq
-from auqadmm.core.basis import Kronecker
 from auqadmm.core.checkpoint import Keeper
 from auqadmm.core.checkpoint_codec import leaves
 from auqadmm.local import mixed
 from auqadmm.methods import lowrank
+from auqadmm.metrics.kronecker import Kronecker
 from auqadmm.problem import light
 from auqadmm.states import REGISTRY
 from tests.core.checkpoints import PROBLEMS, TIGHT, TOTALS, assert_same, names, no_waiting, rows

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from auqadmm.core.checkpoint_codec import CheckpointError, Reader, Registry, Writer, fits
-from auqadmm.core.lowrank import LowRank
+from auqadmm.metrics.lowrank import LowRank
 from auqadmm.states import REGISTRY
 
 CPU = torch.device("cpu")

@@ -10,10 +10,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auqadmm.core import inverses, kronsum
-from auqadmm.core.coupled import Coupled, from_pairs, pair_indices, to_pairs
-from auqadmm.core.lowrank import LowRank
-from auqadmm.core.vstep import LowRankMetric
+from auqadmm.metrics import inverses
+from auqadmm.metrics import kronecker_sum as kronsum
+from auqadmm.metrics.coupled import Coupled, from_pairs, pair_indices, to_pairs
+from auqadmm.metrics.lowrank import LowRank
+from auqadmm.metrics.vstep import LowRankMetric
 from tests.core.test_lowrank import BASES, basis
 from tests.core.test_lowrank import explicit as kronecker
 from tests.core.vstep_cases import CASES, reference, target

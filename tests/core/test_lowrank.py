@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.fft import dct
 
-from auqadmm.core.lowrank import LowRank
-from auqadmm.core.weights import Diagonal
+from auqadmm.metrics.lowrank import LowRank
+from auqadmm.metrics.weights import Diagonal
 
 BASES = ["identity", "random", "dct"]
 

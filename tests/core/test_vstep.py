@@ -11,8 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auqadmm.core import kronsum, pivot, vstep
-from auqadmm.core.vstep import LowRankMetric
+from auqadmm.metrics import kronecker_sum as kronsum
+from auqadmm.metrics import pivoting as pivot
+from auqadmm.metrics import vstep
+from auqadmm.metrics.vstep import LowRankMetric
 from auqadmm.problem.group_lasso import GroupLasso
 from auqadmm.problem.regularizers import L1, L2, ElasticNet
 from tests.core.test_lowrank import explicit

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from auqadmm.core import inverses, kronsum, lowrank
-from auqadmm.core.vstep import LowRankMetric
 from auqadmm.methods.lowrank_parts import directions, first_parts, unpacked
+from auqadmm.metrics import inverses, lowrank
+from auqadmm.metrics import kronecker_sum as kronsum
+from auqadmm.metrics.vstep import LowRankMetric
 from auqadmm.problem.regularizers import L2
 from tests.core import test_coupled, vstep_cases
 from tests.core.test_lowrank import explicit

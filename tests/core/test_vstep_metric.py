@@ -11,11 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from auqadmm.core import composite, inverses, kronsum, pcg, vstep
-from auqadmm.core.inverses import Cholesky, Submatrix, Woodbury
-from auqadmm.core.kronsum import KroneckerSum
-from auqadmm.core.lowrank import LowRank
-from auqadmm.core.vstep import LowRankMetric
+from auqadmm.metrics import cg as pcg
+from auqadmm.metrics import inverses, vstep
+from auqadmm.metrics import kronecker_sum as kronsum
+from auqadmm.metrics import proximal_gradient as composite
+from auqadmm.metrics.inverses import Cholesky, Submatrix, Woodbury
+from auqadmm.metrics.kronecker_sum import KroneckerSum
+from auqadmm.metrics.lowrank import LowRank
+from auqadmm.metrics.vstep import LowRankMetric
 from auqadmm.problem.group_lasso import GroupLasso
 from auqadmm.problem.regularizers import L2, ElasticNet
 from tests.core.test_lowrank import BASES, explicit, weights

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auqadmm.core.weights import Diagonal, Scalar, sum_blocks
+from auqadmm.metrics.weights import Diagonal, Scalar, sum_blocks
 
 
 def make(kind, B, m, C, seed):

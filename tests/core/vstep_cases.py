@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from auqadmm.core import inverses, kronsum
-from auqadmm.core.vstep import LowRankMetric
+from auqadmm.metrics import inverses
+from auqadmm.metrics import kronecker_sum as kronsum
+from auqadmm.metrics.vstep import LowRankMetric
 from auqadmm.problem.group_lasso import GroupLasso
 from auqadmm.problem.regularizers import L1, L2, Box, ElasticNet, NonNegative, Zero
 from auqadmm.problem.wrappers import CustomRegularizer, FreeIntercept

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 import auqadmm as aq
-from auqadmm.core.weights import Diagonal, Scalar
 from auqadmm.local import LocalProblem
+from auqadmm.metrics.weights import Diagonal, Scalar
 from auqadmm.problem.shard import build_shard
 
 CPU = torch.device("cpu")

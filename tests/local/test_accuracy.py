@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import auqadmm as aq
-from auqadmm.core.weights import Scalar
 from auqadmm.local import LBFGS, Direct, LocalProblem, NewtonCG, Released
+from auqadmm.metrics.weights import Scalar
 from auqadmm.problem.curvature import RowHessian
 from auqadmm.problem.rows import RowPoint
 from tests.local.cases import (

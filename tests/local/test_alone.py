@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import auqadmm as aq
-from auqadmm.core.weights import Diagonal, Scalar
 from auqadmm.local import LBFGS, LocalProblem, Mixed, NewtonCG, conjugate, descent, mixed
+from auqadmm.metrics.weights import Diagonal, Scalar
 from auqadmm.problem import light
 from tests.local.cases import CPU, alone, data
 

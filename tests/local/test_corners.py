@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import auqadmm as aq
-from auqadmm.core.lowrank import LowRank
-from auqadmm.core.weights import Scalar
 from auqadmm.local import Mixed, NewtonCG, newton_cg
 from auqadmm.local.base import LocalProblem
 from auqadmm.local.corners import MOST, bending, corners, suits, with_others
+from auqadmm.metrics.lowrank import LowRank
+from auqadmm.metrics.weights import Scalar
 from tests.local.cases import gradient, local_problem, shard_of, start_of
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from auqadmm.core.lowrank import LowRank
-from auqadmm.core.weights import Diagonal
 from auqadmm.local.curve import Curve
+from auqadmm.metrics.lowrank import LowRank
+from auqadmm.metrics.weights import Diagonal
 
 M, C = 4, 2
 N = M * C

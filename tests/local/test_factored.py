@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import auqadmm as aq
-from auqadmm.core.weights import Scalar
 from auqadmm.local import LocalProblem, Mixed, NewtonCG, factored
 from auqadmm.local.newton_cg import Memory
+from auqadmm.metrics.weights import Scalar
 from tests.local.cases import CPU, gradient, local_problem, shard_of, sparse, start_of
 from tests.local.cases import problem_of as posed
 

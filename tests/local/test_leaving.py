@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import auqadmm as aq
-from auqadmm.core.lowrank import LowRank
 from auqadmm.local import LBFGS, Mixed, NewtonCG, descent
+from auqadmm.metrics.lowrank import LowRank
 from auqadmm.problem.design import Design
 from tests.local.cases import gradient, local_problem, shard_of, start_of
 

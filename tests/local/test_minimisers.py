@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import auqadmm as aq
-from auqadmm.core.weights import Diagonal, Scalar
 from auqadmm.local import LBFGS, Direct, LocalProblem, NewtonCG, Released
+from auqadmm.metrics.weights import Diagonal, Scalar
 from tests.local.cases import (
     CPU,
     EVEN,

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import auqadmm as aq
-from auqadmm.core.lowrank import LowRank
-from auqadmm.core.weights import Diagonal, Scalar
 from auqadmm.local import LBFGS, LocalProblem, model
 from auqadmm.local.model import fits, modelled, reweighted, stale
+from auqadmm.metrics.lowrank import LowRank
+from auqadmm.metrics.weights import Diagonal, Scalar
 from tests.local.cases import CPU, gradient, local_problem, oracle, problem_of, shard_of, sparse, start_of
 
 TALL = (60, 60, 60)

@@ -10,12 +10,12 @@ import scipy.optimize
 import torch
 
 import auqadmm as aq
-from auqadmm.core.weights import Diagonal, Scalar
 from auqadmm.local import NewtonCG
 from auqadmm.local.base import LocalProblem
 from auqadmm.local.corners import bending
 from auqadmm.local.over_corners import direction
 from auqadmm.local.secant import averaged
+from auqadmm.metrics.weights import Diagonal, Scalar
 from tests.local.cases import start_of
 from tests.local.test_corners import low_rank, margins
 

@@ -9,10 +9,10 @@ from scipy.optimize import minimize
 from sklearn.datasets import load_digits
 
 import auqadmm as aq
-from auqadmm.core.coupled import Coupled
 from auqadmm.core.state import Setup
 from auqadmm.methods import lowrank
 from auqadmm.methods.lowrank import AUQLR, coupled_directions
+from auqadmm.metrics.coupled import Coupled
 
 TIGHT = {"certificate_tol": 1e-12, "max_iter": 300}
 

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 
 import auqadmm as aq
-from auqadmm.core.kronsum import KroneckerSum
-from auqadmm.core.lowrank import LowRank
 from auqadmm.methods import lowrank_columns
 from auqadmm.methods.lowrank_columns import appended, combined, inner, latest
+from auqadmm.metrics.kronecker_sum import KroneckerSum
+from auqadmm.metrics.lowrank import LowRank
 from tests.alive import Alive
 from tests.methods.cases import LR
 

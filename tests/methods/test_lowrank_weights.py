@@ -8,7 +8,7 @@ import scipy.sparse
 import torch
 
 import auqadmm as aq
-from auqadmm.core.lowrank import LowRank
+from auqadmm.metrics.lowrank import LowRank
 from tests.methods.cases import LR, TIGHT
 from tests.problems import class_blocks, least_squares, multinomial, regression_blocks
 

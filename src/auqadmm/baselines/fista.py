@@ -47,8 +47,8 @@ from auqadmm.baselines.objective import (
 from auqadmm.core.certificate import score
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Cost, Setup, State
-from auqadmm.core.weights import sum_blocks
 from auqadmm.methods.checks import positive
+from auqadmm.metrics.weights import sum_blocks
 
 TRIALS = 100
 DOWN = 0.5

@@ -24,7 +24,7 @@ from torch import Tensor
 from auqadmm.core.certificate import score, scores
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Cost, Setup, State
-from auqadmm.core.weights import sum_blocks
+from auqadmm.metrics.weights import sum_blocks
 from auqadmm.problem.regularizers import L1, L2, ElasticNet, Zero
 from auqadmm.problem.scaled import Scaled
 from auqadmm.problem.wrappers import FreeIntercept

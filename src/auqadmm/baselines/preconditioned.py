@@ -29,15 +29,15 @@ from torch import Tensor
 from auqadmm.baselines.lbfgs import LBFGS
 from auqadmm.baselines.objective import Objective, Point, Sums, dot, first_point, summands
 from auqadmm.baselines.quasi_newton import Memory, direction, started
-from auqadmm.core.lowrank import LowRank
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import ROUND_COST, Blocks, Consensus, Setup, State
 from auqadmm.core.stopping import is_number
-from auqadmm.core.vstep import LowRankMetric
 from auqadmm.curvature.posterior import Posterior, second_wins, typical_curvature
 from auqadmm.methods.checks import at_least_one
 from auqadmm.methods.lowrank import AUQLR, curvature_of, posterior_for
 from auqadmm.methods.lowrank_parts import directions, first_parts, next_parts, unpacked
+from auqadmm.metrics.lowrank import LowRank
+from auqadmm.metrics.vstep import LowRankMetric
 
 
 # ---------------------------------------------------------------------- where the data live

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from auqadmm.core.weights import sum_blocks
+from auqadmm.metrics.weights import sum_blocks
 
 LEAST = 1e-16  # relative: nobody reads smaller ones
 EVIDENCE = ("proved", "estimated", "rounding", "none")

@@ -28,7 +28,7 @@ from auqadmm.core.certificate import score
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Blocks, Consensus, Residuals, Setup, State
 from auqadmm.core.stopping import is_number
-from auqadmm.core.weights import DiagonalMetric, Metric, Weights, sum_blocks
+from auqadmm.metrics.weights import DiagonalMetric, Metric, Weights, sum_blocks
 
 Sums = dict[str, Tensor]
 

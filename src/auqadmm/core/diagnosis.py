@@ -22,7 +22,7 @@ from torch import Tensor
 from auqadmm.core.findings import SCALED, UNEVEN, Finding, columns, unbounded
 from auqadmm.core.state import Status
 from auqadmm.core.trend import Trend, recent, trend
-from auqadmm.core.weights import sum_blocks
+from auqadmm.metrics.weights import sum_blocks
 
 if TYPE_CHECKING:
     from auqadmm.core.evidence import Evidence

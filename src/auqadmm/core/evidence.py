@@ -19,7 +19,7 @@ from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Blocks, Residuals, Setup, State
 from auqadmm.core.stopping import Stopping
 from auqadmm.core.verdict.columns import Columns
-from auqadmm.core.weights import sum_blocks
+from auqadmm.metrics.weights import sum_blocks
 
 NEAR, FAR = 3.0, 1e6
 

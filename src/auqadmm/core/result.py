@@ -13,7 +13,7 @@ from auqadmm.core.diagnosis import Diagnosis, diagnose
 from auqadmm.core.evidence import Evidence
 from auqadmm.core.history import History
 from auqadmm.core.state import Status, WarmStart
-from auqadmm.core.weights import Weights
+from auqadmm.metrics.weights import Weights
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from auqadmm.core.weights import Metric, Weights
+from auqadmm.metrics.weights import Metric, Weights
 
 ROUND_COST = 32_000  # numbers that a link carries while it waits for an answer
 

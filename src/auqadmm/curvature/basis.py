@@ -10,7 +10,7 @@ import numpy as np
 import scipy.fft
 import torch
 
-from auqadmm.core.basis import Kronecker
+from auqadmm.metrics.kronecker import Kronecker
 
 
 def cosine_basis(shape: tuple[int, ...], intercept: bool) -> Kronecker:

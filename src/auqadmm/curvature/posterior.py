@@ -31,14 +31,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.core.basis import Kronecker
-from auqadmm.core.coupled import Coupled, pair_indices
-from auqadmm.core.lowrank import LowRank, spectrum
 from auqadmm.core.state import ROUND_COST
-from auqadmm.core.weights import sum_blocks
 from auqadmm.curvature.base import draw
 from auqadmm.curvature.basis import cosine_basis
 from auqadmm.curvature.krylov import krylov
+from auqadmm.metrics.coupled import Coupled, pair_indices
+from auqadmm.metrics.kronecker import Kronecker
+from auqadmm.metrics.lowrank import LowRank, spectrum
+from auqadmm.metrics.weights import sum_blocks
 from auqadmm.problem.curvature import SoftmaxCurvature
 from auqadmm.problem.light import rough
 from auqadmm.problem.rows import RowLoss
@@ -63,7 +63,7 @@ class Posterior:
 
     `choose`: every block takes as many directions as pay for themselves. `image`: what the directions leave over is
     taken as diagonal in the cosines of an image of this shape; None: in the features as they are. `coupled`: classes
-    that interact stay coupled inside the directions (core/coupled.py). `round_cost`: what a round costs beside
+    that interact stay coupled inside the directions (metrics/coupled.py). `round_cost`: what a round costs beside
     what it carries, in numbers. `first`: the share of the curvature that the first weights take, where it will fall.
     """
 

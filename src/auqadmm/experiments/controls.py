@@ -18,9 +18,9 @@ from torch import Tensor
 
 from auqadmm.core.consensus import Chosen
 from auqadmm.core.state import Blocks, Consensus
-from auqadmm.core.weights import Diagonal, Scalar
 from auqadmm.experiments.spec import INTERVAL
 from auqadmm.methods import AC, AUQ, AUQLR, RB, UQ, C
+from auqadmm.metrics.weights import Diagonal, Scalar
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
-from auqadmm.core.weights import Weights
+from auqadmm.metrics.weights import Weights
 from auqadmm.problem import light
 from auqadmm.problem.shard import Shard
 

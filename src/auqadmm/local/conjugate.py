@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from auqadmm.core.weights import Weights
 from auqadmm.local.base import Iterate, LocalProblem, dot, norm, over, select
 from auqadmm.local.corners import Corners
 from auqadmm.local.descent import SMALL
 from auqadmm.local.factored import Factored
+from auqadmm.metrics.weights import Weights
 from auqadmm.problem.curvature import RowHessian
 from auqadmm.problem.design import Runs
 from auqadmm.problem.parts import runs

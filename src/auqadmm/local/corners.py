@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from auqadmm.core.lowrank import LowRank
-from auqadmm.core.weights import Diagonal, Scalar, Weights
+from auqadmm.metrics.lowrank import LowRank
+from auqadmm.metrics.weights import Diagonal, Scalar, Weights
 from auqadmm.problem.curvature import RowHessian
 from auqadmm.problem.design import DensePiece
 

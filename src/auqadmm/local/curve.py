@@ -23,9 +23,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from auqadmm.core.weights import Weights
 from auqadmm.local.base import dot, over, select
 from auqadmm.local.model import put
+from auqadmm.metrics.weights import Weights
 
 
 @dataclass(frozen=True)

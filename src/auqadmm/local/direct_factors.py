@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.core.weights import Diagonal, Scalar, Weights, equal
 from auqadmm.local.base import LocalProblem, over, select
+from auqadmm.metrics.weights import Diagonal, Scalar, Weights, equal
 from auqadmm.problem.design import PARTS, DensePiece
 from auqadmm.problem.shard import Shard
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from auqadmm.core.weights import Weights
+from auqadmm.metrics.weights import Weights
 from auqadmm.problem.curvature import RowHessian
 from auqadmm.problem.design import PARTS, DensePiece
 from auqadmm.problem.rows import RowLoss

@@ -1,6 +1,6 @@
 """What ∇²F_j is taken for before any pair tells more: a few directions and a diagonal, or a diagonal alone.
 
-    B_j = (U_j M_j U_jᵀ + diag d_j) ⊗ S_j + ρ_j I                     as the weights of AUQ-LR (`core/lowrank.py`)
+    B_j = (U_j M_j U_jᵀ + diag d_j) ⊗ S_j + ρ_j I                     as the weights of AUQ-LR (`metrics/lowrank.py`)
     A_j = Σ_i w_i x_ix_iᵀ,  w_i = c_i tr φ''(z_i)       U_j = orth(A_j·U_before)       M_j = U_jᵀA_jU_j
     d_j = max(0, diag(A_j − U_jM_jU_jᵀ))                S_j = Σ|x_i|²c_iφ''(z_i) / Σ|x_i|²w_i
 
@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from auqadmm.core.lowrank import LowRank
-from auqadmm.core.weights import Diagonal, Scalar, Weights
 from auqadmm.local.base import select
+from auqadmm.metrics.lowrank import LowRank
+from auqadmm.metrics.weights import Diagonal, Scalar, Weights
 from auqadmm.problem.curvature import times
 from auqadmm.problem.parts import part
 from auqadmm.problem.rows import Point, RowPoint

@@ -26,7 +26,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.core.weights import Diagonal, Weights
 from auqadmm.local.base import (
     Bounded,
     Iterate,
@@ -47,6 +46,7 @@ from auqadmm.local.line_search import unit_step
 from auqadmm.local.over_corners import direction
 from auqadmm.local.secant import averaged, moved
 from auqadmm.local.trail import Trail, trail
+from auqadmm.metrics.weights import Diagonal, Weights
 from auqadmm.problem.parts import Part
 from auqadmm.problem.rows import Point
 

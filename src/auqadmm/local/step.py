@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from auqadmm.core.lowrank import LowRank
-from auqadmm.core.weights import Weights
 from auqadmm.local.base import Accurate, Bounded, LocalProblem, LocalSolution, LocalSolver
+from auqadmm.metrics.lowrank import LowRank
+from auqadmm.metrics.weights import Weights
 from auqadmm.problem.shard import Shard
 
 

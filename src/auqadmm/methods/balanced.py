@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 from auqadmm.core.consensus import Chosen, ConsensusADMM
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Blocks, Consensus, Residuals, Setup
-from auqadmm.core.weights import Scalar
 from auqadmm.methods.checks import above_one, positive
 from auqadmm.methods.constant import scalar_weights
+from auqadmm.metrics.weights import Scalar
 
 
 @dataclass(frozen=True)

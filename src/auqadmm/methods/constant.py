@@ -12,8 +12,8 @@ import torch
 
 from auqadmm.core.consensus import Chosen, ConsensusADMM
 from auqadmm.core.state import Blocks, Consensus
-from auqadmm.core.weights import Scalar
 from auqadmm.methods.checks import positive
+from auqadmm.metrics.weights import Scalar
 
 
 def scalar_weights(shard: Any, rho: float) -> Scalar:

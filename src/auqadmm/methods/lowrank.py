@@ -28,17 +28,17 @@ from torch import Tensor
 
 from auqadmm.core.acceleration import EPSILON, Anderson, D
 from auqadmm.core.consensus import failed_blocks, start_blocks
-from auqadmm.core.lowrank import LowRank
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import ROUND_COST, Consensus, Residuals, Setup, State
 from auqadmm.core.stopping import is_number
-from auqadmm.core.vstep import LowRankMetric
 from auqadmm.curvature.posterior import Posterior, second_wins, typical_curvature
 from auqadmm.methods.checks import at_least_one, one_of, relaxation, round_cost, whole
 from auqadmm.methods.lowrank_parts import directions, first_parts, next_parts, unpacked
 from auqadmm.methods.lowrank_round import Directive, Round
 from auqadmm.methods.lowrank_schedule import Schedule
 from auqadmm.methods.lowrank_server import Heard, Server, first_z, next_z, tolerance, watched
+from auqadmm.metrics.lowrank import LowRank
+from auqadmm.metrics.vstep import LowRankMetric
 from auqadmm.problem.rows import RowLoss
 from auqadmm.problem.scaled import Scaled
 

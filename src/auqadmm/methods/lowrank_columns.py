@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from auqadmm.core.weights import sum_blocks
+from auqadmm.metrics.weights import sum_blocks
 
 PIECE = 8
 

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.core.basis import Basis
-from auqadmm.core.coupled import Coupled, from_pairs, summed, to_pairs
-from auqadmm.core.lowrank import LowRank, pieces
 from auqadmm.core.state import Blocks
+from auqadmm.metrics.coupled import Coupled, from_pairs, summed, to_pairs
+from auqadmm.metrics.kronecker import Basis
+from auqadmm.metrics.lowrank import LowRank, pieces
 
 
 def first_parts(shard: Any, blocks: Blocks) -> dict[str, Tensor]:

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from auqadmm.core.certificate import score
 from auqadmm.core.state import Blocks, Consensus
-from auqadmm.core.weights import sum_blocks
 from auqadmm.curvature.posterior import Posterior
 from auqadmm.methods.lowrank_columns import appended, combined, inner, latest
+from auqadmm.metrics.weights import sum_blocks
 
 Sums = dict[str, Tensor]
 

@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from auqadmm.core.acceleration import Anderson
-from auqadmm.core.vstep import LowRankMetric
 from auqadmm.methods.lowrank_round import ACCELERATE, BACK, KEEP, PLAIN, Directive
+from auqadmm.metrics.vstep import LowRankMetric
 
 TELLING = 1e-6  # relative differences below this count as none
 STRAY = 1e-2  # of F: so far above its best, twice in a row, a run has lost its way

@@ -26,9 +26,9 @@ from torch import Tensor
 from auqadmm.core.consensus import Chosen, ConsensusADMM
 from auqadmm.core.state import Blocks, Consensus
 from auqadmm.core.stopping import is_number
-from auqadmm.core.weights import Scalar
 from auqadmm.methods.checks import at_least_one, positive
 from auqadmm.methods.constant import scalar_weights
+from auqadmm.metrics.weights import Scalar
 
 NOISE = 100.0  # units of rounding
 

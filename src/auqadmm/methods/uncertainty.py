@@ -24,8 +24,8 @@ from auqadmm.core.consensus import Chosen, ConsensusADMM
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Blocks, Consensus
 from auqadmm.core.stopping import is_number
-from auqadmm.core.weights import Diagonal
 from auqadmm.methods.checks import at_least_one, one_of
+from auqadmm.metrics.weights import Diagonal
 
 # Entries of d_j that differ by no more than this, relative to the largest, are rounding and not information.
 NOISE = 1e-12

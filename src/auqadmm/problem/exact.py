@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from auqadmm.core.triangles import packed, unpacked
+from auqadmm.metrics.triangles import packed, unpacked
 from auqadmm.problem.curvature import times
 from auqadmm.problem.design import DensePiece
 from auqadmm.problem.exact_point import EPS, RowsAt, Sums, add

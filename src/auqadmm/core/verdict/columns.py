@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.core import twofold
+from auqadmm.metrics import double_double as twofold
 
 EPS = torch.finfo(torch.float64).eps
 CONSTANT = 64.0  # times ε·|μ|: what is left of a constant column after centring

@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.core.composite import Composite, accelerated, prox_and_slope
-from auqadmm.core.composite import scale as metric_scale
-from auqadmm.core.pivot import pivot
+from auqadmm.metrics.pivoting import pivot
+from auqadmm.metrics.proximal_gradient import Composite, accelerated, prox_and_slope
+from auqadmm.metrics.proximal_gradient import scale as metric_scale
 
 EPS = torch.finfo(torch.float64).eps
 SINGULAR = 80.0  # times ε·p: an eigenvalue below this is rounding

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.certificate import Certificate
-from auqadmm.core.triangles import unpacked
 from auqadmm.core.verdict.asks import Reach, Sketch, Triangle
 from auqadmm.core.verdict.gaps import gap_ahead
 from auqadmm.core.verdict.model import Model
 from auqadmm.core.verdict.point import Point, Verdict, agrees, foreseen, inflation, root
 from auqadmm.core.verdict.words import collinear, notes
+from auqadmm.metrics.triangles import unpacked
 
 if TYPE_CHECKING:
     from auqadmm.core.verdict.judge import Judge

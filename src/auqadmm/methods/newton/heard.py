@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.state import Setup
-from auqadmm.core.triangles import unpacked
 from auqadmm.methods.newton.dual import dual, foreseen
 from auqadmm.methods.newton.here import Here
+from auqadmm.metrics.triangles import unpacked
 
 
 def heard(here: Here, setup: Setup, inside: Tensor, sums: dict[str, Tensor], index: Tensor) -> Here:

@@ -1,4 +1,4 @@
-"""The quadratic model of F minimised for separable g: block pivoting (`core/pivot`) on factors that are kept.
+"""The quadratic model of F minimised for separable g: block pivoting (`metrics/pivoting`) on factors that are kept.
 
     m(x) = g(x) − g(v) + ⟨G, x − v⟩ + ½⟨x − v, H(x − v)⟩
 
@@ -27,9 +27,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.core.composite import Composite
-from auqadmm.core.pivot import PATIENCE, ROUNDS, Guess
 from auqadmm.core.verdict.model import EPS, SINGULAR
+from auqadmm.metrics.pivoting import PATIENCE, ROUNDS, Guess
+from auqadmm.metrics.proximal_gradient import Composite
 
 THIN = 1 / 8  # of a factor: borders up to which it is worth keeping
 DIGITS = 1e-6  # of a value, that rounding may cost

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.core.pcg import Operator
+from auqadmm.metrics.cg import Operator
 
 POWER = 30  # power iterations for ℓ
 MARGIN, WIDER = 1.05, 1.25  # on what they find; by how much ℓ grows when it proves too small

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from auqadmm.core.basis import Basis
+from auqadmm.metrics.kronecker import Basis
 
 if TYPE_CHECKING:
-    from auqadmm.core.kronsum import KroneckerSum
+    from auqadmm.metrics.kronecker_sum import KroneckerSum
 
 FACTOR = 2**24  # numbers in the factors of all columns together
 

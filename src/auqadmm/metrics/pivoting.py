@@ -35,8 +35,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from auqadmm.core.composite import Best, Composite, prox_and_slope
-from auqadmm.core.pcg import cg
+from auqadmm.metrics.cg import cg
+from auqadmm.metrics.proximal_gradient import Best, Composite, prox_and_slope
 
 ROUNDS = 30  # of one attempt
 PATIENCE = 6  # rounds without fewer moves

@@ -22,14 +22,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.core import pcg
-from auqadmm.core.composite import Composite, accelerated, prox_and_slope, scale
-from auqadmm.core.coupled import Coupled
-from auqadmm.core.coupledsum import CoupledSum
-from auqadmm.core.inverses import Inverse, Jacobi, Outside
-from auqadmm.core.kronsum import KroneckerSum, Plus
-from auqadmm.core.lowrank import LowRank
-from auqadmm.core.pivot import pivot
+from auqadmm.metrics import cg as pcg
+from auqadmm.metrics.coupled import Coupled
+from auqadmm.metrics.coupled_sum import CoupledSum
+from auqadmm.metrics.inverses import Inverse, Jacobi, Outside
+from auqadmm.metrics.kronecker_sum import KroneckerSum, Plus
+from auqadmm.metrics.lowrank import LowRank
+from auqadmm.metrics.pivoting import pivot
+from auqadmm.metrics.proximal_gradient import Composite, accelerated, prox_and_slope, scale
 from auqadmm.runtime.cuda_graphs import Programs
 
 TOLERANCE = 1e-10  # relative to ‖s‖, where none is asked for

@@ -28,10 +28,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from auqadmm.core import lowrank
-from auqadmm.core.basis import Basis
-from auqadmm.core.coupled_change import inner
-from auqadmm.core.lowrank import LowRank
+from auqadmm.metrics import lowrank
+from auqadmm.metrics.coupled_change import inner
+from auqadmm.metrics.kronecker import Basis
+from auqadmm.metrics.lowrank import LowRank
 
 
 @dataclass(frozen=True)

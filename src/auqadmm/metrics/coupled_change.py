@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from auqadmm.core import lowrank_change
+from auqadmm.metrics import lowrank_change
 
 if TYPE_CHECKING:
-    from auqadmm.core.coupled import Coupled
+    from auqadmm.metrics.coupled import Coupled
 
 
 def inner(a: Coupled, b: Coupled) -> Tensor:

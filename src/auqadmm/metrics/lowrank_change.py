@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from auqadmm.core.basis import Basis, Kronecker, dense_basis
+from auqadmm.metrics.kronecker import Basis, Kronecker, dense_basis
 
 if TYPE_CHECKING:
-    from auqadmm.core.lowrank import LowRank
+    from auqadmm.metrics.lowrank import LowRank
 
 
 def change(new: LowRank, old: LowRank) -> Tensor:

@@ -27,11 +27,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from auqadmm.core import inverses
-from auqadmm.core.basis import Basis, dense_basis
-from auqadmm.core.inverses import Cholesky, Inverse, Submatrix, Woodbury
-from auqadmm.core.lowrank import LowRank, pieces, root, spectrum
-from auqadmm.core.weights import sum_blocks
+from auqadmm.metrics import inverses
+from auqadmm.metrics.inverses import Cholesky, Inverse, Submatrix, Woodbury
+from auqadmm.metrics.kronecker import Basis, dense_basis
+from auqadmm.metrics.lowrank import LowRank, pieces, root, spectrum
+from auqadmm.metrics.weights import sum_blocks
 
 DENSE = 4096  # C = 1: up to this m, K may be formed
 PER_COLUMN = 1024  # C > 1: up to this m, one m × m matrix per column may be formed

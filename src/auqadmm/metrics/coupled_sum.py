@@ -16,10 +16,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from auqadmm.core import kronsum
-from auqadmm.core.coupled import Coupled
-from auqadmm.core.kronsum import KroneckerSum
-from auqadmm.core.lowrank import pieces, spectrum
+from auqadmm.metrics import kronecker_sum as kronsum
+from auqadmm.metrics.coupled import Coupled
+from auqadmm.metrics.kronecker_sum import KroneckerSum
+from auqadmm.metrics.lowrank import pieces, spectrum
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from auqadmm.core.basis import Basis, Kronecker, dense_basis
-from auqadmm.core.lowrank_change import change
+from auqadmm.metrics.kronecker import Basis, Kronecker, dense_basis
+from auqadmm.metrics.lowrank_change import change
 
 # numbers: more than LARGE are memory that the system hands out page by page, anew each time; PIECE fit into a cache
 LARGE, PIECE = 2**22, 2**18
@@ -82,7 +82,7 @@ class LowRank:
         if self.joint and (C != 1 or m % self.columns):
             raise ValueError(f"LowRank: a joint weight needs S of 1 × 1 and columns dividing {m}, got C = {C}")
 
-    # ------------------------------------------------------------------ the protocol of core/weights.py
+    # ------------------------------------------------------------------ the protocol of metrics/weights.py
     def apply(self, x: Tensor) -> Tensor:
         if self.S.shape[-1] == 1 and self.F is None and not x.is_cuda:
             E, G = self._simple
