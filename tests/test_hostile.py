@@ -13,9 +13,9 @@ import torch
 
 import auqadmm as aq
 from auqadmm.core.reduce import Reduce
-from auqadmm.core.verdict.certifier import Certifier
-from auqadmm.core.verdict.duality import lifted
 from auqadmm.engines import LocalEngine
+from auqadmm.verdict.certifier import Certifier
+from auqadmm.verdict.duality import lifted
 from tests.core.checkpoints import assert_same
 from tests.problems import least_squares, multinomial, regression_blocks
 

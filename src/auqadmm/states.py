@@ -19,8 +19,6 @@ from auqadmm.core.checkpoint_codec import Registry
 from auqadmm.core.checkpoint_identity import Identity, describe
 from auqadmm.core.frame import Frame
 from auqadmm.core.reduce import Reduce
-from auqadmm.core.verdict.columns import Columns
-from auqadmm.core.verdict.gate import Gate
 from auqadmm.curvature.posterior import Posterior
 from auqadmm.local import curve, direct_factors, factored, lbfgs, mixed, newton_cg, trail
 from auqadmm.local.pairs import Pairs
@@ -36,6 +34,8 @@ from auqadmm.metrics.coupled import Coupled
 from auqadmm.problem.design import DensePiece
 from auqadmm.problem.scaled import Scaled
 from auqadmm.problem.shard import Census
+from auqadmm.verdict.columns import Columns
+from auqadmm.verdict.gate import Gate
 
 # A new class in a method's or a solver's memory is added here; names are part of the format.
 REGISTRY = Registry(

@@ -9,8 +9,8 @@ import torch
 import auqadmm as aq
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Setup
-from auqadmm.core.verdict.certifier import Certifier
 from auqadmm.engines import LocalEngine
+from auqadmm.verdict.certifier import Certifier
 
 CPU = torch.device("cpu")
 

@@ -12,13 +12,13 @@ import torch
 import auqadmm as aq
 from auqadmm.core.frame import Frame
 from auqadmm.core.reduce import Reduce
-from auqadmm.core.verdict.asks import moments
-from auqadmm.core.verdict.columns import Columns
 from auqadmm.engines.local import LocalEngine
 from auqadmm.methods.inside import Framed
 from auqadmm.problem.framed import framed
 from auqadmm.problem.scaled import Scaled
 from auqadmm.problem.wrappers import FreeIntercept
+from auqadmm.verdict.asks import moments
+from auqadmm.verdict.columns import Columns
 from tests.verdict.cases import TABLE
 
 CPU = torch.device("cpu")

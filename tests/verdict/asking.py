@@ -6,8 +6,8 @@ import torch
 
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Setup
-from auqadmm.core.verdict import Judge
 from auqadmm.engines import LocalEngine
+from auqadmm.verdict import Judge
 
 
 def judge_of(problem, dtype=torch.float64):

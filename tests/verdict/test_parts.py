@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import auqadmm as aq
-from auqadmm.core.verdict.point import inflation
 from auqadmm.estimators.penalty import WeightedElasticNet
 from auqadmm.problem.wrappers import FreeIntercept
+from auqadmm.verdict.point import inflation
 from tests.verdict.asking import judge_of, verdict
 from tests.verdict.cases import TOL
 

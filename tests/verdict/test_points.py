@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import auqadmm as aq
-from auqadmm.core.verdict import large as products
+from auqadmm.verdict import large as products
 from tests.verdict.asking import judge_of, verdict
 from tests.verdict.cases import CASES, TOL, draw, points
 

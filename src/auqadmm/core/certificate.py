@@ -1,6 +1,6 @@
 """How far v is from optimal for the ORIGINAL problem, whatever method produced it (S10).
 
-    gap       F(v) − F* ≤ gap_bound, and how that is known (`core/verdict/`, docs/theory.md)
+    gap       F(v) − F* ≤ gap_bound, and how that is known (`verdict/`, docs/theory.md)
     relative  gap_bound over scale = min(F, max(F_null − F, 10⁻⁴F)), F less the infimum of its rows: the smaller of
               what is left and what was explained
     KKT       dist(0, Σ_j ∇f_j(v) + ∂g(v)) / (‖Σ_j ∇f_j(0)‖ + Σ_j ‖∇f_j(v)‖): for the eye; it decides nothing

@@ -22,7 +22,7 @@ from auqadmm.core.checkpoint_files import parse
 from auqadmm.core.history import Row
 from auqadmm.core.reduce import Traffic
 from auqadmm.core.state import Consensus, Setup, State
-from auqadmm.core.verdict.gate import Gate
+from auqadmm.verdict.gate import Gate
 
 
 @dataclass(frozen=True)

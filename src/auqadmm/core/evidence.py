@@ -18,8 +18,8 @@ from torch import Tensor
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Blocks, Residuals, Setup, State
 from auqadmm.core.stopping import Stopping
-from auqadmm.core.verdict.columns import Columns
 from auqadmm.metrics.weights import sum_blocks
+from auqadmm.verdict.columns import Columns
 
 NEAR, FAR = 3.0, 1e6
 

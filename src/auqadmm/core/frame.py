@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from auqadmm.core.verdict.columns import Columns
 from auqadmm.metrics import double_double as twofold
+from auqadmm.verdict.columns import Columns
 
 FAR = 4.0  # spreads that a mean may be away from zero: images have up to 3
 WIDE = 64.0  # the ratio of scales: images have up to 6

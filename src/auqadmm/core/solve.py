@@ -37,8 +37,8 @@ from auqadmm.core.result import Result
 from auqadmm.core.signals import Asked
 from auqadmm.core.state import Blocks, Setup, State, Status
 from auqadmm.core.stopping import Stopping
-from auqadmm.core.verdict import Judge
-from auqadmm.core.verdict.watch import Watch
+from auqadmm.verdict import Judge
+from auqadmm.verdict.watch import Watch
 
 
 class Method(Protocol):

@@ -139,7 +139,7 @@ class Consensus:
 
     @property
     def exactly(self) -> Mapping[str, Tensor] | None:
-        """The sums that a verdict at v is made of, Hessian and all, where the method has them (`core/verdict`)."""
+        """The sums that a verdict at v is made of, Hessian and all, where the method has them (`verdict`)."""
         return getattr(self.memory, "exactly", None)
 
     @property

@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.reduce import Reduce
-from auqadmm.core.verdict.certifier import Certifier
 from auqadmm.engines import LocalEngine
 from auqadmm.problem import L2, ElasticNet, InputError, LeastSquares, Problem, SmoothedHinge
+from auqadmm.verdict.certifier import Certifier
 
 # the solvers aim lower than what is asked of them
 KKT = 1e-9

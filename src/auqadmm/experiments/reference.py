@@ -23,11 +23,11 @@ from sklearn.linear_model import ElasticNet as PooledElasticNet
 from torch import Tensor
 
 from auqadmm.core.reduce import Reduce
-from auqadmm.core.verdict.certifier import Certifier
 from auqadmm.engines import LocalEngine
 from auqadmm.problem import L1, L2, ElasticNet, InputError, LeastSquares, Problem, Zero
 from auqadmm.problem.ingest import read_reals
 from auqadmm.problem.shard import Shard
+from auqadmm.verdict.certifier import Certifier
 
 KKT_TOL = 1e-8
 

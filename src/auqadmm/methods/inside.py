@@ -23,10 +23,10 @@ from torch import Tensor
 from auqadmm.core.frame import Frame
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Setup, State, WarmStart
-from auqadmm.core.verdict.asks import moments
-from auqadmm.core.verdict.columns import Columns
 from auqadmm.core.within import Enter, InnerReduce
 from auqadmm.problem.scaled import Scaled
+from auqadmm.verdict.asks import moments
+from auqadmm.verdict.columns import Columns
 
 
 @dataclass(frozen=True)

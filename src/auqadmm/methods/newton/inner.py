@@ -10,7 +10,7 @@ that the factor of one set serves for the next: with P who came and R who left s
 
 Value and slope of the model are exact at every point. Guesses go on until nothing moves, or until one lowers the model
 by no more than `enough`, or than a `share` of all that was gained. There is no bound of what was missed: steps do not
-need one, and verdicts have their own (core/verdict/model.py).
+need one, and verdicts have their own (verdict/model.py).
 
 Reference: J. Nocedal, S. J. Wright, Numerical Optimization, 2nd ed., section 16.2, for solves by borders.
 
@@ -27,9 +27,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.core.verdict.model import EPS, SINGULAR
 from auqadmm.metrics.pivoting import PATIENCE, ROUNDS, Guess
 from auqadmm.metrics.proximal_gradient import Composite
+from auqadmm.verdict.model import EPS, SINGULAR
 
 THIN = 1 / 8  # of a factor: borders up to which it is worth keeping
 DIGITS = 1e-6  # of a value, that rounding may cost

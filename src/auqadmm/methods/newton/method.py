@@ -29,8 +29,6 @@ from torch import Tensor
 
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import ROUND_COST, Consensus, Cost, Setup, State
-from auqadmm.core.verdict.asks import moments
-from auqadmm.core.verdict.columns import Columns
 from auqadmm.methods.checks import round_cost
 from auqadmm.methods.newton.dual import scales
 from auqadmm.methods.newton.heard import heard, without
@@ -38,6 +36,8 @@ from auqadmm.methods.newton.here import Here
 from auqadmm.methods.newton.model import Proposed, inside_of
 from auqadmm.methods.newton.round import Ask
 from auqadmm.methods.newton.working import Movers, affordable, apart, chosen, everything, some_rest, together, whole
+from auqadmm.verdict.asks import moments
+from auqadmm.verdict.columns import Columns
 
 FAN = (2.0, 1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
 DECREASE = 1e-4  # of what the linear model promises

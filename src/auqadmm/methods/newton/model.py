@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.core.verdict.model import Model
 from auqadmm.methods.newton.inner import minimised
 from auqadmm.metrics.triangles import unpacked
+from auqadmm.verdict.model import Model
 
 SHARP = 1e100  # a metric in which a proximal step moves nothing that may stay
 

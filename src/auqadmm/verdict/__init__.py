@@ -10,7 +10,7 @@
 - certifier: objective, KKT residual and gap without a run
 """
 
-from auqadmm.core.verdict.judge import Judge
-from auqadmm.core.verdict.point import Verdict
+from auqadmm.verdict.judge import Judge
+from auqadmm.verdict.point import Verdict
 
 __all__ = ["Judge", "Verdict"]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from auqadmm.core.verdict.model import Model
+from auqadmm.verdict.model import Model
 
 if TYPE_CHECKING:
-    from auqadmm.core.verdict.judge import Judge
+    from auqadmm.verdict.judge import Judge
 
 
 def collinear(judge: Judge, model: Model) -> str:

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from auqadmm.core.certificate import Certificate
 from auqadmm.core.state import Consensus
-from auqadmm.core.verdict.gate import Gate, due
-from auqadmm.core.verdict.judge import Judge
-from auqadmm.core.verdict.point import at_rounding, over
+from auqadmm.verdict.gate import Gate, due
+from auqadmm.verdict.judge import Judge
+from auqadmm.verdict.point import at_rounding, over
 
 PATIENCE = 3  # iterations without a way on, before a run ends
 NOTHING = 1e-3  # of the tolerance: a fall that is none

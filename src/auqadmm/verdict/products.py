@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.certificate import Certificate
-from auqadmm.core.verdict import large
-from auqadmm.core.verdict.asks import DiagonalReach, Sketch
-from auqadmm.core.verdict.gaps import gap_at, intercept_directions
-from auqadmm.core.verdict.point import Verdict, agrees, foreseen, inflation, over, root
-from auqadmm.core.verdict.words import undecidable
+from auqadmm.verdict import large
+from auqadmm.verdict.asks import DiagonalReach, Sketch
+from auqadmm.verdict.gaps import gap_at, intercept_directions
+from auqadmm.verdict.point import Verdict, agrees, foreseen, inflation, over, root
+from auqadmm.verdict.words import undecidable
 
 if TYPE_CHECKING:
-    from auqadmm.core.verdict.judge import Judge
+    from auqadmm.verdict.judge import Judge
 
 
 def by_products(judge: Judge, v: Tensor, tol: float, known: Certificate, sums: Any = None) -> Verdict:

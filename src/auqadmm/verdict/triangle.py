@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.certificate import Certificate
-from auqadmm.core.verdict.asks import Reach, Sketch, Triangle
-from auqadmm.core.verdict.gaps import gap_ahead
-from auqadmm.core.verdict.model import Model
-from auqadmm.core.verdict.point import Point, Verdict, agrees, foreseen, inflation, root
-from auqadmm.core.verdict.words import collinear, notes
 from auqadmm.metrics.triangles import unpacked
+from auqadmm.verdict.asks import Reach, Sketch, Triangle
+from auqadmm.verdict.gaps import gap_ahead
+from auqadmm.verdict.model import Model
+from auqadmm.verdict.point import Point, Verdict, agrees, foreseen, inflation, root
+from auqadmm.verdict.words import collinear, notes
 
 if TYPE_CHECKING:
-    from auqadmm.core.verdict.judge import Judge
+    from auqadmm.verdict.judge import Judge
 
 
 def by_triangle(judge: Judge, v: Tensor, tol: float, known: Certificate, sums: Any = None) -> Verdict:

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.state import Consensus
-from auqadmm.core.verdict.judge import Judge
-from auqadmm.core.verdict.point import Verdict
 from auqadmm.metrics.weights import DiagonalMetric
+from auqadmm.verdict.judge import Judge
+from auqadmm.verdict.point import Verdict
 
 # A first estimate may be this far above the tolerance, or must be this far below: the blocks' own models promise more
 # than there is for squares, and less where curvature falls on the way.

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from auqadmm.core.verdict.duality import intercept_inverse
+from auqadmm.verdict.duality import intercept_inverse
 
 DIRECTIONS = 20
 PRODUCTS = 20

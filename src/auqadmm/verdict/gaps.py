@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.certificate import Certificate
-from auqadmm.core.verdict.asks import Conjugate, Sketch
-from auqadmm.core.verdict.duality import full_gap
-from auqadmm.core.verdict.model import EPS
-from auqadmm.core.verdict.point import ROUNDED, Point, over
+from auqadmm.verdict.asks import Conjugate, Sketch
+from auqadmm.verdict.duality import full_gap
+from auqadmm.verdict.model import EPS
+from auqadmm.verdict.point import ROUNDED, Point, over
 
 DIGITS = 1e-8  # of a gap, that the rounding of slopes times far bounds may take
 
 if TYPE_CHECKING:
-    from auqadmm.core.verdict.judge import Judge
+    from auqadmm.verdict.judge import Judge
 
 
 def gap_at(judge: Judge, at: Point, B: Tensor | None) -> Certificate | None:

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from auqadmm.core.certificate import Certificate
-from auqadmm.core.verdict.model import EPS, Model
+from auqadmm.verdict.model import EPS, Model
 
 POWER = 16  # of the sum that stands for a maximum over rows
 UNTOLD = 8.0  # roundings of F that a duality gap is added up from
