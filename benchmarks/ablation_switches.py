@@ -147,7 +147,7 @@ NO_LIGHT = (Patch("auqadmm.problem.light:suits", _where(False, bool)),)
 DIRECTIONS, WEIGHTS = f"{POSTERIOR}:Posterior.directions", f"{POSTERIOR}:Posterior.weights"
 SOLVE, TOLD = f"{ROUND}:Round._solve", f"{SCHEDULE}:Schedule.told"
 IMAGE = ("image",)
-INSIDE = "core/frame.py, core/within.py, methods/inside.py, problem/framed.py, scaled.py"
+INSIDE = "columns/frame.py, columns/within.py, columns/inside.py, problem/framed.py, scaled.py"
 
 # ---------------------------------------------------------------------- the catalogue
 S = Switch

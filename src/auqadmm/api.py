@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from auqadmm import baselines, engines, local, methods, recovery
+from auqadmm.columns.inside import in_columns
 from auqadmm.core.checkpoint import Checkpoint, Keeper
 from auqadmm.core.gathering import CallbackError, Heeded, all_weights
 from auqadmm.core.history import Clock
@@ -23,7 +24,6 @@ from auqadmm.core.solve import Callback, near, run
 from auqadmm.core.state import Setup, WarmStart
 from auqadmm.core.stopping import Stopping, whole_number
 from auqadmm.local.step import LocalStep
-from auqadmm.methods.inside import in_columns
 from auqadmm.problem import InputError, Problem
 from auqadmm.problem.shard import Census
 from auqadmm.states import REGISTRY, identify

@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 
 from auqadmm.baselines import fista, objective, preconditioned, quasi_newton
+from auqadmm.columns.frame import Frame
+from auqadmm.columns.inside import Framed
 from auqadmm.core import acceleration, state
 from auqadmm.core.certificate import Certificate, score
 from auqadmm.core.checkpoint_codec import Registry
 from auqadmm.core.checkpoint_identity import Identity, describe
-from auqadmm.core.frame import Frame
 from auqadmm.core.reduce import Reduce
 from auqadmm.curvature.posterior import Posterior
 from auqadmm.local import curve, direct_factors, factored, lbfgs, mixed, newton_cg, trail
 from auqadmm.local.pairs import Pairs
 from auqadmm.methods.auto.plan import Change, Plan
-from auqadmm.methods.inside import Framed
 from auqadmm.methods.lowrank_round import Directive
 from auqadmm.methods.lowrank_server import Best, Heard, Server
 from auqadmm.methods.newton.dual import Dual

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from auqadmm.columns.frame import Frame
+from auqadmm.columns.within import Enter, Within
 from auqadmm.core.certificate import score
-from auqadmm.core.frame import Frame
-from auqadmm.core.within import Enter, Within
 from auqadmm.engines.messages import dumps
 from tests.engines.processes import ended, ranks
 

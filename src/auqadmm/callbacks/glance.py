@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from auqadmm.columns.inside import Framed
 from auqadmm.core.solve import Iteration
 from auqadmm.core.state import Blocks
-from auqadmm.methods.inside import Framed
 
 SHARE = 0.5
 

@@ -4,7 +4,7 @@
     w_i = tr S_i,  S_i the C×C curvature of row i at v      S_j = Σ|x_i|²S_i / Σ|x_i|²w_i       A_j = Σ w_i x_ix_iᵀ
     M_j = U_jᵀA_jU_j       d_j = max(0, diag F(A_j − U_jM_jU_jᵀ)Fᵀ)       φ_j = l2/N + floor·(mean diagonal)
 
-In scaled columns (core/frame.py) l2 is one number per feature: φ_j has the least of them, d_j the rest.
+In scaled columns (columns/frame.py) l2 is one number per feature: φ_j has the least of them, d_j the rest.
 
 U_j is the leading right singular basis of block j's rows, found by block Lanczos (`krylov`) and kept. Only products
 with X_j are used; nothing of size m×m is formed. A loss without rows (CustomLoss) gets the same from Hessian-vector

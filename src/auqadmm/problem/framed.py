@@ -1,4 +1,4 @@
-"""A shard in the columns of a frame (core/frame.py): x̃ = (x − μ)/s.
+"""A shard in the columns of a frame (columns/frame.py): x̃ = (x − μ)/s.
 
 Dense blocks are copied once, computed in double precision. Sparse ones stay sparse: their numbers are divided by s, and
 μ/s is subtracted in the products (`SparsePiece.shift`).
@@ -18,7 +18,7 @@ from auqadmm.problem.design import DensePiece, Design, Piece
 from auqadmm.problem.sparse import SparsePiece
 
 if TYPE_CHECKING:
-    from auqadmm.core.frame import Frame
+    from auqadmm.columns.frame import Frame
     from auqadmm.problem.shard import Shard
 
 

@@ -28,7 +28,7 @@ from auqadmm.problem.sparse import sparse_piece
 from auqadmm.runtime.cuda_graphs import Programs
 
 if TYPE_CHECKING:
-    from auqadmm.core.frame import Frame
+    from auqadmm.columns.frame import Frame
     from auqadmm.problem.exact import Exact
     from auqadmm.problem.rows import Loss, Point
 

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 from uuid import uuid4
 
+from auqadmm.columns.inside import Inside, in_columns
+from auqadmm.columns.within import InnerReduce
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Setup, State, WarmStart
-from auqadmm.core.within import InnerReduce
 from auqadmm.methods.auto.cost import ROUND_COST, Estimate, estimates
 from auqadmm.methods.auto.plan import Change, Choice, Plan
 from auqadmm.methods.auto.seen import facts_of
 from auqadmm.methods.checks import round_cost
-from auqadmm.methods.inside import Inside, in_columns
 from auqadmm.methods.newton.working import GROWTH, numbers
 
 PATIENCE = 3

@@ -1,4 +1,4 @@
-"""A method that works in centred and scaled columns, and is seen from the problem's own (core/frame.py).
+"""A method that works in centred and scaled columns, and is seen from the problem's own (columns/frame.py).
 
     minimise Σ_j f̃_j(ũ) + g̃(ũ),   f̃_j(ũ) = f_j(u),  g̃(ũ) = g(u)         the same problem in other unknowns
 
@@ -20,10 +20,10 @@ from uuid import uuid4
 import torch
 from torch import Tensor
 
-from auqadmm.core.frame import Frame
+from auqadmm.columns.frame import Frame
+from auqadmm.columns.within import Enter, InnerReduce
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Setup, State, WarmStart
-from auqadmm.core.within import Enter, InnerReduce
 from auqadmm.problem.scaled import Scaled
 from auqadmm.verdict.asks import moments
 from auqadmm.verdict.columns import Columns

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from auqadmm.core.frame import Frame
+from auqadmm.columns.frame import Frame
 from auqadmm.core.reduce import Engine, MapFn, Reduce, Traffic
 
 
