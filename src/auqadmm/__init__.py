@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from auqadmm import baselines, callbacks, curvature, engines, local, methods
 from auqadmm.api import solve
+from auqadmm.checkpoint.codec import CheckpointError
+from auqadmm.checkpoint.settings import Checkpoint
 from auqadmm.core.certificate import Certificate
-from auqadmm.core.checkpoint import Checkpoint
-from auqadmm.core.checkpoint_codec import CheckpointError
 from auqadmm.core.diagnosis import Diagnosis, Finding
 from auqadmm.core.history import History
 from auqadmm.core.reduce import WorkerLost

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from auqadmm import baselines, engines, local, methods, recovery
+from auqadmm.checkpoint.settings import Checkpoint, Keeper
 from auqadmm.columns.inside import in_columns
-from auqadmm.core.checkpoint import Checkpoint, Keeper
 from auqadmm.core.gathering import CallbackError, Heeded, all_weights
 from auqadmm.core.history import Clock
 from auqadmm.core.reduce import Engine, Reduce, WorkerLost

@@ -15,7 +15,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from auqadmm.core.checkpoint import Checkpoint
+from auqadmm.checkpoint.settings import Checkpoint
 from auqadmm.core.ending import count, sentence
 from auqadmm.core.reduce import WorkerLost
 from auqadmm.core.result import Result

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from auqadmm.baselines import fista, objective, preconditioned, quasi_newton
+from auqadmm.checkpoint.codec import Registry
+from auqadmm.checkpoint.identity import Identity, describe
 from auqadmm.columns.frame import Frame
 from auqadmm.columns.inside import Framed
 from auqadmm.core import acceleration, state
 from auqadmm.core.certificate import Certificate, score
-from auqadmm.core.checkpoint_codec import Registry
-from auqadmm.core.checkpoint_identity import Identity, describe
 from auqadmm.core.reduce import Reduce
 from auqadmm.curvature.posterior import Posterior
 from auqadmm.local import curve, direct_factors, factored, lbfgs, mixed, newton_cg, trail

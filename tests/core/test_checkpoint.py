@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 import auqadmm as aq
-from auqadmm.core.checkpoint import Keeper
-from auqadmm.core.checkpoint_codec import leaves
+from auqadmm.checkpoint.codec import leaves
+from auqadmm.checkpoint.settings import Keeper
 from auqadmm.local import mixed
 from auqadmm.methods import lowrank
 from auqadmm.metrics.kronecker import Kronecker

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auqadmm.core.checkpoint_codec import CheckpointError, Reader, Registry, Writer, fits
+from auqadmm.checkpoint.codec import CheckpointError, Reader, Registry, Writer, fits
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.states import REGISTRY
 

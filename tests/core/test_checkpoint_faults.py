@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import auqadmm as aq
-from auqadmm.core import checkpoint_files
+from auqadmm.checkpoint import files as checkpoint_files
 from tests.core.checkpoints import TIGHT, assert_same, names
 from tests.problems import least_squares, multinomial
 

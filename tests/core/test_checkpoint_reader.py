@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import auqadmm as aq
 from auqadmm import api
-from auqadmm.core.checkpoint import Saved
-from auqadmm.core.checkpoint_codec import CheckpointError
+from auqadmm.checkpoint.codec import CheckpointError
+from auqadmm.checkpoint.settings import Saved
 from tests.core.checkpoints import image, no_waiting
 from tests.problems import least_squares
 

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from auqadmm import __version__
+from auqadmm.checkpoint.codec import CheckpointError
 from auqadmm.cli import compare as compare_module
 from auqadmm.cli import fit as fit_module
 from auqadmm.cli import predict as predict_module
@@ -21,7 +22,6 @@ from auqadmm.cli.doctor import doctor as doctor_command
 from auqadmm.cli.errors import CommandError
 from auqadmm.cli.report import report as report_command
 from auqadmm.cli.reproduce import reproduce as reproduce_command
-from auqadmm.core.checkpoint_codec import CheckpointError
 from auqadmm.data import DataError
 from auqadmm.problem import InputError, ProcessError
 from auqadmm.words import visible

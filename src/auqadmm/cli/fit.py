@@ -21,10 +21,10 @@ from rich.console import Console
 
 from auqadmm import engines
 from auqadmm.api import solve
+from auqadmm.checkpoint.settings import Checkpoint
 from auqadmm.cli import options, outputs
 from auqadmm.cli.errors import CommandError
 from auqadmm.cli.progress import Progress
-from auqadmm.core.checkpoint import Checkpoint
 from auqadmm.core.result import Result
 from auqadmm.core.solve import Callback
 from auqadmm.core.state import Status

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from auqadmm import model_files
+from auqadmm.checkpoint import files as checkpoint_files
 from auqadmm.cli.errors import CommandError, writable_folder, writing
-from auqadmm.core import checkpoint_files
 from auqadmm.core.history import History
 from auqadmm.data import atomic
 from auqadmm.model import Parts

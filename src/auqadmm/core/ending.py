@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from auqadmm.checkpoint.run import Saved
 from auqadmm.core.certificate import Certificate, short
-from auqadmm.core.checkpoint_run import Saved
 from auqadmm.core.evidence import Evidence
 from auqadmm.core.findings import columns, unbounded
 from auqadmm.core.history import History, Row

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from auqadmm.checkpoint.settings import Keeper, Saved
 from auqadmm.core.certificate import Certificate, score
-from auqadmm.core.checkpoint import Keeper, Saved
 from auqadmm.core.ending import (
     OVER,
     Ended,

@@ -23,7 +23,7 @@ from torch import Tensor
 from auqadmm import engines
 from auqadmm.api import solve
 from auqadmm.baselines import FISTA
-from auqadmm.core.checkpoint import Checkpoint
+from auqadmm.checkpoint.settings import Checkpoint
 from auqadmm.core.result import Result
 from auqadmm.engines import LocalEngine
 from auqadmm.local import NewtonCG

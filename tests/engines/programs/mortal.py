@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from saving import LENGTH, NEVER, TIGHT, problem, rank, told
 
 import auqadmm as aq
-from auqadmm.core import checkpoint_files
+from auqadmm.checkpoint import files as checkpoint_files
 from auqadmm.engines import board
 
 board.PATIENCE = 1.0  # nobody is slow here

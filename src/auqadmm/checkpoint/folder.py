@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from uuid import uuid4
 
-from auqadmm.core import checkpoint_files as files
-from auqadmm.core.checkpoint_codec import CheckpointError
-from auqadmm.core.checkpoint_identity import Identity
+from auqadmm.checkpoint import files
+from auqadmm.checkpoint.codec import CheckpointError
+from auqadmm.checkpoint.identity import Identity
 
 
 def name_of(number: int) -> str:

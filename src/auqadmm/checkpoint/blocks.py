@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.core.checkpoint_codec import CheckpointError, Reader, Registry, Writer, leaves
-from auqadmm.core.checkpoint_files import parse
+from auqadmm.checkpoint.codec import CheckpointError, Reader, Registry, Writer, leaves
+from auqadmm.checkpoint.files import parse
 from auqadmm.core.reduce import Engine
 from auqadmm.core.state import Blocks
 

@@ -15,10 +15,10 @@ from typing import Any, get_type_hints
 
 import torch
 
+from auqadmm.checkpoint.blocks import Part, from_bytes, to_bytes
+from auqadmm.checkpoint.codec import CheckpointError, Reader, Registry, Writer, fits
+from auqadmm.checkpoint.files import parse
 from auqadmm.core.certificate import Certificate
-from auqadmm.core.checkpoint_blocks import Part, from_bytes, to_bytes
-from auqadmm.core.checkpoint_codec import CheckpointError, Reader, Registry, Writer, fits
-from auqadmm.core.checkpoint_files import parse
 from auqadmm.core.history import Row
 from auqadmm.core.reduce import Traffic
 from auqadmm.core.state import Consensus, Setup, State

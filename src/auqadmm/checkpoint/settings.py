@@ -20,11 +20,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from auqadmm.core.checkpoint_blocks import Pack, Unpack, reasons, split
-from auqadmm.core.checkpoint_codec import CheckpointError, Registry
-from auqadmm.core.checkpoint_folder import Folder, as_message, from_message, name_of
-from auqadmm.core.checkpoint_identity import Identity
-from auqadmm.core.checkpoint_run import Saved, from_files, to_files
+from auqadmm.checkpoint.blocks import Pack, Unpack, reasons, split
+from auqadmm.checkpoint.codec import CheckpointError, Registry
+from auqadmm.checkpoint.folder import Folder, as_message, from_message, name_of
+from auqadmm.checkpoint.identity import Identity
+from auqadmm.checkpoint.run import Saved, from_files, to_files
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Setup, State
 from auqadmm.core.stopping import whole_number

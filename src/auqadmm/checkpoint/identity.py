@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from auqadmm.core.checkpoint_codec import CheckpointError
+from auqadmm.checkpoint.codec import CheckpointError
 
 
 @dataclass(frozen=True)

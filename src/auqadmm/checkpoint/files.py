@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from auqadmm.core.checkpoint_codec import CheckpointError
+from auqadmm.checkpoint.codec import CheckpointError
 
 FORMAT, VERSION = "auqadmm checkpoint", 1
 MANIFEST = "checkpoint.json"

@@ -1,0 +1,1 @@
+"""The state of a run on disk: complete or not there, and nothing pickled."""
