@@ -16,12 +16,12 @@ from auqadmm.api import solve
 from auqadmm.checkpoint.codec import CheckpointError
 from auqadmm.checkpoint.settings import Checkpoint
 from auqadmm.core.certificate import Certificate
-from auqadmm.core.diagnosis import Diagnosis, Finding
 from auqadmm.core.history import History
 from auqadmm.core.reduce import WorkerLost
 from auqadmm.core.result import Result
 from auqadmm.core.solve import Iteration
 from auqadmm.core.state import Status, WarmStart
+from auqadmm.diagnosis.diagnosis import Diagnosis, Finding
 from auqadmm.problem import (
     L1,
     L2,

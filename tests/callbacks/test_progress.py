@@ -18,7 +18,7 @@ from rich.console import Console
 import auqadmm as aq
 from auqadmm.callbacks import Progress
 from auqadmm.callbacks.drawing import duration, speed
-from auqadmm.core.trend import trend
+from auqadmm.diagnosis.trend import trend
 from auqadmm.words import visible
 from tests.problems import least_squares, multinomial, regression_blocks
 

@@ -25,7 +25,7 @@ from typing import Any
 from auqadmm.callbacks.drawing import drawing, line
 from auqadmm.callbacks.glance import Glance, furthest
 from auqadmm.core.solve import Iteration
-from auqadmm.core.trend import Trend, excess, trend
+from auqadmm.diagnosis.trend import Trend, excess, trend
 from auqadmm.words import visible
 
 MODES = ("auto", "plain", "json", "quiet")

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 
 from auqadmm.checkpoint.run import Saved
 from auqadmm.core.certificate import Certificate, short
-from auqadmm.core.evidence import Evidence
-from auqadmm.core.findings import columns, unbounded
 from auqadmm.core.history import History, Row
 from auqadmm.core.reduce import WorkerLost
 from auqadmm.core.result import Result
 from auqadmm.core.state import Status
 from auqadmm.core.stopping import Stopping
+from auqadmm.diagnosis.evidence import Evidence
+from auqadmm.diagnosis.findings import columns, unbounded
 
 OVER = (Status.converged, Status.residuals, Status.rounding, Status.undecided)  # ends that only other tolerances change
 

@@ -9,10 +9,10 @@ import numpy as np
 from torch import Tensor
 
 from auqadmm.core.certificate import Certificate
-from auqadmm.core.diagnosis import Diagnosis, diagnose
-from auqadmm.core.evidence import Evidence
 from auqadmm.core.history import History
 from auqadmm.core.state import Status, WarmStart
+from auqadmm.diagnosis.diagnosis import Diagnosis, diagnose
+from auqadmm.diagnosis.evidence import Evidence
 from auqadmm.metrics.weights import Weights
 
 

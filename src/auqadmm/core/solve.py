@@ -29,7 +29,6 @@ from auqadmm.core.ending import (
     undecided,
     worded,
 )
-from auqadmm.core.evidence import collect
 from auqadmm.core.health import not_finite
 from auqadmm.core.history import Clock, History, Row
 from auqadmm.core.reduce import Reduce, Traffic, WorkerLost
@@ -37,6 +36,7 @@ from auqadmm.core.result import Result
 from auqadmm.core.signals import Asked
 from auqadmm.core.state import Blocks, Setup, State, Status
 from auqadmm.core.stopping import Stopping
+from auqadmm.diagnosis.evidence import collect
 from auqadmm.verdict import Judge
 from auqadmm.verdict.watch import Watch
 

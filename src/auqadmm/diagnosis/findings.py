@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from auqadmm.core.evidence import Evidence
+    from auqadmm.diagnosis.evidence import Evidence
 
 UNEVEN = 1e3  # largest over smallest scale of a feature
 DISTANT = 100.0  # mean of a feature over its spread

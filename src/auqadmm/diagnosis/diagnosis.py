@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from auqadmm.core.findings import SCALED, UNEVEN, Finding, columns, unbounded
 from auqadmm.core.state import Status
-from auqadmm.core.trend import Trend, recent, trend
+from auqadmm.diagnosis.findings import SCALED, UNEVEN, Finding, columns, unbounded
+from auqadmm.diagnosis.trend import Trend, recent, trend
 from auqadmm.metrics.weights import sum_blocks
 
 if TYPE_CHECKING:
-    from auqadmm.core.evidence import Evidence
     from auqadmm.core.result import Result
+    from auqadmm.diagnosis.evidence import Evidence
 
 # Thresholds; runs in good order of all methods stay below them (tests/test_diagnose.py).
 IMBALANCE = 300.0  # relative primal over relative dual residual, or the reverse, in the middle of the later half
