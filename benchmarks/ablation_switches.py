@@ -143,11 +143,11 @@ NO_CORNERS = (
 )
 NO_SECANT = (Patch(f"{NEWTON}:averaged", returns(lambda point, last, width=None: point)),)
 NO_DIRECT = (Patch(f"{LOCAL}:direct_suits", _where(False, bool)),)
-NO_LIGHT = (Patch("auqadmm.problem.light:suits", _where(False, bool)),)
+NO_LIGHT = (Patch("auqadmm.blocks.single_precision:suits", _where(False, bool)),)
 DIRECTIONS, WEIGHTS = f"{POSTERIOR}:Posterior.directions", f"{POSTERIOR}:Posterior.weights"
 SOLVE, TOLD = f"{ROUND}:Round._solve", f"{SCHEDULE}:Schedule.told"
 IMAGE = ("image",)
-INSIDE = "columns/frame.py, columns/within.py, columns/inside.py, problem/framed.py, scaled.py"
+INSIDE = "columns/frame.py, columns/within.py, columns/inside.py, blocks/framed.py, scaled.py"
 
 # ---------------------------------------------------------------------- the catalogue
 S = Switch
@@ -253,7 +253,7 @@ SWITCHES = (
     # machines
     S("no-graphs", "CUDA graphs and unit steps taken unseen", "runtime/cuda_graphs.py, buffers.py, newton_cg.py", 400,
       environment={"AUQADMM_GRAPHS": "0"}, probes=(SOLVE,), device="cuda"),
-    S("no-light", "single precision between anchors", "problem/light.py, single.py, local/descent.py", 310,
+    S("no-light", "single precision between anchors", "blocks/single_precision.py, single.py, local/descent.py", 310,
       patches=NO_LIGHT, device="cpu"),
     S("no-rough", "weights from products in single precision", "light.py, posterior.py", 6,
       patches=(Patch(f"{POSTERIOR}:rough", around(_rough, always=False)),), device="cpu"),
@@ -264,9 +264,9 @@ SWITCHES = (
     S("parabolas", "rows of a hinge keep their loss in a step: parabolas", "local/over_corners.py", 45,
       patches=(Patch(f"{LOCAL}.over_corners:_solved", returns(lambda bends, G, delta, s, *rest: s)),), models=HINGE,
       device="cpu"),
-    S("no-leaving", "blocks that are solved leave the batch", "local/descent.py, problem/parts.py", 60,
+    S("no-leaving", "blocks that are solved leave the batch", "local/descent.py, blocks/parts.py", 60,
       patches=(Patch(f"{LOCAL}.descent:remaining", _where(None, _there)),), models=SMOOTH + HINGE, device="cpu"),
-    S("read-all", "only blocks whose system is open are read", "local/conjugate.py, problem/design.py", 35,
+    S("read-all", "only blocks whose system is open are read", "local/conjugate.py, blocks/design.py", 35,
       patches=(Patch(f"{NEWTON}:only_open", _where(_all_open, bool)),),
       models=SMOOTH + HINGE, device="cpu"),
     # C-ADMM: what weights without directions use
@@ -290,6 +290,6 @@ SWITCHES = (
       patches=(Patch(f"{LOCAL}.model:_rank", _where(0, bool)),), models=SMOOTH, device="cpu"),
     S("c:no-corners", "steps of a hinge over the rows that bend", "local/corners.py, over_corners.py, …", 323,
       method="c-admm", patches=NO_CORNERS, models=HINGE, device="cpu"),
-    S("c:no-light", "single precision between anchors", "problem/light.py, single.py, local/descent.py", 310,
+    S("c:no-light", "single precision between anchors", "blocks/single_precision.py, single.py, local/descent.py", 310,
       method="c-admm", patches=NO_LIGHT, device="cpu"),
 )  # fmt: skip

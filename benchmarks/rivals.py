@@ -28,12 +28,12 @@ import torch
 from torch import Tensor
 
 from auqadmm.baselines.objective import Elastic, advance, dot, elastic, first_point, stay
+from auqadmm.blocks.design import DensePiece
+from auqadmm.blocks.rows import RowLoss
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Setup, State
 from auqadmm.metrics.weights import sum_blocks
 from auqadmm.problem import SmoothedHinge
-from auqadmm.problem.design import DensePiece
-from auqadmm.problem.rows import RowLoss
 
 LARGEST = 16_000
 FAN = (0.5, 0.25, 0.125, 1 / 16, 1 / 64)  # beside the full step

@@ -27,8 +27,8 @@ from torch import Tensor
 from workloads import SCALE, WORKLOADS, dataset
 
 import auqadmm as aq
+from auqadmm.blocks.shard import build_shard
 from auqadmm.data import by_class, iid
-from auqadmm.problem.shard import build_shard
 
 SEED = 0
 WORKERS = (2, 5, 10, 20, 50)

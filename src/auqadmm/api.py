@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from auqadmm import baselines, engines, local, methods, recovery
+from auqadmm.blocks.shard import Census
 from auqadmm.checkpoint.settings import Checkpoint, Keeper
 from auqadmm.columns.inside import in_columns
 from auqadmm.core.gathering import CallbackError, Heeded, all_weights
@@ -25,7 +26,6 @@ from auqadmm.core.state import Setup, WarmStart
 from auqadmm.core.stopping import Stopping, whole_number
 from auqadmm.local.step import LocalStep
 from auqadmm.problem import InputError, Problem
-from auqadmm.problem.shard import Census
 from auqadmm.states import REGISTRY, identify
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}

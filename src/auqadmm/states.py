@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from auqadmm.baselines import fista, objective, preconditioned, quasi_newton
+from auqadmm.blocks.design import DensePiece
+from auqadmm.blocks.shard import Census
 from auqadmm.checkpoint.codec import Registry
 from auqadmm.checkpoint.identity import Identity, describe
 from auqadmm.columns.frame import Frame
@@ -31,9 +33,7 @@ from auqadmm.methods.newton.here import Here
 from auqadmm.metrics import kronecker as basis
 from auqadmm.metrics import lowrank, vstep, weights
 from auqadmm.metrics.coupled import Coupled
-from auqadmm.problem.design import DensePiece
 from auqadmm.problem.scaled import Scaled
-from auqadmm.problem.shard import Census
 from auqadmm.verdict.columns import Columns
 from auqadmm.verdict.gate import Gate
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from auqadmm.blocks.rows import Loss
 from auqadmm.core.result import Result
 from auqadmm.data.tabular import Coded, Roles, Sheet, read
 from auqadmm.model import Parts
@@ -28,7 +29,6 @@ from auqadmm.problem import ElasticNet, InputError, LeastSquares, Logistic, Mult
 from auqadmm.problem.agreement import Exchange, alone, together
 from auqadmm.problem.ingest import RawBlock
 from auqadmm.problem.one_against_rest import OneAgainstRest
-from auqadmm.problem.rows import Loss
 from auqadmm.words import quoted
 
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 import auqadmm as aq
+from auqadmm.blocks import single_precision as light
 from auqadmm.checkpoint.codec import leaves
 from auqadmm.checkpoint.settings import Keeper
 from auqadmm.local import mixed
 from auqadmm.methods import lowrank
 from auqadmm.metrics.kronecker import Kronecker
-from auqadmm.problem import light
 from auqadmm.states import REGISTRY
 from tests.core.checkpoints import PROBLEMS, TIGHT, TOTALS, assert_same, names, no_waiting, rows
 from tests.problems import class_blocks, least_squares, multinomial, regression_blocks

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import auqadmm as aq
-from auqadmm.problem.shard import build_shard
+from auqadmm.blocks.shard import build_shard
 from tests.core.checkpoints import PROBLEMS, assert_same, no_waiting
 
 __all__ = ["no_waiting"]  # a fixture

@@ -10,13 +10,13 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.rows import Loss
+from auqadmm.blocks.shard import Shard
 from auqadmm.curvature import Exact, Hutchinson, Lanczos
 from auqadmm.problem.losses import Huber, LeastSquares, Logistic, Multinomial, Poisson, SmoothedHinge
 from auqadmm.problem.problem import Problem
 from auqadmm.problem.quantile import Quantile
 from auqadmm.problem.regularizers import L2
-from auqadmm.problem.rows import Loss
-from auqadmm.problem.shard import Shard
 
 F64 = torch.float64
 HEIGHTS = (6, 0, 9, 3)  # uneven blocks, one of them empty

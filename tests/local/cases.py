@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 import auqadmm as aq
+from auqadmm.blocks.shard import build_shard
 from auqadmm.local import LocalProblem
 from auqadmm.metrics.weights import Diagonal, Scalar
-from auqadmm.problem.shard import build_shard
 
 CPU = torch.device("cpu")
 FEATURES = 5

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import auqadmm as aq
+from auqadmm.blocks.curvature import RowHessian
+from auqadmm.blocks.rows import RowPoint
 from auqadmm.local import LBFGS, Direct, LocalProblem, NewtonCG, Released
 from auqadmm.metrics.weights import Scalar
-from auqadmm.problem.curvature import RowHessian
-from auqadmm.problem.rows import RowPoint
 from tests.local.cases import (
     CPU,
     EVEN,

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import auqadmm as aq
+from auqadmm.blocks import single_precision as light
 from auqadmm.local import LBFGS, LocalProblem, Mixed, NewtonCG, conjugate, descent, mixed
 from auqadmm.metrics.weights import Diagonal, Scalar
-from auqadmm.problem import light
 from tests.local.cases import CPU, alone, data
 
 SIZES = (300, 220, 60, 280, 14)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from auqadmm.blocks import single_precision as light
+from auqadmm.blocks.design import DensePiece
 from auqadmm.local import NewtonCG, conjugate
 from auqadmm.local.base import dot
 from auqadmm.local.conjugate import System, Way, advance, no_rows, only_open
-from auqadmm.problem import light
-from auqadmm.problem.design import DensePiece
 from tests.local.cases import EVEN, gradient, local_problem, shard_of, start_of
 
 FOUR = (30, 30, 30, 30)

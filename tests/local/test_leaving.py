@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import auqadmm as aq
+from auqadmm.blocks.design import Design
 from auqadmm.local import LBFGS, Mixed, NewtonCG, descent
 from auqadmm.metrics.lowrank import LowRank
-from auqadmm.problem.design import Design
 from tests.local.cases import gradient, local_problem, shard_of, start_of
 
 SOLVERS = [LBFGS(tol=1e-9, max_iter=2000), NewtonCG(tol=1e-9)]

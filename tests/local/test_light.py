@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import auqadmm as aq
+from auqadmm.blocks import single_precision as light
+from auqadmm.blocks.design import Design
 from auqadmm.local import LBFGS, Mixed, NewtonCG, descent
-from auqadmm.problem import light
-from auqadmm.problem.design import Design
 from tests.core.test_checkpoint_solvers import problem
 from tests.local.cases import EVEN, gradient, local_problem, shard_of, start_of
 

@@ -10,11 +10,11 @@ import scipy.sparse
 import torch
 
 import auqadmm as aq
+from auqadmm.blocks.framed import framed
 from auqadmm.columns.frame import Frame
 from auqadmm.columns.inside import Framed
 from auqadmm.core.reduce import Reduce
 from auqadmm.engines.local import LocalEngine
-from auqadmm.problem.framed import framed
 from auqadmm.problem.scaled import Scaled
 from auqadmm.problem.wrappers import FreeIntercept
 from auqadmm.verdict.asks import moments

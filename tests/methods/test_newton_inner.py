@@ -8,11 +8,11 @@ import scipy.sparse
 import torch
 
 import auqadmm as aq
+from auqadmm.blocks import exact_rows
 from auqadmm.estimators.penalty import WeightedElasticNet
 from auqadmm.methods.newton.inner import Factor, minimised
 from auqadmm.methods.newton.model import On
 from auqadmm.metrics.triangles import packed, unpacked
-from auqadmm.problem import exact_rows
 from auqadmm.problem.scaled import Scaled
 from auqadmm.problem.wrappers import FreeIntercept
 

@@ -13,12 +13,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from auqadmm.blocks.rows import Loss, RowLoss
+from auqadmm.blocks.shard import Shard
 from auqadmm.problem.losses import Huber, LeastSquares, Logistic, Multinomial, Poisson, SmoothedHinge
 from auqadmm.problem.problem import Problem
 from auqadmm.problem.quantile import Quantile
 from auqadmm.problem.regularizers import L2
-from auqadmm.problem.rows import Loss, RowLoss
-from auqadmm.problem.shard import Shard
 
 CPU = torch.device("cpu")
 M, K = 3, 3

@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from auqadmm.blocks.rows import Loss, Point
+from auqadmm.blocks.shard import Shard, build_shard
 from auqadmm.problem import custom_loss
 from auqadmm.problem.custom_loss import CustomLoss
 from auqadmm.problem.ingest import InputError
 from auqadmm.problem.losses import Huber, LeastSquares, Logistic, Multinomial
 from auqadmm.problem.problem import Problem
 from auqadmm.problem.regularizers import L2
-from auqadmm.problem.rows import Loss, Point
-from auqadmm.problem.shard import Shard, build_shard
 
 M, K = 3, 3
 Blocks = list[tuple[Any, ...]]

@@ -13,10 +13,10 @@ import scipy.sparse
 import torch
 from sklearn.metrics import log_loss
 
+from auqadmm.blocks.rows import RowLoss
 from auqadmm.problem.ingest import InputError
 from auqadmm.problem.losses import Huber, LeastSquares, Logistic, Multinomial, Poisson, SmoothedHinge
 from auqadmm.problem.quantile import Quantile
-from auqadmm.problem.rows import RowLoss
 from tests.problem.loss_cases import EVERY, LOSSES, Case, K, M, everything, make, uneven
 
 # ---- weights, reductions, shapes ----

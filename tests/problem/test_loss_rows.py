@@ -13,9 +13,9 @@ from hypothesis import given
 from scipy.optimize import minimize, minimize_scalar
 from torch import Tensor
 
+from auqadmm.blocks.rows import RowLoss
 from auqadmm.problem.losses import Huber, LeastSquares, Logistic, Multinomial, Poisson, SmoothedHinge
 from auqadmm.problem.quantile import Quantile
-from auqadmm.problem.rows import RowLoss
 from tests.problem.loss_cases import EVERY, LAWS, Case, K, cases, everything, make, uneven
 
 # ---- extreme logits ----

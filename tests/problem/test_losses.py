@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from auqadmm.problem.design import Design
+from auqadmm.blocks.design import Design
+from auqadmm.blocks.rows import RowLoss
 from auqadmm.problem.losses import Huber, LeastSquares, Logistic, Multinomial, Poisson, SmoothedHinge
 from auqadmm.problem.quantile import Quantile
-from auqadmm.problem.rows import RowLoss
 from tests.problem.loss_cases import LAWS, Case, cases, everything, make, uneven
 
 # ---- the naive twin: textbook formulas, one row at a time, differentiated by autograd ----

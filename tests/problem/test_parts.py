@@ -7,8 +7,8 @@ import scipy.sparse
 import torch
 
 import auqadmm as aq
-from auqadmm.problem import parts
-from auqadmm.problem.parts import groups, part
+from auqadmm.blocks import parts
+from auqadmm.blocks.parts import groups, part
 from tests.local.cases import CPU, data, shard_of, sparse, start_of
 from tests.local.cases import problem_of as posed
 

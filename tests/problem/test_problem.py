@@ -10,7 +10,7 @@ import torch
 from sklearn.linear_model import LogisticRegression, Ridge
 
 import auqadmm as aq
-from auqadmm.problem.design import PADDING, group_by_height
+from auqadmm.blocks.design import PADDING, group_by_height
 from tests.problems import class_blocks, pooled, regression_blocks
 
 X = np.arange(12.0).reshape(4, 3)
@@ -202,7 +202,7 @@ def test_groups_pad_little_and_never_mix_empty_blocks():
 
 def test_a_process_that_holds_only_empty_blocks_works():
     """Blocks may be placed so that one process gets nothing but an empty one."""
-    from auqadmm.problem.shard import build_shard
+    from auqadmm.blocks.shard import build_shard
 
     problem = ls([(X, Y), (X[:0], Y[:0])])
     for empty in (problem.blocks[1:], ls([(X, Y), (scipy.sparse.csr_matrix(X[:0]), Y[:0])]).blocks[1:]):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from auqadmm.problem.design import DensePiece
-from auqadmm.problem.single import EMPTY, Single
+from auqadmm.blocks.design import DensePiece
+from auqadmm.blocks.single import EMPTY, Single
 
 KEPT = {"all": [], "few zero": [3], "many zero": [0, 3, 4, 9], "nothing": list(range(10))}
 

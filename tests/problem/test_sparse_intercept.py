@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import scipy.sparse
 
+from auqadmm.blocks.shard import _with_ones
 from auqadmm.estimators.scaling import Scaling, _squares
-from auqadmm.problem.shard import _with_ones
 
 
 def stored(kind):

@@ -31,6 +31,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.curvature import SoftmaxCurvature
+from auqadmm.blocks.rows import RowLoss
+from auqadmm.blocks.single_precision import rough
 from auqadmm.core.state import ROUND_COST
 from auqadmm.curvature.base import draw
 from auqadmm.curvature.basis import cosine_basis
@@ -39,9 +42,6 @@ from auqadmm.metrics.coupled import Coupled, pair_indices
 from auqadmm.metrics.kronecker import Kronecker
 from auqadmm.metrics.lowrank import LowRank, spectrum
 from auqadmm.metrics.weights import sum_blocks
-from auqadmm.problem.curvature import SoftmaxCurvature
-from auqadmm.problem.light import rough
-from auqadmm.problem.rows import RowLoss
 
 # A block's directions are at most this share of its rows: fewer rows than directions would give the rows away.
 SHARE = 0.25

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.shard import Shard
 from auqadmm.core.reduce import MapFn
 from auqadmm.engines.messages import Known, dumps, loads
 from auqadmm.problem import Problem
 from auqadmm.problem.agreement import attempt
-from auqadmm.problem.shard import Shard
 
 BROUGHT = "brought"  # in the place of blocks that come by the engine's own ways
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.shard import Shard
 from auqadmm.core.reduce import MapFn
 from auqadmm.problem import Problem
-from auqadmm.problem.shard import Shard
 
 
 @dataclass(frozen=True)

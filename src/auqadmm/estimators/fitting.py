@@ -17,6 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from auqadmm.api import solve
+from auqadmm.blocks.rows import Loss
 from auqadmm.callbacks import Progress
 from auqadmm.core.result import Result
 from auqadmm.core.state import Status, WarmStart
@@ -26,7 +27,6 @@ from auqadmm.estimators.penalty import WeightedElasticNet
 from auqadmm.estimators.scaling import Scaling
 from auqadmm.problem import ElasticNet, Problem
 from auqadmm.problem.ingest import read_blocks
-from auqadmm.problem.rows import Loss
 from auqadmm.problem.sources import is_dask
 
 # These read the strengths off a plain regularizer and take no weighted one: they run on the features as they are.

@@ -25,7 +25,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from auqadmm.problem.design import DensePiece
+from auqadmm.blocks.design import DensePiece
 
 Sums = dict[str, Tensor]
 

@@ -23,13 +23,13 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
+from auqadmm.blocks.curvature import Curvature, DiagonalCurvature
+from auqadmm.blocks.rows import RowLoss
 from auqadmm.core.result import Result
 from auqadmm.estimators import blocks, checks, squares
 from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.elastic_net import centred
 from auqadmm.estimators.fitting import Scaled, Settings, Task, report
-from auqadmm.problem.curvature import Curvature, DiagonalCurvature
-from auqadmm.problem.rows import RowLoss
 
 
 @dataclass(frozen=True)

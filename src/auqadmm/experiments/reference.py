@@ -22,11 +22,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet as PooledElasticNet
 from torch import Tensor
 
+from auqadmm.blocks.shard import Shard
 from auqadmm.core.reduce import Reduce
 from auqadmm.engines import LocalEngine
 from auqadmm.problem import L1, L2, ElasticNet, InputError, LeastSquares, Problem, Zero
 from auqadmm.problem.ingest import read_reals
-from auqadmm.problem.shard import Shard
 from auqadmm.verdict.certifier import Certifier
 
 KKT_TOL = 1e-8

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from auqadmm.blocks.design import DensePiece
+from auqadmm.blocks.shard import Shard
 from auqadmm.local.base import Accurate, LocalProblem, LocalSolution, LocalSolver
 from auqadmm.local.direct import Direct
 from auqadmm.local.lbfgs import LBFGS
 from auqadmm.local.mixed import Mixed
 from auqadmm.local.newton_cg import NewtonCG
 from auqadmm.local.released import Released
-from auqadmm.problem.design import DensePiece
-from auqadmm.problem.shard import Shard
 
 __all__ = [
     "LBFGS",

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
+from auqadmm.blocks import single_precision as light
+from auqadmm.blocks.shard import Shard
 from auqadmm.metrics.weights import Weights
-from auqadmm.problem import light
-from auqadmm.problem.shard import Shard
 
 if TYPE_CHECKING:
-    from auqadmm.problem.parts import Part
-    from auqadmm.problem.rows import Hessian, Point
+    from auqadmm.blocks.parts import Part
+    from auqadmm.blocks.rows import Hessian, Point
 
 # ∇F_j is a sum of terms that cancel at the solution, each known to a few units in the last place: a norm below this
 # many ulps of their sizes is noise, which no step can be told to lower.
@@ -55,7 +55,7 @@ class Iterate:
 
     @property
     def blur(self) -> Tensor | float:
-        """(B,): what single precision hides of the gradient (`problem/light.py`)."""
+        """(B,): what single precision hides of the gradient (`blocks/single_precision.py`)."""
         moved = light.change(self.point)
         return 0.0 if moved is None else torch.finfo(torch.float32).eps * moved
 
@@ -115,7 +115,7 @@ class LocalProblem:
         return self.around(self.shard.linearize(u))
 
     def near(self, u: Tensor, anchor: Tensor | None) -> Iterate:
-        """F_j at u seen from an anchor, or as the next one's (`problem/light.py`)."""
+        """F_j at u seen from an anchor, or as the next one's (`blocks/single_precision.py`)."""
         shard = self.shard
         return self.around(light.anchored(shard, u) if anchor is None else light.nearby(shard, u, anchor))
 

@@ -17,15 +17,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.curvature import RowHessian
+from auqadmm.blocks.design import Runs
+from auqadmm.blocks.parts import runs
+from auqadmm.blocks.rows import Hessian, Point, RowPoint
 from auqadmm.local.base import Iterate, LocalProblem, dot, norm, over, select
 from auqadmm.local.corners import Corners
 from auqadmm.local.descent import SMALL
 from auqadmm.local.factored import Factored
 from auqadmm.metrics.weights import Weights
-from auqadmm.problem.curvature import RowHessian
-from auqadmm.problem.design import Runs
-from auqadmm.problem.parts import runs
-from auqadmm.problem.rows import Hessian, Point, RowPoint
 
 # blocks of which nobody asks who is open, and runs of neighbours that are not worth a product each
 MANY, SCATTERED = 64, 8

@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.curvature import RowHessian
+from auqadmm.blocks.design import DensePiece
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.weights import Diagonal, Scalar, Weights
-from auqadmm.problem.curvature import RowHessian
-from auqadmm.problem.design import DensePiece
 
 if TYPE_CHECKING:
+    from auqadmm.blocks.rows import Hessian
     from auqadmm.local.base import LocalProblem
-    from auqadmm.problem.rows import Hessian
 
 # rows per block, at most; and the share of its data that they may take, if they are more than a few
 MOST, ROOM, FEW = 160, 0.25, 32

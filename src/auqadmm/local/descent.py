@@ -4,7 +4,7 @@
 
 A block that is solved, that rounding keeps from moving, or that met a non-finite number stops taking part. When most
 are done, the others go on without them. On a CPU the way is computed in single precision, from an anchor where the
-gradient is known to double precision (`problem/light.py`), and a block counts as solved where that can be told.
+gradient is known to double precision (`blocks/single_precision.py`), and a block counts as solved where that can be told.
 
 Shapes: B blocks; u, P (B, m, C); masks and counters (B,).
 """
@@ -17,13 +17,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from auqadmm.blocks import single_precision as light
+from auqadmm.blocks.parts import Part, part
+from auqadmm.blocks.rows import RowPoint
 from auqadmm.local.base import Iterate, LocalProblem, LocalSolution, count, select
 from auqadmm.local.goal import Goal, settle
 from auqadmm.local.line_search import search
 from auqadmm.local.trail import Trail
-from auqadmm.problem import light
-from auqadmm.problem.parts import Part, part
-from auqadmm.problem.rows import RowPoint
 from auqadmm.runtime.cuda_graphs import Programs
 
 # Within this factor of the cheap estimate of rounding, it pays to know the limit better than to run against it.

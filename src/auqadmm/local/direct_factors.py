@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.design import PARTS, DensePiece
+from auqadmm.blocks.shard import Shard
 from auqadmm.local.base import LocalProblem, over, select
 from auqadmm.metrics.weights import Diagonal, Scalar, Weights, equal
-from auqadmm.problem.design import PARTS, DensePiece
-from auqadmm.problem.shard import Shard
 
 
 @dataclass(frozen=True)

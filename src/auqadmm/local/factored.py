@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.curvature import RowHessian
+from auqadmm.blocks.design import PARTS, DensePiece
+from auqadmm.blocks.rows import RowLoss
 from auqadmm.metrics.weights import Weights
-from auqadmm.problem.curvature import RowHessian
-from auqadmm.problem.design import PARTS, DensePiece
-from auqadmm.problem.rows import RowLoss
 
 if TYPE_CHECKING:
+    from auqadmm.blocks.rows import Hessian
+    from auqadmm.blocks.shard import Shard
     from auqadmm.local.base import LocalProblem
-    from auqadmm.problem.rows import Hessian
-    from auqadmm.problem.shard import Shard
 
 # features up to which a factor is worth its room
 LARGEST = 2048

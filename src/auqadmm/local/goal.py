@@ -14,7 +14,7 @@ from torch import Tensor
 from auqadmm.local.base import ULPS, Iterate, LocalProblem
 
 if TYPE_CHECKING:
-    from auqadmm.problem.parts import Part
+    from auqadmm.blocks.parts import Part
 
 PROGRESS = 0.9
 

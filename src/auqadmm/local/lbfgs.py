@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.parts import Part
 from auqadmm.local.base import Bounded, Iterate, LocalProblem, LocalSolution, check_count, count, dot, norm, select
 from auqadmm.local.curve import Curve
 from auqadmm.local.descent import Descending, Look, Recalled, Step, searched
@@ -29,7 +30,6 @@ from auqadmm.local.model import fits, modelled, renewed, reweighted, stale
 from auqadmm.local.trail import Trail, trail
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.weights import Weights, equal
-from auqadmm.problem.parts import Part
 
 # a change of the gradient is known to so many times the rounding of its terms, or it is not worth keeping
 CLEAR = 1e3

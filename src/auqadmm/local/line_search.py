@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.rows import Line, Point, RowLine, RowPoint
 from auqadmm.local.base import ULPS, Iterate, LocalProblem, dot, norm
-from auqadmm.problem.rows import Line, Point, RowLine, RowPoint
 
 SHORT = 0.25  # σ: the share of the initial slope that may be left
 PAST = 0.25  # the share of it that may remain beyond the minimum

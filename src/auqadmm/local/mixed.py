@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.shard import Shard
 from auqadmm.local import corners
 from auqadmm.local.base import Bounded, LocalProblem, LocalSolution, select
 from auqadmm.local.factored import suits
@@ -30,7 +31,6 @@ from auqadmm.local.lbfgs import LBFGS
 from auqadmm.local.lbfgs import Memory as Pairs
 from auqadmm.local.newton_cg import Memory, NewtonCG
 from auqadmm.local.trail import Trail
-from auqadmm.problem.shard import Shard
 
 # pairs that L-BFGS keeps, at most and at least; the data take so many times their room
 MOST, LEAST, ROOM = 10, 4, 8

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.curvature import times
+from auqadmm.blocks.parts import part
+from auqadmm.blocks.rows import Point, RowPoint
 from auqadmm.local.base import select
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.weights import Diagonal, Scalar, Weights
-from auqadmm.problem.curvature import times
-from auqadmm.problem.parts import part
-from auqadmm.problem.rows import Point, RowPoint
 
 if TYPE_CHECKING:
     from auqadmm.local.base import LocalProblem

@@ -26,6 +26,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.parts import Part
+from auqadmm.blocks.rows import Point
 from auqadmm.local.base import (
     Bounded,
     Iterate,
@@ -47,8 +49,6 @@ from auqadmm.local.over_corners import direction
 from auqadmm.local.secant import averaged, moved
 from auqadmm.local.trail import Trail, trail
 from auqadmm.metrics.weights import Diagonal, Weights
-from auqadmm.problem.parts import Part
-from auqadmm.problem.rows import Point
 
 # conjugate-gradient steps of a GPU before the host looks for the first time, where the last such system tells no better
 FIRST = 4

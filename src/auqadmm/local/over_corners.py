@@ -25,10 +25,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.rows import RowLoss, RowPoint
 from auqadmm.local.base import Iterate, LocalProblem, dot, select
 from auqadmm.local.corners import Bending
 from auqadmm.local.secant import average
-from auqadmm.problem.rows import RowLoss, RowPoint
 
 # steps at most, and trials of a step's length
 STEPS, TRIALS = 40, 12

@@ -18,8 +18,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from auqadmm.problem.curvature import Curvature, DiagonalCurvature
-from auqadmm.problem.rows import Point, RowLoss, RowPoint
+from auqadmm.blocks.curvature import Curvature, DiagonalCurvature
+from auqadmm.blocks.rows import Point, RowLoss, RowPoint
 
 
 @dataclass(frozen=True, eq=False)

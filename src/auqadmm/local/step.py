@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
+from auqadmm.blocks.shard import Shard
 from auqadmm.local.base import Accurate, Bounded, LocalProblem, LocalSolution, LocalSolver
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.weights import Weights
-from auqadmm.problem.shard import Shard
 
 
 @dataclass(frozen=True)

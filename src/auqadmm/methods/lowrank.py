@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.rows import RowLoss
 from auqadmm.core.acceleration import EPSILON, Anderson, D
 from auqadmm.core.consensus import failed_blocks, start_blocks
 from auqadmm.core.reduce import Reduce
@@ -39,7 +40,6 @@ from auqadmm.methods.lowrank_schedule import Schedule
 from auqadmm.methods.lowrank_server import Heard, Server, first_z, next_z, tolerance, watched
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.vstep import LowRankMetric
-from auqadmm.problem.rows import RowLoss
 from auqadmm.problem.scaled import Scaled
 
 ALPHA = 1.8

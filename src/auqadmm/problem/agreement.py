@@ -20,9 +20,9 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import scipy.sparse
 
+from auqadmm.blocks.rows import Loss
+from auqadmm.blocks.shard import Census
 from auqadmm.problem.ingest import InputError, RawBlock, agree_on_classes, labels_of, same_columns
-from auqadmm.problem.rows import Loss
-from auqadmm.problem.shard import Census
 
 T = TypeVar("T")
 Exchange = Callable[[str], list[str]]

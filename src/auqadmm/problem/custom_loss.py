@@ -25,12 +25,12 @@ import torch
 from torch import Tensor
 from torch.func import grad, jvp, vjp, vmap
 
-from auqadmm.problem.design import DensePiece
+from auqadmm.blocks.design import DensePiece
+from auqadmm.blocks.rows import Line, Loss, Point
 from auqadmm.problem.ingest import InputError
-from auqadmm.problem.rows import Line, Loss, Point
 
 if TYPE_CHECKING:
-    from auqadmm.problem.shard import Shard
+    from auqadmm.blocks.shard import Shard
 
 # Numbers that one chunk of unit vectors may occupy while the Hessian's diagonal is computed.
 CHUNK = 2**22

@@ -25,9 +25,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from auqadmm.problem.curvature import Curvature, DiagonalCurvature, SoftmaxCurvature
+from auqadmm.blocks.curvature import Curvature, DiagonalCurvature, SoftmaxCurvature
+from auqadmm.blocks.rows import RowLoss
 from auqadmm.problem.ingest import InputError
-from auqadmm.problem.rows import RowLoss
 
 RARE = 1e-12  # a share or a mean that is not there at all
 FAR = 1e6  # a logit beyond which no constant model goes

@@ -15,8 +15,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from auqadmm.problem.curvature import Curvature, DiagonalCurvature
-from auqadmm.problem.rows import RowLoss
+from auqadmm.blocks.curvature import Curvature, DiagonalCurvature
+from auqadmm.blocks.rows import RowLoss
 
 
 @dataclass(frozen=True)

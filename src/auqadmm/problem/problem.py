@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from auqadmm.blocks.rows import Loss
+from auqadmm.blocks.shard import Census, Shard, build_shard
 from auqadmm.core.stopping import whole_number
 from auqadmm.problem.agreement import Exchange, Tally, alone, census_of, same, together
 from auqadmm.problem.ingest import InputError, RawBlock, encode, read_blocks, read_reals
 from auqadmm.problem.regularizers import Regularizer, Zero
-from auqadmm.problem.rows import Loss
-from auqadmm.problem.shard import Census, Shard, build_shard
 from auqadmm.problem.sources import source_of
 from auqadmm.problem.wrappers import FreeIntercept
 

@@ -18,10 +18,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from auqadmm.problem.curvature import Curvature, DiagonalCurvature
+from auqadmm.blocks.curvature import Curvature, DiagonalCurvature
+from auqadmm.blocks.rows import RowLoss
 from auqadmm.problem.ingest import InputError
 from auqadmm.problem.losses import check_positive, rounded
-from auqadmm.problem.rows import RowLoss
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a verdict asks of the blocks: maps whose summands are sums over rows (`problem/exact.py`).
+"""What a verdict asks of the blocks: maps whose summands are sums over rows (`blocks/exact.py`).
 
 Shapes: m features, C columns, k directions; v in centred columns (m, C), centre and spread (m,).
 """

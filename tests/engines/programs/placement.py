@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 import auqadmm as aq
+from auqadmm.blocks import single_precision as light
 from auqadmm.local import conjugate, descent, mixed
-from auqadmm.problem import light
 
 folder, world, words = Path(sys.argv[1]), int(os.environ["WORLD_SIZE"]), sys.argv[2:]
 ADMM = ("c-admm", "rb-admm", "ac-admm", "uq-admm", "auq-admm", "auq-lr")

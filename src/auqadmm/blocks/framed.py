@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from auqadmm.problem.design import DensePiece, Design, Piece
-from auqadmm.problem.sparse import SparsePiece
+from auqadmm.blocks.design import DensePiece, Design, Piece
+from auqadmm.blocks.sparse import SparsePiece
 
 if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
     from auqadmm.columns.frame import Frame
-    from auqadmm.problem.shard import Shard
 
 
 def framed(shard: Shard, frame: Frame) -> Shard:

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from auqadmm.problem import products
-from auqadmm.problem.single import Single, keeps
+from auqadmm.blocks import products
+from auqadmm.blocks.single import Single, keeps
 
 # Work on copies of the data, such as their squares, goes part by part.
 PARTS = 8

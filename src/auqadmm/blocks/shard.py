@@ -19,18 +19,18 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from auqadmm.problem import parts
-from auqadmm.problem.design import DensePiece, Design, Piece, group_by_height
-from auqadmm.problem.framed import framed
+from auqadmm.blocks import parts
+from auqadmm.blocks.design import DensePiece, Design, Piece, group_by_height
+from auqadmm.blocks.framed import framed
+from auqadmm.blocks.parts import Part
+from auqadmm.blocks.sparse import sparse_piece
 from auqadmm.problem.ingest import InputError, RawBlock
-from auqadmm.problem.parts import Part
-from auqadmm.problem.sparse import sparse_piece
 from auqadmm.runtime.cuda_graphs import Programs
 
 if TYPE_CHECKING:
+    from auqadmm.blocks.exact import Exact
+    from auqadmm.blocks.rows import Loss, Point
     from auqadmm.columns.frame import Frame
-    from auqadmm.problem.exact import Exact
-    from auqadmm.problem.rows import Loss, Point
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Shard:
     @cached_property
     def light(self) -> bool:
         """May local solves multiply in single precision (`light.py`)?"""
-        from auqadmm.problem import light  # which knows losses, and they know shards
+        from auqadmm.blocks import single_precision as light  # which knows losses, and they know shards
 
         return light.suits(self)
 
@@ -160,7 +160,7 @@ class Shard:
     def exact(self, centre: Tensor | None = None, loss: Loss | None = None) -> Exact:
         """Sums over all rows at one v, in double precision and in columns centred at `centre` (m,); `loss` in place of
         the blocks' own."""
-        from auqadmm.problem.exact import Exact  # which knows shards
+        from auqadmm.blocks.exact import Exact  # which knows shards
 
         return Exact(self, None if centre is None else centre.to(self.device), loss)
 

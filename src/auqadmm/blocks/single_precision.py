@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from auqadmm.problem.parts import runs
-from auqadmm.problem.rows import Point, RowLoss, RowPoint
+from auqadmm.blocks.parts import runs
+from auqadmm.blocks.rows import Point, RowLoss, RowPoint
 
 if TYPE_CHECKING:
-    from auqadmm.problem.parts import Part
-    from auqadmm.problem.shard import Shard
+    from auqadmm.blocks.parts import Part
+    from auqadmm.blocks.shard import Shard
 
 # numbers in X, of all processes together, below which products are not what takes the time
 SMALL = 2**21

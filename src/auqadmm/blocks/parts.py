@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from auqadmm.problem.design import DensePiece, Design, Piece
-from auqadmm.problem.sparse import SparsePiece
+from auqadmm.blocks.design import DensePiece, Design, Piece
+from auqadmm.blocks.sparse import SparsePiece
 
 if TYPE_CHECKING:
-    from auqadmm.problem.shard import Shard
+    from auqadmm.blocks.shard import Shard
 
 # neighbours in a piece stay where they are: so many runs of them make as many products; more are copied together
 RUNS = 4

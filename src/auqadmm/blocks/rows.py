@@ -22,12 +22,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from auqadmm.problem.curvature import Curvature, RowHessian, RowModel, times
+from auqadmm.blocks.curvature import Curvature, RowHessian, RowModel, times
 from auqadmm.problem.ingest import InputError
 
 if TYPE_CHECKING:
-    from auqadmm.problem.parts import Part
-    from auqadmm.problem.shard import Shard
+    from auqadmm.blocks.parts import Part
+    from auqadmm.blocks.shard import Shard
 
 REDUCTIONS = ("sum", "mean", "pooled")
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.problem.curvature import DiagonalCurvature, times
+from auqadmm.blocks.curvature import DiagonalCurvature, times
 
 EPS = torch.finfo(torch.float64).eps
 

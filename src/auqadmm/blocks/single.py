@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.problem import products
+from auqadmm.blocks import products
 
 # the share of the columns that must be zero before it pays to do without them
 EMPTY = 0.125

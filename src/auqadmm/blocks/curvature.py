@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from auqadmm.problem.design import Design, Runs
+    from auqadmm.blocks.design import Design, Runs
 
 
 class Curvature(Protocol):

@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.curvature import times
+from auqadmm.blocks.design import DensePiece
+from auqadmm.blocks.exact_point import EPS, RowsAt, Sums, add
+from auqadmm.blocks.exact_rows import DenseRows, SparseRows, by_columns, centred, joint, with_values
 from auqadmm.metrics.triangles import packed, unpacked
-from auqadmm.problem.curvature import times
-from auqadmm.problem.design import DensePiece
-from auqadmm.problem.exact_point import EPS, RowsAt, Sums, add
-from auqadmm.problem.exact_rows import DenseRows, SparseRows, by_columns, centred, joint, with_values
 
 if TYPE_CHECKING:
-    from auqadmm.problem.shard import Shard
+    from auqadmm.blocks.shard import Shard
 
 # Numbers of a chunk of rows: of a host, whose cache holds them, and of a GPU.
 CHUNK = {"cpu": 2**18, "cuda": 2**26}
