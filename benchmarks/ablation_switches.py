@@ -75,7 +75,7 @@ def _both(name: str, make: Any) -> tuple[Patch, ...]:
 
 
 def _next(old: Any, hit: Hit, server: Any, *rest: Any) -> Any:
-    from auqadmm.methods.lowrank_server import next_z
+    from auqadmm.methods.auq_lr.server import next_z
 
     return next_z(server)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scaling_model import LAST, LINKS, SUMMED, TOPOLOGIES, Cost, Link, costs, time_of
 
-from auqadmm.methods.lowrank import ROOM
+from auqadmm.methods.auq_lr.method import ROOM
 
 DASHES: dict[str, Any] = {"star": "-", "tree": (0, (5, 2)), "ring": (0, (1, 1.6))}
 TITLES = {"multinomial-sum": "sums over rows (hard)", "multinomial-mean": "means over rows (easy)"}

@@ -36,7 +36,7 @@ from torch import Tensor
 from workloads import SCALE, dataset
 
 import auqadmm as aq
-from auqadmm.methods import lowrank
+from auqadmm.methods.auq_lr import method as lowrank
 from auqadmm.metrics.vstep import LowRankMetric
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))

@@ -19,15 +19,16 @@ from auqadmm.checkpoint.codec import Registry
 from auqadmm.checkpoint.identity import Identity, describe
 from auqadmm.columns.frame import Frame
 from auqadmm.columns.inside import Framed
-from auqadmm.core import acceleration, state
+from auqadmm.core import state
 from auqadmm.core.certificate import Certificate, score
 from auqadmm.core.reduce import Reduce
 from auqadmm.curvature.posterior import Posterior
 from auqadmm.local import curve, direct_factors, factored, lbfgs, mixed, newton_cg, trail
 from auqadmm.local.pairs import Pairs
+from auqadmm.methods.auq_lr import anderson as acceleration
+from auqadmm.methods.auq_lr.blocks import Directive
+from auqadmm.methods.auq_lr.server import Best, Heard, Server
 from auqadmm.methods.auto.plan import Change, Plan
-from auqadmm.methods.lowrank_round import Directive
-from auqadmm.methods.lowrank_server import Best, Heard, Server
 from auqadmm.methods.newton.dual import Dual
 from auqadmm.methods.newton.here import Here
 from auqadmm.metrics import kronecker as basis

@@ -17,7 +17,7 @@ from auqadmm.blocks import single_precision as light
 from auqadmm.checkpoint.codec import leaves
 from auqadmm.checkpoint.settings import Keeper
 from auqadmm.local import mixed
-from auqadmm.methods import lowrank
+from auqadmm.methods.auq_lr import method as lowrank
 from auqadmm.metrics.kronecker import Kronecker
 from auqadmm.states import REGISTRY
 from tests.core.checkpoints import PROBLEMS, TIGHT, TOTALS, assert_same, names, no_waiting, rows

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from auqadmm.methods.lowrank_parts import directions, first_parts, unpacked
+from auqadmm.methods.auq_lr.message import directions, first_parts, unpacked
 from auqadmm.metrics import inverses, lowrank
 from auqadmm.metrics import kronecker_sum as kronsum
 from auqadmm.metrics.vstep import LowRankMetric

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from auqadmm.methods import lowrank_round
+from auqadmm.methods.auq_lr import blocks as lowrank_round
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(FOLDER))
@@ -22,7 +22,7 @@ from rounds import Budget  # noqa: E402
 sys.path.remove(str(FOLDER))
 
 NAME = "digits-multinomial-mean"
-ACCURACY = "auqadmm.methods.lowrank_round:ACCURACY"
+ACCURACY = "auqadmm.methods.auq_lr.blocks:ACCURACY"
 
 
 def measured(switch: str, name: str = NAME, prior: str = ""):
@@ -43,7 +43,7 @@ def test_names_are_unique():
 @pytest.mark.parametrize(
     ("patch", "error"),
     [
-        (Patch("auqadmm.methods.lowrank_round:ACURACY", instead(1.0)), "is not there"),
+        (Patch("auqadmm.methods.auq_lr.blocks:ACURACY", instead(1.0)), "is not there"),
         (Patch(ACCURACY, instead(lowrank_round.ACCURACY)), "would stay as it is"),
         (Patch(ACCURACY, instead(1.0)), "nobody would see"),
     ],
@@ -56,7 +56,7 @@ def test_a_switch_that_does_nothing_is_refused(patch, error):
 
 
 def test_a_switch_that_no_run_came_by_says_so():
-    probe = "auqadmm.methods.lowrank_round:Round._solve"
+    probe = "auqadmm.methods.auq_lr.blocks:Round._solve"
     with (
         pytest.raises(NotReached, match="_solve"),
         switched(Switch("s", "", "", 0, patches=(Patch(ACCURACY, instead(1.0)),), probes=(probe,))),

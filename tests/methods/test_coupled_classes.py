@@ -10,8 +10,8 @@ from sklearn.datasets import load_digits
 
 import auqadmm as aq
 from auqadmm.core.state import Setup
-from auqadmm.methods import lowrank
-from auqadmm.methods.lowrank import AUQLR, coupled_directions
+from auqadmm.methods.auq_lr import method as lowrank
+from auqadmm.methods.auq_lr.method import AUQLR, coupled_directions
 from auqadmm.metrics.coupled import Coupled
 
 TIGHT = {"certificate_tol": 1e-12, "max_iter": 300}

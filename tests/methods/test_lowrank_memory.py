@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 import auqadmm as aq
-from auqadmm.methods import lowrank_columns
-from auqadmm.methods.lowrank_columns import appended, combined, inner, latest
+from auqadmm.methods.auq_lr import columns as lowrank_columns
+from auqadmm.methods.auq_lr.columns import appended, combined, inner, latest
 from auqadmm.metrics.kronecker_sum import KroneckerSum
 from auqadmm.metrics.lowrank import LowRank
 from tests.alive import Alive

@@ -11,7 +11,7 @@ import auqadmm as aq
 from auqadmm.curvature.posterior import FAR, Posterior
 from auqadmm.local.base import LocalProblem
 from auqadmm.local.newton_cg import NewtonCG
-from auqadmm.methods.lowrank import FIRST, curvature_falls
+from auqadmm.methods.auq_lr.method import FIRST, curvature_falls
 
 
 def digits(l2=1.0, reduction="sum"):

@@ -3,7 +3,7 @@
     minimise over v   F(v) = Σ_j f_j(v) + l2/2‖v‖²
     P = −H∇F(v),   v ← v + tP,   H built from the pairs on top of (K + l2 I)⁻¹,   K = Σ_j W_j
 
-Line search, pairs and rounds are those of L-BFGS. W_j is made as in `methods/lowrank.py` and sent as there: the
+Line search, pairs and rounds are those of L-BFGS. W_j is made as in `methods/auq_lr/method.py` and sent as there: the
 directions once, the rest whenever renewed, with the sums of the point that it belongs to. No worker knows then whether
 the line search will take this point, so in an iteration with new weights each trial carries them: bytes, no round.
 New weights replace the matrix under the pairs, and the pairs stay: they are true of F whatever lies under them.
@@ -33,9 +33,9 @@ from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import ROUND_COST, Blocks, Consensus, Setup, State
 from auqadmm.core.stopping import is_number
 from auqadmm.curvature.posterior import Posterior, second_wins, typical_curvature
+from auqadmm.methods.auq_lr.message import directions, first_parts, next_parts, unpacked
+from auqadmm.methods.auq_lr.method import AUQLR, curvature_of, posterior_for
 from auqadmm.methods.checks import at_least_one
-from auqadmm.methods.lowrank import AUQLR, curvature_of, posterior_for
-from auqadmm.methods.lowrank_parts import directions, first_parts, next_parts, unpacked
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.vstep import LowRankMetric
 

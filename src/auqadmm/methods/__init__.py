@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from auqadmm.methods.auq_lr.method import AUQLR, found
 from auqadmm.methods.auto import ROUND_COST, Auto
 from auqadmm.methods.balanced import RB
 from auqadmm.methods.constant import C
-from auqadmm.methods.lowrank import AUQLR, found
 from auqadmm.methods.newton import Newton
 from auqadmm.methods.spectral import AC
 from auqadmm.methods.uncertainty import AUQ, UQ

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from auqadmm.core.state import ROUND_COST
-from auqadmm.methods.lowrank import MOST as MOST_DIRECTIONS
+from auqadmm.methods.auq_lr.method import MOST as MOST_DIRECTIONS
 from auqadmm.methods.newton.method import MOST
 from auqadmm.methods.newton.working import affordable, numbers, some_rest, whole
 

@@ -10,8 +10,8 @@ import math
 import torch
 
 from auqadmm.core.state import Setup
+from auqadmm.methods.auq_lr.method import FEWEST, coupled_directions
 from auqadmm.methods.auto.cost import Facts
-from auqadmm.methods.lowrank import FEWEST, coupled_directions
 
 
 def facts_of(setup: Setup) -> Facts:

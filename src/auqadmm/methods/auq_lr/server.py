@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
-from auqadmm.core.acceleration import Anderson
-from auqadmm.methods.lowrank_round import ACCELERATE, BACK, KEEP, PLAIN, Directive
+from auqadmm.methods.auq_lr.anderson import Anderson
+from auqadmm.methods.auq_lr.blocks import ACCELERATE, BACK, KEEP, PLAIN, Directive
 from auqadmm.metrics.vstep import LowRankMetric
 
 TELLING = 1e-6  # relative differences below this count as none

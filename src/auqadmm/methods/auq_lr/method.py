@@ -7,7 +7,7 @@ The iteration is S2 written on z_j = W_j v − λ_j. One round:
 
     server   v ← argmin g(v) + ½⟨v, Kv⟩ − ⟨Σ_j z_j, v⟩,  K = Σ_j W_j
     blocks   u_j from a local solve in the metric W_j, T z_j = z_j + αW_j(u_j − v)          (lowrank_round.py)
-    server   Anderson on z, from scalars (core/acceleration.py); Σ_j z_j follows from Σ_j T z_j  (lowrank_server.py)
+    server   Anderson on z, from scalars (methods/auq_lr/anderson.py); Σ_j z_j follows from Σ_j T z_j  (lowrank_server.py)
 
 In the metric W = H the reflected resolvent of a quadratic f vanishes, so α near 2 makes this Newton's method.
 Weights are renewed at iterations 2, 4, 7, …, 1024 if they changed by a tenth (lowrank_schedule.py): finitely often, so
@@ -27,17 +27,17 @@ import torch
 from torch import Tensor
 
 from auqadmm.blocks.rows import RowLoss
-from auqadmm.core.acceleration import EPSILON, Anderson, D
 from auqadmm.core.consensus import failed_blocks, start_blocks
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import ROUND_COST, Consensus, Residuals, Setup, State
 from auqadmm.core.stopping import is_number
 from auqadmm.curvature.posterior import Posterior, second_wins, typical_curvature
+from auqadmm.methods.auq_lr.anderson import EPSILON, Anderson, D
+from auqadmm.methods.auq_lr.blocks import Directive, Round
+from auqadmm.methods.auq_lr.message import directions, first_parts, next_parts, unpacked
+from auqadmm.methods.auq_lr.schedule import Schedule
+from auqadmm.methods.auq_lr.server import Heard, Server, first_z, next_z, tolerance, watched
 from auqadmm.methods.checks import at_least_one, one_of, relaxation, round_cost, whole
-from auqadmm.methods.lowrank_parts import directions, first_parts, next_parts, unpacked
-from auqadmm.methods.lowrank_round import Directive, Round
-from auqadmm.methods.lowrank_schedule import Schedule
-from auqadmm.methods.lowrank_server import Heard, Server, first_z, next_z, tolerance, watched
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.vstep import LowRankMetric
 from auqadmm.problem.scaled import Scaled

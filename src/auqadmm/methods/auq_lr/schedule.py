@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from auqadmm.methods.lowrank_server import Server
+from auqadmm.methods.auq_lr.server import Server
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""AUQ-LR: weights that keep a low-rank factor of the curvature."""
