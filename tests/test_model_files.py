@@ -14,8 +14,8 @@ from sklearn.frozen import FrozenEstimator
 
 import auqadmm
 from auqadmm import ConsensusElasticNet, ConsensusLinearSVC, ConsensusLogisticRegression, ModelError
-from auqadmm.model import Parts, fitted
-from auqadmm.preprocessing import Column, Encoding
+from auqadmm.files.model import Parts, fitted
+from auqadmm.files.preprocessing import Column, Encoding
 
 X, Y = load_iris(return_X_y=True, as_frame=True)
 ESTIMATORS = [
@@ -161,11 +161,11 @@ def test_a_newer_format_is_named(saved):
         lambda c: c.update(classes=["a", "b", "c"]),
         lambda c: c.update(classes=None),
         lambda c: c.update(model="forest"),
-        lambda c: c.pop("preprocessing"),
-        lambda c: c["preprocessing"].update(columns=[]),
-        lambda c: c["preprocessing"].update(columns=7),
+        lambda c: c.pop("files/preprocessing"),
+        lambda c: c["files/preprocessing"].update(columns=[]),
+        lambda c: c["files/preprocessing"].update(columns=7),
         lambda c: c.update(arrays=3),
-        lambda c: c["preprocessing"]["columns"].pop(),
+        lambda c: c["files/preprocessing"]["columns"].pop(),
     ],
 )
 def test_parts_that_do_not_fit_together_are_refused(saved, change):

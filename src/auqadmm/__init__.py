@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         ConsensusRidgeCV,
         enet_path,
     )
-    from auqadmm.model_files import ModelError, load, save
+    from auqadmm.files.model_files import ModelError, load, save
 
 __version__ = "0.1.0"
 
@@ -123,7 +123,7 @@ def __getattr__(name: str) -> Any:
     if name in _ESTIMATORS:
         return getattr(import_module("auqadmm.estimators"), name)
     if name in _MODEL_FILES:
-        return getattr(import_module("auqadmm.model_files"), name)
+        return getattr(import_module("auqadmm.files.model_files"), name)
     raise AttributeError(f"module 'auqadmm' has no attribute {name!r}")
 
 

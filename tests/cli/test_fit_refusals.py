@@ -226,7 +226,7 @@ def test_sparse_and_dense_files_together(refused, tmp_path):
 # ---------------------------------------------------------------------- sizes
 PROGRAM = """
 import resource, sys, time
-from auqadmm.data.tabular import Roles, read
+from auqadmm.files.tabular import Roles, read
 before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
 for path in sys.argv[1:]:
     try:

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from auqadmm.data import DataError, atomic
+from auqadmm.data import DataError
 from auqadmm.data.fetch import fetch
 from auqadmm.data.sources import Source
+from auqadmm.files import atomic
 from tests.data.serving import answer, redirect, tar_gz
 
 CONTENT = bytes(range(256)) * 2000

@@ -9,7 +9,7 @@ import scipy.sparse
 from sklearn.datasets import dump_svmlight_file
 
 from auqadmm import InputError
-from auqadmm.data.tabular import Roles, read
+from auqadmm.files.tabular import Roles, read
 from auqadmm.words import counted, listed, quoted, visible
 
 

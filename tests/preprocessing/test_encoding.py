@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from auqadmm import InputError
-from auqadmm.data.tabular import Coded, Sheet
-from auqadmm.preprocessing import Column, Encoding, Settings, Summary, merge, summarize
+from auqadmm.files.preprocessing import Column, Encoding, Settings, Summary, merge, summarize
+from auqadmm.files.tabular import Coded, Sheet
 
 
 def sheet_of(X, texts=None, weight=None, source="a"):

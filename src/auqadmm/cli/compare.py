@@ -22,11 +22,11 @@ from auqadmm.cli.progress import Progress
 from auqadmm.cli.tables import empty_table
 from auqadmm.core.solve import Callback
 from auqadmm.experiments.equal_gap import DEFAULT, Comparison, Interrupted, compare
+from auqadmm.files.training import Task, prepare
 from auqadmm.problem import Problem
 from auqadmm.report import equal_gap as report
 from auqadmm.report import figures, files
 from auqadmm.report.style import method_style
-from auqadmm.training import Task, prepare
 from auqadmm.words import visible
 
 EXAMPLES = """

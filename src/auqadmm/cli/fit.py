@@ -28,15 +28,15 @@ from auqadmm.cli.progress import Progress
 from auqadmm.core.result import Result
 from auqadmm.core.solve import Callback
 from auqadmm.core.state import Status
-from auqadmm.data.tabular import Roles
 from auqadmm.engines.world import World
+from auqadmm.files.preprocessing.merge import Agreed
+from auqadmm.files.tabular import Roles
+from auqadmm.files.training import Task, model_parts, prepare, share
 from auqadmm.methods import ROUND_COST
-from auqadmm.preprocessing.merge import Agreed
 from auqadmm.problem import InputError
 from auqadmm.problem.agreement import Exchange, alone, together
 from auqadmm.report.files import finite
 from auqadmm.report.tables import versions
-from auqadmm.training import Task, model_parts, prepare, share
 from auqadmm.words import counted, visible
 
 STOPPED = 3

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from auqadmm import baselines, engines, methods
-from auqadmm.data.tabular import Roles, is_table
-from auqadmm.model import KINDS
-from auqadmm.preprocessing import Settings
-from auqadmm.training import Task
+from auqadmm.files.model import KINDS
+from auqadmm.files.preprocessing import Settings
+from auqadmm.files.tabular import Roles, is_table
+from auqadmm.files.training import Task
 from auqadmm.words import visible
 
 METHODS = ("auto", *methods.KNOWN, *baselines.KNOWN)

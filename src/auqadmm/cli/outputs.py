@@ -13,12 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
-from auqadmm import model_files
 from auqadmm.checkpoint import files as checkpoint_files
 from auqadmm.cli.errors import CommandError, writable_folder, writing
 from auqadmm.core.history import History
-from auqadmm.data import atomic
-from auqadmm.model import Parts
+from auqadmm.files import atomic, model_files
+from auqadmm.files.model import Parts
 from auqadmm.report.files import finite
 from auqadmm.report.page import page_html
 from auqadmm.report.single import fit_report

@@ -13,12 +13,11 @@ import pyarrow.csv
 import pyarrow.parquet
 import typer
 
-from auqadmm import model_files
 from auqadmm.cli import outputs
 from auqadmm.cli.errors import CommandError, check_name, reason
-from auqadmm.data import atomic
-from auqadmm.data.tabular import Roles, is_table, read
-from auqadmm.model import FittedClassifier, FittedLogisticRegression, FittedModel
+from auqadmm.files import atomic, model_files
+from auqadmm.files.model import FittedClassifier, FittedLogisticRegression, FittedModel
+from auqadmm.files.tabular import Roles, is_table, read
 from auqadmm.words import visible
 
 EXAMPLES = """

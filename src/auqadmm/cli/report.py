@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from auqadmm import model_files
 from auqadmm.cli import outputs
 from auqadmm.cli.errors import CommandError, writable_folder, writing
+from auqadmm.files import model_files
 from auqadmm.words import visible
 
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from auqadmm.data import atomic
 from auqadmm.experiments.compare import Run
+from auqadmm.files import atomic
 from auqadmm.report.tables import HISTORY_COLUMNS, history_rows
 
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from auqadmm.model import Parts
+from auqadmm.files.model import Parts
+from auqadmm.files.training import raw_coefficients
 from auqadmm.report.content import Chapter, Curve, Panel, Report, Table
 from auqadmm.report.style import COSTS, method_style
-from auqadmm.training import raw_coefficients
 from auqadmm.words import counted, quoted, visible
 
 MOST_FEATURES, MOST_COLUMNS, MOST_BLOCKS, LONGEST = 200, 12, 500, 200

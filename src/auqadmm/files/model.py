@@ -18,9 +18,9 @@ import scipy.sparse
 from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
-from auqadmm.data.tabular import Roles, Sheet
-from auqadmm.data.tabular_arrow import sheet_of
-from auqadmm.preprocessing import Encoding
+from auqadmm.files.preprocessing import Encoding
+from auqadmm.files.tabular import Roles, Sheet
+from auqadmm.files.tabular_arrow import sheet_of
 from auqadmm.problem import InputError
 from auqadmm.words import quoted
 

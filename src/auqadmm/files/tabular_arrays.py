@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from auqadmm.data import tabular
-from auqadmm.data.tabular import NUMBERS, Coded, Roles, Sheet
+from auqadmm.files import tabular
+from auqadmm.files.tabular import NUMBERS, Coded, Roles, Sheet
 from auqadmm.problem import InputError
 from auqadmm.words import listed, quoted
 

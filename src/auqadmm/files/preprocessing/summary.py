@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from auqadmm.data.tabular import Coded, Sheet, refuse_row
-from auqadmm.data.tabular_arrow import not_a_number
+from auqadmm.files.tabular import Coded, Sheet, refuse_row
+from auqadmm.files.tabular_arrow import not_a_number
 from auqadmm.problem import InputError
 from auqadmm.words import quoted
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from auqadmm.data import tabular
-from auqadmm.data.tabular import NUMBERS, Coded, Roles, Sheet
+from auqadmm.files import tabular
+from auqadmm.files.tabular import NUMBERS, Coded, Roles, Sheet
 from auqadmm.problem import InputError
 from auqadmm.words import quoted
 

@@ -10,8 +10,8 @@ encoding    the columns of a file → its matrix
     missing      refused, or filled: numbers with the mean, categories with the most frequent one
 """
 
-from auqadmm.preprocessing.encoding import Column, Encoding
-from auqadmm.preprocessing.merge import Agreed, merge
-from auqadmm.preprocessing.summary import Settings, Summary, summarize
+from auqadmm.files.preprocessing.encoding import Column, Encoding
+from auqadmm.files.preprocessing.merge import Agreed, merge
+from auqadmm.files.preprocessing.summary import Settings, Summary, summarize
 
 __all__ = ["Agreed", "Column", "Encoding", "Settings", "Summary", "merge", "summarize"]

@@ -1,7 +1,7 @@
 """From files to a fitted model, one worker per file or per site.
 
     read        every process its own files, each file a sheet of columns                (data.tabular)
-    summarize   what the others need to know of a sheet: no rows, only sums and names     (preprocessing)
+    summarize   what the others need to know of a sheet: no rows, only sums and names     (files/preprocessing)
     exchange    one text per process; `merge` makes of them the same encoding everywhere
     blocks      every sheet as rows of numbers, one block per worker
     solve       minimise the mean loss over all rows + l1‖c‖₁ + l2/2‖c‖²
@@ -20,11 +20,11 @@ import numpy as np
 
 from auqadmm.blocks.rows import Loss
 from auqadmm.core.result import Result
-from auqadmm.data.tabular import Coded, Roles, Sheet, read
-from auqadmm.model import Parts
-from auqadmm.preprocessing import Agreed, Settings, Summary, merge, summarize
-from auqadmm.preprocessing.encoding import Encoding
-from auqadmm.preprocessing.summary import blocks_of
+from auqadmm.files.model import Parts
+from auqadmm.files.preprocessing import Agreed, Settings, Summary, merge, summarize
+from auqadmm.files.preprocessing.encoding import Encoding
+from auqadmm.files.preprocessing.summary import blocks_of
+from auqadmm.files.tabular import Coded, Roles, Sheet, read
 from auqadmm.problem import ElasticNet, InputError, LeastSquares, Logistic, Multinomial, Problem, SmoothedHinge
 from auqadmm.problem.agreement import Exchange, alone, together
 from auqadmm.problem.ingest import RawBlock

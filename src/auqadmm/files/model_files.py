@@ -21,9 +21,9 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from auqadmm.data import atomic
-from auqadmm.model import KINDS, FittedModel, Parts, fitted, parts_of
-from auqadmm.preprocessing import Encoding
+from auqadmm.files import atomic
+from auqadmm.files.model import KINDS, FittedModel, Parts, fitted, parts_of
+from auqadmm.files.preprocessing import Encoding
 from auqadmm.problem import InputError
 from auqadmm.words import quoted
 
@@ -63,7 +63,7 @@ def write(parts: Parts, folder: Path) -> Path:
         "version": VERSION,
         "model": parts.kind,
         "classes": parts.classes,
-        "preprocessing": parts.encoding.message(),
+        "files/preprocessing": parts.encoding.message(),
         "roles": dict(parts.roles),
         "training": dict(parts.training),
         "versions": dict(parts.versions),
@@ -90,7 +90,7 @@ def read(folder: Path) -> Parts:
         raise _damaged(folder / ARRAYS, "its checksum differs")
     try:
         arrays = safetensors.numpy.load(data)
-        encoding = Encoding.read(content["preprocessing"], arrays)
+        encoding = Encoding.read(content["files/preprocessing"], arrays)
         classes = content["classes"]
         parts = Parts(
             kind=content["model"],

@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 
-from auqadmm.data import tabular
-from auqadmm.data.tabular import Roles, Sheet
-from auqadmm.data.tabular_arrow import sheet_of
+from auqadmm.files import tabular
+from auqadmm.files.tabular import Roles, Sheet
+from auqadmm.files.tabular_arrow import sheet_of
 from auqadmm.problem import InputError
 from auqadmm.words import quoted
 

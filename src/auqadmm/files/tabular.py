@@ -114,7 +114,7 @@ class Sheet:
 
 def read(path: str | os.PathLike[str], roles: Roles) -> Sheet:
     """The columns of one file, checked for everything that can be seen in this file alone."""
-    from auqadmm.data import tabular_arrays, tabular_csv, tabular_parquet
+    from auqadmm.files import tabular_arrays, tabular_csv, tabular_parquet
 
     path = Path(path)
     readers: dict[str, Callable[[Path, Roles], Sheet]] = {

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from auqadmm.preprocessing.encoding import Column, Encoding
-from auqadmm.preprocessing.summary import FEW_CLASSES, MOST_CLASSES, Settings, Summary
+from auqadmm.files.preprocessing.encoding import Column, Encoding
+from auqadmm.files.preprocessing.summary import FEW_CLASSES, MOST_CLASSES, Settings, Summary
 from auqadmm.problem import InputError
 from auqadmm.words import listed, quoted
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.csv
 
-from auqadmm.data import tabular
-from auqadmm.data.tabular import Roles, Sheet
-from auqadmm.data.tabular_arrow import not_a_number, reads_as_number, sheet_of
+from auqadmm.files import tabular
+from auqadmm.files.tabular import Roles, Sheet
+from auqadmm.files.tabular_arrow import not_a_number, reads_as_number, sheet_of
 from auqadmm.problem import InputError
 from auqadmm.words import quoted
 

@@ -1,0 +1,1 @@
+"""From files to features, and from fitted models to files."""
