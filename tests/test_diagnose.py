@@ -11,8 +11,8 @@ import torch
 
 import auqadmm as aq
 from auqadmm import local, methods
+from auqadmm.comparison.digits import digits_elastic_net, digits_multinomial
 from auqadmm.diagnosis import diagnosis, findings
-from auqadmm.experiments.digits import digits_elastic_net, digits_multinomial
 from tests.problems import class_blocks, least_squares, multinomial, pooled, regression_blocks, svm
 
 SETTINGS = {"methods": methods, "local": local, "dict": dict}

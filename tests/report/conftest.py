@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from auqadmm import Certificate, History, Result, Status
+from auqadmm.comparison.runs import Run
 from auqadmm.core.history import Row
-from auqadmm.experiments.compare import Run
 
 OPTIMUM = 10.0
 

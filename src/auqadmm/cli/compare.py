@@ -20,8 +20,8 @@ from auqadmm.cli.demo import one_thread
 from auqadmm.cli.errors import CommandError, writable_folder, writing
 from auqadmm.cli.progress import Progress
 from auqadmm.cli.tables import empty_table
+from auqadmm.comparison.equal_gap import DEFAULT, Comparison, Interrupted, compare
 from auqadmm.core.solve import Callback
-from auqadmm.experiments.equal_gap import DEFAULT, Comparison, Interrupted, compare
 from auqadmm.files.training import Task, prepare
 from auqadmm.problem import Problem
 from auqadmm.report import equal_gap as report

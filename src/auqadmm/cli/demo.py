@@ -22,11 +22,11 @@ from auqadmm.api import solve
 from auqadmm.cli.errors import CommandError, writable_folder, writing
 from auqadmm.cli.progress import Progress
 from auqadmm.cli.tables import LEGEND, best_of, comparison_table
+from auqadmm.comparison.digits import DIGITS, IMAGE, digits_elastic_net, digits_multinomial
+from auqadmm.comparison.reference import reference
+from auqadmm.comparison.runs import Run
 from auqadmm.core.solve import Iteration
 from auqadmm.core.state import Status
-from auqadmm.experiments.compare import Run
-from auqadmm.experiments.digits import DIGITS, IMAGE, digits_elastic_net, digits_multinomial
-from auqadmm.experiments.reference import reference
 from auqadmm.methods import KNOWN
 from auqadmm.problem import Problem
 from auqadmm.report import figures, files

@@ -9,8 +9,8 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure as Drawing
 
+from auqadmm.comparison.runs import GAPS
 from auqadmm.experiments.bundle import Bundle
-from auqadmm.experiments.compare import GAPS
 from auqadmm.experiments.paper import FIGURES, RANKS
 from auqadmm.experiments.results import Line
 from auqadmm.experiments.spec import INTERVAL, PROTOCOLS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from auqadmm.experiments.compare import Run
+from auqadmm.comparison.runs import Run
 from auqadmm.report.content import Chapter, Curve, Panel, Picture, Report, Table
 from auqadmm.report.style import COSTS, method_style
 from auqadmm.report.tables import headers, table_row

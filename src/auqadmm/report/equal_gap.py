@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
-from auqadmm.experiments.equal_gap import COUNTED, Comparison, Entry, curve
+from auqadmm.comparison.equal_gap import COUNTED, Comparison, Entry, curve
 from auqadmm.report.files import whole
 from auqadmm.report.style import COSTS, RC, method_style
 from auqadmm.report.tables import MISSING, power, versions

@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from auqadmm.experiments.compare import Run
+from auqadmm.comparison.runs import Run
 from auqadmm.report.files import whole
 from auqadmm.report.style import RC, method_style
 

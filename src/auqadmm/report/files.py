@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from auqadmm.experiments.compare import Run
+from auqadmm.comparison.runs import Run
 from auqadmm.files import atomic
 from auqadmm.report.tables import HISTORY_COLUMNS, history_rows
 

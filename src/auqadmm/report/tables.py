@@ -9,8 +9,8 @@ from importlib.metadata import version
 from typing import Any
 
 from auqadmm import __version__
+from auqadmm.comparison.runs import GAPS, Run
 from auqadmm.core.history import History
-from auqadmm.experiments.compare import GAPS, Run
 from auqadmm.report.style import method_style
 
 MISSING = "–"

@@ -19,11 +19,11 @@ import numpy as np
 
 from auqadmm import baselines, methods
 from auqadmm.api import solve
+from auqadmm.comparison.reference import reference
+from auqadmm.comparison.runs import Run
 from auqadmm.core.history import History, Row
 from auqadmm.core.solve import Callback, Iteration
 from auqadmm.core.state import Status
-from auqadmm.experiments.compare import Run
-from auqadmm.experiments.reference import reference
 from auqadmm.methods.auto import Facts, estimates
 from auqadmm.problem import InputError, Problem
 
