@@ -33,13 +33,13 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from auqadmm.api import solve
-from auqadmm.experiments import controls, problems
-from auqadmm.experiments.paper import select
-from auqadmm.experiments.results import read_optima
-from auqadmm.experiments.runner import Runner, system
-from auqadmm.experiments.spec import RunSpec
-from auqadmm.experiments.store import Store
 from auqadmm.methods import UQ
+from auqadmm.paper import controls, problems
+from auqadmm.paper.catalogue import select
+from auqadmm.paper.results import read_optima
+from auqadmm.paper.runner import Runner, system
+from auqadmm.paper.spec import RunSpec
+from auqadmm.paper.store import Store
 
 ROOT = Path(__file__).parents[1]
 EARLY = 10

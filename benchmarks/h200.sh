@@ -34,7 +34,7 @@ rounds)
     ;;
 paper)
     shared_gpu
-    "$python" -m auqadmm.experiments.run --figure all --device "$device" --data "$AUQADMM_DATA" --out "${RUNS:-runs/paper}" \
+    "$python" -m auqadmm.paper.run --figure all --device "$device" --data "$AUQADMM_DATA" --out "${RUNS:-runs/paper}" \
         --jobs "$processes" --deadline "${DEADLINE:-480}" ${ONLY:+--only $ONLY} || true
     tar czf "$out/paper.tgz" -C "${RUNS:-runs/paper}" .
     ;;

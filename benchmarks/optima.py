@@ -1,7 +1,7 @@
 """The optimum of each workload, kept in optima.json: by methods that have nothing to do with ADMM, and certified.
 
 An optimum is kept when its relative KKT residual is at most 1e-9, as the library's certificate defines it; the
-duality gap beside it bounds how far the objective can be off. How they are found: `auqadmm/experiments/optimum.py`.
+duality gap beside it bounds how far the objective can be off. How they are found: `auqadmm/paper/optimum.py`.
 
     python benchmarks/optima.py --workloads 'mnist-*' --device cuda
 """
@@ -18,8 +18,8 @@ from pathlib import Path
 from workloads import Workload, select
 
 import auqadmm as aq
-from auqadmm.data import DataError
-from auqadmm.experiments.optimum import KKT, Optimum, compute
+from auqadmm.paper.data import DataError
+from auqadmm.paper.optimum import KKT, Optimum, compute
 
 FILE = Path(__file__).with_name("optima.json")
 

@@ -28,7 +28,7 @@ from workloads import SCALE, WORKLOADS, dataset
 
 import auqadmm as aq
 from auqadmm.blocks.shard import build_shard
-from auqadmm.data import by_class, iid
+from auqadmm.paper.data import by_class, iid
 
 SEED = 0
 WORKERS = (2, 5, 10, 20, 50)

@@ -33,7 +33,7 @@ from results import TARGETS, TUNED, Line, read, write_csv
 from rounds import METHODS, PAPER, Budget, Origin, environment, plan, run_workload
 from workloads import WORKLOADS, Workload, select
 
-from auqadmm.data import DataError
+from auqadmm.paper.data import DataError
 
 EARLIER = Path(__file__).resolve().parents[1] / "results" / "rounds" / "h200.csv"
 VARIATIONS = ("-iid", "-dirichlet", "-n", "-l2_")

@@ -42,7 +42,7 @@ from rounds import described
 from speed_report import picture, table
 
 import auqadmm as aq
-from auqadmm.data import DataError
+from auqadmm.paper.data import DataError
 
 PARTS: dict[str, Callable[[str], Iterable[dict[str, Any]]]] = {
     "ceilings": cases.ceilings,

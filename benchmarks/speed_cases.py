@@ -18,8 +18,8 @@ from speed_plain import Plain
 from workloads import dataset, select
 
 import auqadmm as aq
-from auqadmm.data import DataError
 from auqadmm.local import Direct, Mixed, Released
+from auqadmm.paper.data import DataError
 
 Rows = list[dict[str, Any]]
 NAMES = (

@@ -23,8 +23,8 @@ import workloads
 from optima import known
 
 import auqadmm as aq
-from auqadmm.data import DataError
 from auqadmm.engines import LocalEngine
+from auqadmm.paper.data import DataError
 
 TOL = 1e-5
 

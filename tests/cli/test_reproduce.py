@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from auqadmm.cli import app, main
 from auqadmm.cli import reproduce as reproduce_module
-from auqadmm.experiments.runner import Runner
+from auqadmm.paper.runner import Runner
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ def no_computing(monkeypatch):
         raise AssertionError("computed something")
 
     monkeypatch.setattr(Runner, "_solve", fail)
-    monkeypatch.setattr("auqadmm.experiments.pictures.compute", fail)
+    monkeypatch.setattr("auqadmm.paper.pictures.compute", fail)
 
 
 def test_a_second_call_computes_nothing(quick, no_computing):

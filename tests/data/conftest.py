@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from auqadmm.data import find
-from auqadmm.data.sources import DATA_SETS
+from auqadmm.paper.data import find
+from auqadmm.paper.data.sources import DATA_SETS
 from tests.data.serving import Site, answer, tar_gz
 from tests.data.test_images import idx, records
 

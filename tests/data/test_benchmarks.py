@@ -16,8 +16,8 @@ import pytest
 from sklearn.linear_model import ElasticNet as PooledElasticNet
 
 import auqadmm as aq
-from auqadmm.data import DataError, Images, by_class
-from auqadmm.experiments.optimum import AIM
+from auqadmm.paper.data import DataError, Images, by_class
+from auqadmm.paper.optimum import AIM
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(FOLDER))

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from auqadmm.data import NAMES, DataError, find, load, locate, user_cache
-from auqadmm.data.sources import DATA_SETS
+from auqadmm.paper.data import NAMES, DataError, find, load, locate, user_cache
+from auqadmm.paper.data.sources import DATA_SETS
 from tests.data.serving import tar_gz
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from auqadmm.data import DataError, cifar10, digits, mnist, svhn
+from auqadmm.paper.data import DataError, cifar10, digits, mnist, svhn
 
 N = 12
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auqadmm.data import by_class, dirichlet, iid, sizes
+from auqadmm.paper.data import by_class, dirichlet, iid, sizes
 
 
 def rows(n: int, classes: int = 4) -> tuple[np.ndarray, np.ndarray]:

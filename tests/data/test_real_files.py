@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from auqadmm.data import DataError, by_class, cifar10, find, load, locate, mnist, svhn
-from auqadmm.data.sources import DATA_SETS
+from auqadmm.paper.data import DataError, by_class, cifar10, find, load, locate, mnist, svhn
+from auqadmm.paper.data.sources import DATA_SETS
 
 BESIDE = Path(__file__).parents[2].parent / "shared" / "data"
 

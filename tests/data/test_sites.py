@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from auqadmm.data import by_column, classes_per_worker, sites
+from auqadmm.paper.data import by_column, classes_per_worker, sites
 from tests.data.test_partitions import check_once, held, rows
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auqadmm.data import PartitionTable, dirichlet, partition_table
+from auqadmm.paper.data import PartitionTable, dirichlet, partition_table
 from tests.data.test_partitions import rows
 
 

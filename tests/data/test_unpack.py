@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auqadmm.data import DataError
-from auqadmm.data.unpack import ALLOWANCE, MOST, unpack
+from auqadmm.paper.data import DataError
+from auqadmm.paper.data.unpack import ALLOWANCE, MOST, unpack
 from tests.data.serving import tar_gz
 
 WANTED = {"in/a.bin": 5, "in/b.bin": 0}

@@ -1,6 +1,6 @@
 """Small specs on scikit-learn's digits, and a store for them."""
 
-from auqadmm.experiments.spec import ProblemSpec, RunSpec
+from auqadmm.paper.spec import ProblemSpec, RunSpec
 
 ELASTIC = ProblemSpec("digits", "elastic")
 

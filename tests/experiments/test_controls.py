@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import auqadmm as aq
-from auqadmm.experiments import problems
-from auqadmm.experiments.controls import MeanAUQ, PermutedAUQ, make
-from auqadmm.experiments.spec import CONTROLS, INTERVAL, METHODS, OURS, ProblemSpec
 from auqadmm.methods import AUQ, C
+from auqadmm.paper import problems
+from auqadmm.paper.controls import MeanAUQ, PermutedAUQ, make
+from auqadmm.paper.spec import CONTROLS, INTERVAL, METHODS, OURS, ProblemSpec
 
 PROBLEM = problems.make(ProblemSpec("digits", "multinomial"))
 
@@ -45,7 +45,7 @@ def test_the_permutation_is_seeded_fixed_over_iterations_and_differs_between_blo
     once, again, other = (weights_of(PermutedAUQ(), 0, seed)[0] for seed in (3, 3, 4))
     assert torch.equal(once, again)
     assert not torch.equal(once, other)
-    from auqadmm.experiments.controls import _permutation
+    from auqadmm.paper.controls import _permutation
 
     assert not torch.equal(_permutation(640, 3, 0), _permutation(640, 3, 1))
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from auqadmm.experiments import pictures
-from auqadmm.experiments.spec import Denoising, ProblemSpec, Samples, WeightImages
+from auqadmm.paper import pictures
+from auqadmm.paper.spec import Denoising, ProblemSpec, Samples, WeightImages
 
 
 @pytest.fixture(scope="module")

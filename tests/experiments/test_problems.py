@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from auqadmm.data import DataError, Images
-from auqadmm.experiments import packs, problems
-from auqadmm.experiments.spec import ProblemSpec
+from auqadmm.paper import packs, problems
+from auqadmm.paper.data import DataError, Images
+from auqadmm.paper.spec import ProblemSpec
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from auqadmm.experiments import bundle
-from auqadmm.experiments.optimum import Optimum
-from auqadmm.experiments.results import NAMES, Line, read_lines, read_optima, thinned, write_lines, write_optima
-from auqadmm.experiments.runner import Runner
-from auqadmm.experiments.spec import Figure, Panel, Samples
-from auqadmm.experiments.store import Store
+from auqadmm.paper import bundle
+from auqadmm.paper.optimum import Optimum
+from auqadmm.paper.results import NAMES, Line, read_lines, read_optima, thinned, write_lines, write_optima
+from auqadmm.paper.runner import Runner
+from auqadmm.paper.spec import Figure, Panel, Samples
+from auqadmm.paper.store import Store
 from tests.experiments.specs import run_spec
 
 

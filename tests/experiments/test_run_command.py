@@ -1,12 +1,12 @@
-"""`python -m auqadmm.experiments.run`: without extras, in parts, in parallel, in time."""
+"""`python -m auqadmm.paper.run`: without extras, in parts, in parallel, in time."""
 
 import subprocess
 import sys
 
 import pytest
 
-from auqadmm.experiments.results import read_lines
-from auqadmm.experiments.run import main
+from auqadmm.paper.results import read_lines
+from auqadmm.paper.run import main
 
 ONLY = ["--quick", "--figure", "fig-elastic", "--only", "digits-elastic-mean/defined/*-admm"]
 
@@ -16,7 +16,7 @@ def test_it_needs_torch_numpy_and_scipy_alone():
         "import sys\n"
         "for name in ('pyarrow', 'sklearn', 'matplotlib', 'typer', 'rich', 'pandas'):\n"
         "    sys.modules[name] = None\n"
-        "from auqadmm.experiments.run import main\n"
+        "from auqadmm.paper.run import main\n"
         "sys.exit(main(['--figure', 'all', '--list']))\n"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)

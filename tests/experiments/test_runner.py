@@ -5,11 +5,11 @@ import math
 import pytest
 
 import auqadmm as aq
-from auqadmm.experiments import runner as runner_module
-from auqadmm.experiments.optimum import Optimum
-from auqadmm.experiments.runner import ROUNDING, Interrupted, Runner
-from auqadmm.experiments.spec import ProblemSpec
-from auqadmm.experiments.store import Store
+from auqadmm.paper import runner as runner_module
+from auqadmm.paper.optimum import Optimum
+from auqadmm.paper.runner import ROUNDING, Interrupted, Runner
+from auqadmm.paper.spec import ProblemSpec
+from auqadmm.paper.store import Store
 from tests.experiments.specs import ELASTIC, run_spec
 
 

@@ -4,8 +4,8 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from auqadmm.experiments.paper import COMPARED, FIGURES, essential, select
-from auqadmm.experiments.spec import CONTROLS, DEFINED, METHODS, OURS, RELEASED, ProblemSpec, digest
+from auqadmm.paper.catalogue import COMPARED, FIGURES, essential, select
+from auqadmm.paper.spec import CONTROLS, DEFINED, METHODS, OURS, RELEASED, ProblemSpec, digest
 from tests.experiments.specs import run_spec
 
 

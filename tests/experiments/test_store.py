@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from auqadmm.experiments import store as store_module
-from auqadmm.experiments.store import COLUMNS, Record, Store
+from auqadmm.paper import store as store_module
+from auqadmm.paper.store import COLUMNS, Record, Store
 from tests.experiments.specs import run_spec
 
 RECORD = Record({name: [1, 2] if name == "iteration" else [0.5, None] for name in COLUMNS}, {"name": "x", "n": 3})

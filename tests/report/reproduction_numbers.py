@@ -5,16 +5,15 @@ from pathlib import Path
 
 import numpy as np
 
-from auqadmm.experiments import bundle
-from auqadmm.experiments.spec import CONTROLS, METHODS
-from auqadmm.report import gaps
-from auqadmm.report.curves import by_panel, panel_title
-from auqadmm.report.images import error
-from auqadmm.report.outcomes import compared
-from auqadmm.report.readings import MODELS, by_reading, said
+from auqadmm.paper import bundle, gaps
+from auqadmm.paper.curves import by_panel, panel_title
+from auqadmm.paper.images import error
+from auqadmm.paper.outcomes import compared
+from auqadmm.paper.readings import MODELS, by_reading, said
+from auqadmm.paper.spec import CONTROLS, METHODS
+from auqadmm.paper.verdicts import ADAPTIVE, verdicts
+from auqadmm.paper.verdicts_on_weights import correlations, resemblance
 from auqadmm.report.style import method_style
-from auqadmm.report.verdicts import ADAPTIVE, verdicts
-from auqadmm.report.verdicts_on_weights import correlations, resemblance
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reproduction.md"

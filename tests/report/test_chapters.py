@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from auqadmm.experiments import pictures
-from auqadmm.experiments.bundle import Bundle
-from auqadmm.experiments.spec import Denoising, Samples
-from auqadmm.report.chapters import drawings, make_chapter, report
-from auqadmm.report.curves import _power, gap_figure, paper_figure
-from auqadmm.report.images import mosaic
+from auqadmm.paper import pictures
+from auqadmm.paper.bundle import Bundle
+from auqadmm.paper.chapters import drawings, make_chapter, report
+from auqadmm.paper.curves import _power, gap_figure, paper_figure
+from auqadmm.paper.images import mosaic
+from auqadmm.paper.spec import Denoising, Samples
 from auqadmm.report.page import page_html
 from auqadmm.report.style import METHODS, VARIANTS
 from tests.report.paper_lines import comparison

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
-from auqadmm.data import PartitionTable, partition_table
+from auqadmm.paper.data import PartitionTable, partition_table
 from auqadmm.report import partition
 from auqadmm.report.figures import save
 from auqadmm.report.partition import SHADES, rows_per_class

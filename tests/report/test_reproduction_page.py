@@ -5,11 +5,10 @@ import re
 
 import pytest
 
-from auqadmm.experiments import bundle
-from auqadmm.experiments.paper import select
-from auqadmm.report import gaps
-from auqadmm.report.outcomes import EQUAL
-from auqadmm.report.verdicts import verdicts
+from auqadmm.paper import bundle, gaps
+from auqadmm.paper.catalogue import select
+from auqadmm.paper.outcomes import EQUAL
+from auqadmm.paper.verdicts import verdicts
 from tests.report.reproduction_numbers import PAGE, PARTS, ROOT, SEEDS, written
 
 

@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 
-from auqadmm.experiments import pictures
-from auqadmm.experiments.bundle import Bundle
-from auqadmm.experiments.spec import Denoising
-from auqadmm.report import gaps
+from auqadmm.paper import gaps, pictures
+from auqadmm.paper.bundle import Bundle
+from auqadmm.paper.outcomes import EQUAL, SCATTER, holds, outcome, tolerance
+from auqadmm.paper.spec import Denoising
+from auqadmm.paper.verdicts import control, fastest, improve, markdown, rank, verdicts, workers
+from auqadmm.paper.verdicts_on_weights import average, correlations, cost, weights
 from auqadmm.report.content import Cell, Verdict
-from auqadmm.report.outcomes import EQUAL, SCATTER, holds, outcome, tolerance
-from auqadmm.report.verdicts import control, fastest, improve, markdown, rank, verdicts, workers
-from auqadmm.report.verdicts_on_weights import average, correlations, cost, weights
 from tests.report.paper_lines import comparison, run
 
 READING = ("defined", "mean")

@@ -22,7 +22,7 @@ from auqadmm.cli.doctor import doctor as doctor_command
 from auqadmm.cli.errors import CommandError
 from auqadmm.cli.report import report as report_command
 from auqadmm.cli.reproduce import reproduce as reproduce_command
-from auqadmm.data import DataError
+from auqadmm.paper.data import DataError
 from auqadmm.problem import InputError, ProcessError
 from auqadmm.words import visible
 

@@ -24,18 +24,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from auqadmm.cli.errors import CommandError, writable_folder
-from auqadmm.data import DataError, load
-from auqadmm.experiments import bundle, problems
-from auqadmm.experiments.paper import FIGURES, essential, select
-from auqadmm.experiments.run import Done, jobs_of, needed_optima, perform_all
-from auqadmm.experiments.runner import Runner
-from auqadmm.experiments.spec import PROTOCOLS, Figure, Samples, WeightImages
-from auqadmm.experiments.store import Store
-from auqadmm.report.chapters import drawings, report
+from auqadmm.paper import bundle, problems
+from auqadmm.paper.catalogue import FIGURES, essential, select
+from auqadmm.paper.chapters import drawings, report
+from auqadmm.paper.data import DataError, load
+from auqadmm.paper.run import Done, jobs_of, needed_optima, perform_all
+from auqadmm.paper.runner import Runner
+from auqadmm.paper.spec import PROTOCOLS, Figure, Samples, WeightImages
+from auqadmm.paper.store import Store
+from auqadmm.paper.verdicts import markdown, verdicts
 from auqadmm.report.content import OUTCOMES, Verdict
 from auqadmm.report.figures import save
 from auqadmm.report.page import write_page
-from auqadmm.report.verdicts import markdown, verdicts
 
 FORMATS = ("png", "svg", "pdf")
 MARKS = {"yes": "green", "no": "red", "partly": "yellow", "tie": "cyan", "open": "dim"}

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-from auqadmm.data.table import PartitionTable
+from auqadmm.paper.data.table import PartitionTable
 from auqadmm.report.style import RC
 
 # One hue from light to dark: the order of the colours is that of their brightness, whatever colours a reader sees.

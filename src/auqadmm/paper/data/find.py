@@ -17,9 +17,9 @@ import os
 import sys
 from pathlib import Path
 
-from auqadmm.data.fetch import Progress, fetch
-from auqadmm.data.images import DataError, Images, digits
-from auqadmm.data.sources import DATA_SETS
+from auqadmm.paper.data.fetch import Progress, fetch
+from auqadmm.paper.data.images import DataError, Images, digits
+from auqadmm.paper.data.sources import DATA_SETS
 
 NAMES = ("digits", *DATA_SETS)
 VARIABLE = "AUQADMM_DATA"

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from auqadmm.experiments.optimum import Optimum
-from auqadmm.experiments.spec import Figure, Panel, RunSpec
-from auqadmm.experiments.store import Record
+from auqadmm.paper.optimum import Optimum
+from auqadmm.paper.spec import Figure, Panel, RunSpec
+from auqadmm.paper.store import Record
 
 FIRST = 20
 MORE = 20

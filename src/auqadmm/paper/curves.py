@@ -18,7 +18,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
-from auqadmm.experiments.results import Line
+from auqadmm.paper.results import Line
 from auqadmm.report.style import COSTS, RC, method_style
 
 # below this a gap is the rounding of the optimum

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from auqadmm.experiments.results import Line
-from auqadmm.report import gaps
+from auqadmm.paper import gaps
+from auqadmm.paper.curves import panel_title
+from auqadmm.paper.results import Line
 from auqadmm.report.content import Cell
-from auqadmm.report.curves import panel_title
 from auqadmm.report.style import method_style
 
 EQUAL = 1.1

@@ -18,9 +18,9 @@ from torch import Tensor
 from auqadmm.api import solve
 from auqadmm.core.solve import Iteration
 from auqadmm.curvature import Lanczos
-from auqadmm.experiments import controls, problems
-from auqadmm.experiments.spec import INTERVAL, Denoising, PictureSpec, Samples, WeightImages
 from auqadmm.methods import AUQ, C
+from auqadmm.paper import controls, problems
+from auqadmm.paper.spec import INTERVAL, Denoising, PictureSpec, Samples, WeightImages
 from auqadmm.problem import L2, LeastSquares, Problem
 
 Arrays = dict[str, np.ndarray]

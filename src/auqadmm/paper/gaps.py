@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from auqadmm.experiments.results import Line
+from auqadmm.paper.results import Line
 
 EARLY = 10
 # below this a gap is the rounding of the optimum

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from auqadmm.experiments.spec import digest
+from auqadmm.paper.spec import digest
 
 COLUMNS = ("iteration", "rounds", "bytes", "seconds", "objective", "gap", "primal", "dual", "kkt")
 # what decides numbers: everything below the API, and of the experiments what builds problems and methods

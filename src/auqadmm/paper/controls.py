@@ -18,9 +18,9 @@ from torch import Tensor
 
 from auqadmm.core.consensus import Chosen
 from auqadmm.core.state import Blocks, Consensus
-from auqadmm.experiments.spec import INTERVAL
 from auqadmm.methods import AC, AUQ, AUQLR, RB, UQ, C
 from auqadmm.metrics.weights import Diagonal, Scalar
+from auqadmm.paper.spec import INTERVAL
 
 
 @dataclass(frozen=True)

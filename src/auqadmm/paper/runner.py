@@ -28,10 +28,10 @@ from auqadmm.api import solve
 from auqadmm.core.history import Row
 from auqadmm.core.solve import Iteration
 from auqadmm.core.state import Status
-from auqadmm.experiments import controls, pictures, problems
-from auqadmm.experiments.optimum import KKT, Optimum, compute
-from auqadmm.experiments.spec import PictureSpec, ProblemSpec, RunSpec
-from auqadmm.experiments.store import COLUMNS, Record, Store
+from auqadmm.paper import controls, pictures, problems
+from auqadmm.paper.optimum import KKT, Optimum, compute
+from auqadmm.paper.spec import PictureSpec, ProblemSpec, RunSpec
+from auqadmm.paper.store import COLUMNS, Record, Store
 from auqadmm.problem import Problem
 
 # optima are known to about this, relatively: a smaller gap says nothing more

@@ -1,9 +1,9 @@
 """Make the numbers of the figures on a machine that has nothing but torch, numpy and scipy:
 
-    python -m auqadmm.experiments.run --figure fig-multinomial --device cuda --data DIR --out DIR --jobs 4
-    python -m auqadmm.experiments.run --figure all --list
-    python -m auqadmm.experiments.run --figure all --only 'mnist-*/defined/*' --data DIR --out DIR
-    python -m auqadmm.experiments.run --figure all --collect --out DIR        files from what earlier calls have left
+    python -m auqadmm.paper.run --figure fig-multinomial --device cuda --data DIR --out DIR --jobs 4
+    python -m auqadmm.paper.run --figure all --list
+    python -m auqadmm.paper.run --figure all --only 'mnist-*/defined/*' --data DIR --out DIR
+    python -m auqadmm.paper.run --figure all --collect --out DIR        files from what earlier calls have left
 
 Writes DIR/cache (one entry per run: a later call continues where this one stopped) and the files of `bundle.py`.
 --deadline ends a call in time: runs that are under way are finished or cut off, no more are begun.
@@ -24,12 +24,12 @@ from typing import Any
 
 import torch
 
-from auqadmm.experiments import bundle
-from auqadmm.experiments.paper import FIGURES, select
-from auqadmm.experiments.results import read_optima
-from auqadmm.experiments.runner import Interrupted, Runner
-from auqadmm.experiments.spec import PROTOCOLS, Figure, ProblemSpec, RunSpec
-from auqadmm.experiments.store import Store
+from auqadmm.paper import bundle
+from auqadmm.paper.catalogue import FIGURES, select
+from auqadmm.paper.results import read_optima
+from auqadmm.paper.runner import Interrupted, Runner
+from auqadmm.paper.spec import PROTOCOLS, Figure, ProblemSpec, RunSpec
+from auqadmm.paper.store import Store
 
 Job = Any  # ProblemSpec (its optimum), RunSpec or PictureSpec
 
@@ -141,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             failures += bool(done.error)
             _say(f"[{place}/{sum(map(len, stages))}] {done.seconds:7.1f} s  {done.name}: {done.error or done.text}")
     found, missing = bundle.gather(figures, replace(store, any_code=given.collect))
-    command = " ".join(["python -m auqadmm.experiments.run", *(sys.argv[1:] if arguments is None else arguments)])
+    command = " ".join(["python -m auqadmm.paper.run", *(sys.argv[1:] if arguments is None else arguments)])
     about = {"command": command, "date": time.strftime("%Y-%m-%d"), "seconds": round(time.perf_counter() - began, 1)}
     for path in bundle.write(given.out, found, about):
         _say(f"wrote {path}")

@@ -10,16 +10,16 @@ import matplotlib
 from matplotlib.figure import Figure as Drawing
 
 from auqadmm.comparison.runs import GAPS
-from auqadmm.experiments.bundle import Bundle
-from auqadmm.experiments.paper import FIGURES, RANKS
-from auqadmm.experiments.results import Line
-from auqadmm.experiments.spec import INTERVAL, PROTOCOLS
-from auqadmm.report import curves, images
+from auqadmm.paper import curves, images
+from auqadmm.paper.bundle import Bundle
+from auqadmm.paper.catalogue import FIGURES, RANKS
+from auqadmm.paper.readings import by_reading, said
+from auqadmm.paper.results import Line
+from auqadmm.paper.spec import INTERVAL, PROTOCOLS
+from auqadmm.paper.verdicts import verdicts
 from auqadmm.report.content import Chapter, Curve, Panel, Picture, Report, Table
-from auqadmm.report.readings import by_reading, said
 from auqadmm.report.style import RC, method_style
 from auqadmm.report.tables import MISSING, power
-from auqadmm.report.verdicts import verdicts
 
 # short enough to stand beside a curve of the page, which marks controls by itself
 LABELS = {

@@ -1,6 +1,6 @@
 """Figures that are images: samples of the data, weights beside class averages, the denoising illustration (S9).
 
-All from the arrays of `experiments/pictures.py`.
+All from the arrays of `paper/pictures.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from auqadmm.report.curves import DATASETS
+from auqadmm.paper.curves import DATASETS
 from auqadmm.report.style import RC
 
 Arrays = Mapping[str, np.ndarray]

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from auqadmm.experiments.spec import (
+from auqadmm.paper.spec import (
     ALL,
     CONTROLS,
     DEFINED,

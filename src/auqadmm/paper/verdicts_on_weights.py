@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from auqadmm.experiments.bundle import Bundle
-from auqadmm.report import gaps, outcomes
+from auqadmm.paper import gaps, outcomes
+from auqadmm.paper.bundle import Bundle
+from auqadmm.paper.curves import by_panel, panel_title
+from auqadmm.paper.images import error
+from auqadmm.paper.outcomes import listed, outcome
+from auqadmm.paper.readings import MODELS, Reading, by_reading, said
 from auqadmm.report.content import Cell, Verdict
-from auqadmm.report.curves import by_panel, panel_title
-from auqadmm.report.images import error
-from auqadmm.report.outcomes import listed, outcome
-from auqadmm.report.readings import MODELS, Reading, by_reading, said
 
 # correlations are told to two digits
 CORRELATION = 0.01

@@ -11,10 +11,10 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-from auqadmm.data.images import PIECE, DataError
-from auqadmm.data.sources import Source
-from auqadmm.data.unpack import unpack
 from auqadmm.files.atomic import keep, part, sweep, write
+from auqadmm.paper.data.images import PIECE, DataError
+from auqadmm.paper.data.sources import Source
+from auqadmm.paper.data.unpack import unpack
 
 # called with the name of a file, the bytes that have arrived and the bytes it has
 Progress = Callable[[str, int, int], Any]

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from auqadmm.data import DataError, Images, by_class, load
-from auqadmm.experiments.packs import read_pack
-from auqadmm.experiments.spec import ProblemSpec
+from auqadmm.paper.data import DataError, Images, by_class, load
+from auqadmm.paper.packs import read_pack
+from auqadmm.paper.spec import ProblemSpec
 from auqadmm.problem import L2, ElasticNet, LeastSquares, Multinomial, Problem, SmoothedHinge
 
 # images with fewer pixels that are not black are kept as sparse matrices on a CPU: five times as fast for MNIST
@@ -26,7 +26,7 @@ Blocks = list[tuple[np.ndarray, np.ndarray]]
 
 @lru_cache(maxsize=4)
 def images(name: str, data: Path | None = None) -> Images:
-    """Training images of a data set; a pack `<name>.npz` comes first, then what `auqadmm.data.load` finds.
+    """Training images of a data set; a pack `<name>.npz` comes first, then what `auqadmm.paper.data.load` finds.
 
     Nothing is downloaded here: several processes may ask at once.
     """

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from auqadmm.data.images import CIFAR_FILES, Images, cifar10, mnist, svhn
+from auqadmm.paper.data.images import CIFAR_FILES, Images, cifar10, mnist, svhn
 
 
 @dataclass(frozen=True)

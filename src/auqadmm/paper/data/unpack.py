@@ -16,8 +16,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from auqadmm.data.images import PIECE, DataError
 from auqadmm.files.atomic import keep, part, write
+from auqadmm.paper.data.images import PIECE, DataError
 
 # bytes of headers, padding and small files that come along
 ALLOWANCE = 4 << 20

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from auqadmm.experiments.results import Line
-from auqadmm.report.curves import READING
+from auqadmm.paper.curves import READING
+from auqadmm.paper.results import Line
 
 MODELS = {"fig-elastic": "elastic net", "fig-multinomial": "multinomial", "fig-svm": "SVM"}
 

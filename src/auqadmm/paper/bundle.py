@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from auqadmm.experiments.optimum import Optimum
-from auqadmm.experiments.paper import FIGURES
-from auqadmm.experiments.results import Line, lines, read_lines, read_optima, write_lines, write_optima
-from auqadmm.experiments.spec import Figure
-from auqadmm.experiments.store import Store
+from auqadmm.paper.catalogue import FIGURES
+from auqadmm.paper.optimum import Optimum
+from auqadmm.paper.results import Line, lines, read_lines, read_optima, write_lines, write_optima
+from auqadmm.paper.spec import Figure
+from auqadmm.paper.store import Store
 
 OPTIMA, ABOUT, COST = "optima.json", "run.json", "cost.json"
 # which figure a picture belongs to, by the first word of its name

@@ -18,15 +18,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from auqadmm.experiments.bundle import Bundle
-from auqadmm.experiments.results import Line
-from auqadmm.experiments.spec import CONTROLS, METHODS
-from auqadmm.report import gaps, outcomes
+from auqadmm.paper import gaps, outcomes
+from auqadmm.paper.bundle import Bundle
+from auqadmm.paper.curves import by_panel, panel_title
+from auqadmm.paper.outcomes import compared, listed, long_enough, outcome, short, tolerance
+from auqadmm.paper.readings import MODELS, Reading, by_reading, said
+from auqadmm.paper.results import Line
+from auqadmm.paper.spec import CONTROLS, METHODS
+from auqadmm.paper.verdicts_on_weights import average, cost, weights
 from auqadmm.report.content import OUTCOMES, Cell, Verdict
-from auqadmm.report.curves import by_panel, panel_title
-from auqadmm.report.outcomes import compared, listed, long_enough, outcome, short, tolerance
-from auqadmm.report.readings import MODELS, Reading, by_reading, said
-from auqadmm.report.verdicts_on_weights import average, cost, weights
 
 ROBUST = 1.25
 TARGETS = (1e-6, 1e-4, 1e-2, 1e-1)

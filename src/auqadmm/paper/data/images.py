@@ -26,7 +26,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from auqadmm.data.mat5 import EXPANSION, check_mat5
+from auqadmm.paper.data.mat5 import EXPANSION, check_mat5
 
 PIECE = 1 << 20
 CIFAR_FILES = {True: [f"data_batch_{k}.bin" for k in range(1, 6)], False: ["test_batch.bin"]}

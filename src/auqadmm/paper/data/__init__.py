@@ -1,17 +1,17 @@
 """Image data sets by name or from their official files, and ways to split rows over workers.
 
->>> from auqadmm.data import by_class, load, partition_table
+>>> from auqadmm.paper.data import by_class, load, partition_table
 >>> images = load("mnist", "path/to/data")  # without a folder: $AUQADMM_DATA, the user's cache, a download
 >>> blocks = by_class(images.X / images.white, images.y, per_class=2000)
 >>> partition_table(blocks).rows()[0]
 ('0', '2000', '–', '–', '–', '–', '–', '–', '–', '–', '–', '2000')
 """
 
-from auqadmm.data.fetch import Progress
-from auqadmm.data.find import NAMES, load, locate, user_cache
-from auqadmm.data.images import DataError, Images, cifar10, digits, mnist, svhn
-from auqadmm.data.partitions import by_class, by_column, classes_per_worker, dirichlet, iid, sites, sizes
-from auqadmm.data.table import PartitionTable, partition_table
+from auqadmm.paper.data.fetch import Progress
+from auqadmm.paper.data.find import NAMES, load, locate, user_cache
+from auqadmm.paper.data.images import DataError, Images, cifar10, digits, mnist, svhn
+from auqadmm.paper.data.partitions import by_class, by_column, classes_per_worker, dirichlet, iid, sites, sizes
+from auqadmm.paper.data.table import PartitionTable, partition_table
 
 __all__ = [
     "NAMES",

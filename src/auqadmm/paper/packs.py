@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from auqadmm.data import DataError, Images
+from auqadmm.paper.data import DataError, Images
 
 
 def write_pack(path: Path, images: Images, rows: dict[int, int | None]) -> None:
