@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from ablation_patch import Hit, Patch, Switch, around, instead, returns
 
-METHODS, CORE, LOCAL, CURVATURE = "auqadmm.methods", "auqadmm.core", "auqadmm.local", "auqadmm.curvature"
-ROUND, SERVER = f"{METHODS}.lowrank_round", f"{METHODS}.lowrank_server"
-SCHEDULE, ANDERSON = f"{METHODS}.lowrank_schedule", f"{CORE}.acceleration"
+AUQLR, METRICS, LOCAL = "auqadmm.methods.auq_lr", "auqadmm.metrics", "auqadmm.local"
+CURVATURE = "auqadmm.curvature"
+ROUND, SERVER = f"{AUQLR}.blocks", f"{AUQLR}.server"
+SCHEDULE, ANDERSON = f"{AUQLR}.schedule", f"{AUQLR}.anderson"
 POSTERIOR, NEWTON = f"{CURVATURE}.posterior", f"{LOCAL}.newton_cg"
 SMOOTH, HINGE, SQUARES = ("multinomial",), ("svm",), ("elastic",)
 TABLES = ("table-squares-far", "table-logistic-far")
@@ -71,7 +72,7 @@ def _tolerance(share: float) -> Any:
 
 
 def _both(name: str, make: Any) -> tuple[Patch, ...]:
-    return Patch(f"{METHODS}.lowrank:{name}", make), Patch(f"{SERVER}:{name}", make)
+    return Patch(f"{AUQLR}.method:{name}", make), Patch(f"{SERVER}:{name}", make)
 
 
 def _next(old: Any, hit: Hit, server: Any, *rest: Any) -> Any:
@@ -153,49 +154,49 @@ INSIDE = "columns/frame.py, columns/within.py, columns/inside.py, blocks/framed.
 S = Switch
 SWITCHES = (
     # the iteration
-    S("alpha-1.6", "α = 1.8: 1.6", "lowrank.py", 0,
+    S("alpha-1.6", "α = 1.8: 1.6", "method.py", 0,
       {"relaxation": 1.6}),
-    S("alpha-1", "over-relaxation: α = 1", "lowrank_schedule.py, lowrank_round.py", 12, {"relaxation": 1.0}),
-    S("memory-0", "Anderson acceleration", "acceleration.py, lowrank_columns.py, …", 205, {"memory": 0}),
-    S("memory-8", "16 columns of Anderson's memory: 8", "lowrank.py", 0, {"memory": 8}),
-    S("no-step-back", "a step that doubled ‖r‖ is taken back", "acceleration.py, lowrank_server.py, …", 14,
+    S("alpha-1", "over-relaxation: α = 1", "schedule.py, blocks.py", 12, {"relaxation": 1.0}),
+    S("memory-0", "Anderson acceleration", "anderson.py, columns.py, …", 205, {"memory": 0}),
+    S("memory-8", "16 columns of Anderson's memory: 8", "method.py", 0, {"memory": 8}),
+    S("no-step-back", "a step that doubled ‖r‖ is taken back", "anderson.py, server.py, …", 14,
       patches=(Patch(f"{ANDERSON}:Anderson.worse", _where(False, bool)),)),
-    S("no-allowance", "accelerated steps stay within a summable distance of plain ones", "acceleration.py", 15,
+    S("no-allowance", "accelerated steps stay within a summable distance of plain ones", "anderson.py", 15,
       patches=(Patch(f"{ANDERSON}:Anderson.allowance", returns(lambda self: torch.inf)),)),
-    S("no-ridge", "the ridge 1e-9 on Anderson's Gram matrix", "acceleration.py", 2,
+    S("no-ridge", "the ridge 1e-9 on Anderson's Gram matrix", "anderson.py", 2,
       patches=(Patch(f"{ANDERSON}:RIDGE", instead(0.0)),), probes=(f"{ANDERSON}:Anderson.coefficients",)),
-    S("keep-at-renewal", "Anderson forgets when weights are renewed", "lowrank_schedule.py, lowrank_round.py", 5,
+    S("keep-at-renewal", "Anderson forgets when weights are renewed", "schedule.py, blocks.py", 5,
       patches=(Patch(TOLD, around(_kept, always=False)),
                Patch(f"{ROUND}:Round._renew", around(_with_columns, always=False)))),
-    S("no-first-look", "a start whose v does not come from its z is kept for a round", "lowrank_server.py", 13,
-      patches=(Patch(f"{METHODS}.lowrank:first_z", around(_next)),)),
+    S("no-first-look", "a start whose v does not come from its z is kept for a round", "server.py", 13,
+      patches=(Patch(f"{AUQLR}.method:first_z", around(_next)),)),
     # renewals
-    S("renew-never", "weights are renewed: those of the start stay", "lowrank_change.py, lowrank_round.py, …", 130,
+    S("renew-never", "weights are renewed: those of the start stay", "lowrank_change.py, blocks.py, …", 130,
       {"refresh": ()}),
-    S("renew-once", "renewals after the first one (iteration 2)", "lowrank_schedule.py", 1, {"refresh": (2,)}),
-    S("renew-early", "renewals after iteration 16", "lowrank.py", 1, {"refresh": EARLY}),
-    S("renew-every", "a schedule: any round may renew", "lowrank_schedule.py, lowrank.py", 4, {"refresh": ALL_ROUNDS}),
-    S("skip-0", "weights that changed by less than a tenth are kept", "lowrank_change.py, lowrank_round.py", 115,
+    S("renew-once", "renewals after the first one (iteration 2)", "schedule.py", 1, {"refresh": (2,)}),
+    S("renew-early", "renewals after iteration 16", "method.py", 1, {"refresh": EARLY}),
+    S("renew-every", "a schedule: any round may renew", "schedule.py, method.py", 4, {"refresh": ALL_ROUNDS}),
+    S("skip-0", "weights that changed by less than a tenth are kept", "lowrank_change.py, blocks.py", 115,
       {"skip": 0.0}),
-    S("never-home", "a run whose F has risen goes back to its best v", "lowrank_server.py, lowrank_round.py", 45,
-      patches=(Patch(f"{METHODS}.lowrank:watched", around(_unwatched, always=False)),)),
+    S("never-home", "a run whose F has risen goes back to its best v", "server.py, blocks.py", 45,
+      patches=(Patch(f"{AUQLR}.method:watched", around(_unwatched, always=False)),)),
     # local solves
-    S("start-at-u", "local solves start closer to v: at the last u", "lowrank_round.py", 5,
+    S("start-at-u", "local solves start closer to v: at the last u", "blocks.py", 5,
       patches=(Patch(SOLVE, _started(None, False)),), models=SMOOTH),
-    S("start-carried", "the half: v + (u − v of before)", "lowrank_round.py", 1,
+    S("start-carried", "the half: v + (u − v of before)", "blocks.py", 1,
       patches=(Patch(SOLVE, _started(1.0, False)),), models=SMOOTH),
-    S("start-at-v", "the same: at v", "lowrank_round.py", 3,
+    S("start-at-v", "the same: at v", "blocks.py", 3,
       patches=(Patch(SOLVE, _started(0.0, False)),), models=SMOOTH),
-    S("start-closer-hinge", "hinges start at the last u", "lowrank_round.py", 1,
+    S("start-closer-hinge", "hinges start at the last u", "blocks.py", 1,
       patches=(Patch(SOLVE, _started(0.5, True)),), models=HINGE),
     *(
-        S(f"accuracy-{x:g}", f"local solves to 0.07 of ‖r‖: to {0.01 * x:g}", "lowrank_round.py", 3,
+        S(f"accuracy-{x:g}", f"local solves to 0.07 of ‖r‖: to {0.01 * x:g}", "blocks.py", 3,
           patches=(Patch(f"{ROUND}:ACCURACY", instead(x)),), probes=(SOLVE,), models=SMOOTH + HINGE)
         for x in (1.0, 0.1, 30.0)
     ),
-    S("no-summable", "the summable bound on local errors", "lowrank.py", 5,
-      patches=(Patch(f"{METHODS}.lowrank:D", instead(torch.inf)),), probes=(SOLVE,)),
-    S("products-any", "a block's local solve takes at most 100 products", "lowrank.py, local/descent.py, base.py", 40,
+    S("no-summable", "the summable bound on local errors", "method.py", 5,
+      patches=(Patch(f"{AUQLR}.method:D", instead(torch.inf)),), probes=(SOLVE,)),
+    S("products-any", "a block's local solve takes at most 100 products", "method.py, local/descent.py, base.py", 40,
       {"products": None}, models=SMOOTH + HINGE),
     S("starts-are-ends", "local solves go beyond a start that is good enough", "local/goal.py, descent.py", 12,
       patches=(Patch("auqadmm.local.goal:Goal.beyond", returns(lambda self, start: self)),), models=SMOOTH + HINGE),
@@ -213,24 +214,24 @@ SWITCHES = (
       {"rank": 5}),
     S("rank-20", "the same: 20", "posterior.py", 45, {"rank": 20}),
     S("rank-50", "the same: 50", "posterior.py", 45, {"rank": 50}),
-    S("no-cap", "at most 140 directions from the start", "lowrank.py", 3,
-      patches=(Patch(f"{METHODS}.lowrank:MOST", instead(10**6)),), probes=(DIRECTIONS,)),
+    S("no-cap", "at most 140 directions from the start", "method.py", 3,
+      patches=(Patch(f"{AUQLR}.method:MOST", instead(10**6)),), probes=(DIRECTIONS,)),
     S("lanczos-to-end", "the search for directions ends when enough are found", "posterior.py, krylov.py", 18,
       patches=(Patch(f"{CURVATURE}.krylov:FEWEST", instead(10**9)),), probes=(f"{POSTERIOR}:krylov",)),
     S("lanczos-one-step", "directions in four steps of Lanczos: all at a time", "posterior.py", 2,
       patches=(Patch(f"{POSTERIOR}:STEPS", instead(1)),), probes=(DIRECTIONS,)),
-    S("first-whole", "first weights take a share of the curvature at zero: all of it", "posterior.py, lowrank.py", 20,
-      patches=tuple(Patch(f"{METHODS}.lowrank:{name}", instead(1.0)) for name in ("FIRST", "FIRST_COUPLED")),
+    S("first-whole", "first weights take a share of the curvature at zero: all of it", "posterior.py, method.py", 20,
+      patches=tuple(Patch(f"{AUQLR}.method:{name}", instead(1.0)) for name in ("FIRST", "FIRST_COUPLED")),
       probes=(WEIGHTS,), models=SMOOTH + HINGE),
     S("no-floor", "the floor φ of 1e-5 of the mean curvature (l2/N stays)", "posterior.py", 4,
       patches=(Patch(f"{POSTERIOR}:FLOOR", instead(0.0)),), probes=(f"{POSTERIOR}:Posterior._floor",)),
     S("no-row-uncertainty", "curvature of a hinge seen through the uncertainty of its logits",
       "posterior.py, rows.py, losses.py", 50,
       patches=(Patch(f"{POSTERIOR}:Posterior._rows", around(_same_rows, always=False)),), models=HINGE),
-    S("no-coupling", "columns coupled by S_j: S_j = I/C", "lowrank.py, kronsum.py, inverses.py", 60,
+    S("no-coupling", "columns coupled by S_j: S_j = I/C", "lowrank.py, kronecker_sum.py, inverses.py", 60,
       patches=(Patch(WEIGHTS, _weighed(_no_coupling)),), models=SMOOTH),
-    S("classes-alike", "classes stay coupled in the first directions: one Kronecker product", "metrics/coupled.py, …", 330,
-      patches=(Patch(f"{METHODS}.lowrank:coupled_directions", _where(0, bool)),), models=SMOOTH),
+    S("classes-alike", "classes stay coupled in the first directions: one Kronecker product", "coupled.py, …", 330,
+      patches=(Patch(f"{AUQLR}.method:coupled_directions", _where(0, bool)),), models=SMOOTH),
     S("flat-rest", "the rest's diagonal d_j: its mean", "posterior.py", 3,
       patches=(Patch(WEIGHTS, _weighed(lambda W: replace(W, d=W.d.mean(1, keepdim=True).expand_as(W.d).clone()))),)),
     S("share-1", "directions at most a quarter of a block's rows (a privacy rule: report only)", "posterior.py", 4,
@@ -238,15 +239,15 @@ SWITCHES = (
     # images
     S("image-never", "the rest in cosines where that fits better (the problem says: image)",
       "metrics/kronecker.py, curvature/basis.py, posterior.py, …", 150,
-      patches=(Patch(f"{METHODS}.lowrank:second_wins", _where(False, bool)),), priors=IMAGE),
-    S("image-always", "the contest of bases: cosines always", "posterior.py, lowrank_round.py, lowrank_schedule.py", 25,
-      patches=(Patch(f"{METHODS}.lowrank:second_wins", _where(True, lambda won: not won)),), priors=IMAGE),
+      patches=(Patch(f"{AUQLR}.method:second_wins", _where(False, bool)),), priors=IMAGE),
+    S("image-always", "the contest of bases: cosines always", "posterior.py, blocks.py, schedule.py", 25,
+      patches=(Patch(f"{AUQLR}.method:second_wins", _where(True, lambda won: not won)),), priors=IMAGE),
     # the server
-    S("vstep-1e-13", "the v-step's tolerance follows the residual: 1e-13 of ‖z‖", "lowrank_server.py", 3,
+    S("vstep-1e-13", "the v-step's tolerance follows the residual: 1e-13 of ‖z‖", "server.py", 3,
       patches=_both("tolerance", _tolerance(1e-13))),
-    S("vstep-1e-9", "the same: 1e-9 of ‖z‖", "lowrank_server.py", 3, patches=_both("tolerance", _tolerance(1e-9))),
+    S("vstep-1e-9", "the same: 1e-9 of ‖z‖", "server.py", 3, patches=_both("tolerance", _tolerance(1e-9))),
     S("no-pivot", "block pivoting for l1: accelerated proximal gradient", "metrics/pivoting.py", 182,
-      patches=(Patch(f"{CORE}.vstep:pivot", returns(_plain_prox)),), models=SQUARES),
+      patches=(Patch(f"{METRICS}.vstep:pivot", returns(_plain_prox)),), models=SQUARES),
     # columns
     S("raw-columns", "columns centred and scaled inside", INSIDE, 480, {"columns": "raw"}, only=TABLES,
       models=("table",)),
@@ -255,7 +256,7 @@ SWITCHES = (
       environment={"AUQADMM_GRAPHS": "0"}, probes=(SOLVE,), device="cuda"),
     S("no-light", "single precision between anchors", "blocks/single_precision.py, single.py, local/descent.py", 310,
       patches=NO_LIGHT, device="cpu"),
-    S("no-rough", "weights from products in single precision", "light.py, posterior.py", 6,
+    S("no-rough", "weights from products in single precision", "single_precision.py, posterior.py", 6,
       patches=(Patch(f"{POSTERIOR}:rough", around(_rough, always=False)),), device="cpu"),
     S("no-anchor-kept", "an anchor outlives the u-step", "local/newton_cg.py", 8,
       patches=(Patch(f"{NEWTON}:NewtonCG.remember", _where(None, _there)),), models=SMOOTH, device="cpu"),

@@ -233,7 +233,7 @@ DRIVER = textwrap.dedent(
     """
     import sys, time
     import auqadmm as aq
-    from auqadmm.core import checkpoint_files
+    from auqadmm.checkpoint import files as checkpoint_files
     from tests.core.test_checkpoint_faults import RUN, multinomial
 
     mode, folder, out = sys.argv[1:]

@@ -11,9 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auqadmm.metrics import kronecker_sum as kronsum
+from auqadmm.metrics import kronecker_sum, vstep
 from auqadmm.metrics import pivoting as pivot
-from auqadmm.metrics import vstep
 from auqadmm.metrics.vstep import LowRankMetric
 from auqadmm.problem.group_lasso import GroupLasso
 from auqadmm.problem.regularizers import L1, L2, ElasticNet
@@ -83,7 +82,7 @@ def test_ill_conditioned_metrics(name, C):
 @pytest.mark.parametrize("name", ["l1", "box"])
 def test_ill_conditioned_metrics_by_conjugate_gradients(monkeypatch, name):
     """Where no part of K is formed the linear systems are solved loosely at first; failures make them exact."""
-    monkeypatch.setattr(kronsum, "SMALL", 0)
+    monkeypatch.setattr(kronecker_sum, "SMALL", 0)
     metric = LowRankMetric(blocks(m=40, C=3, r=4, condition=1e6))
     s = target(metric, 40, 3)
     assert metric.solve(CASES[name][0], s).residual <= 1e-10 * float(s.norm())

@@ -11,9 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from auqadmm.metrics import cg as pcg
-from auqadmm.metrics import inverses, vstep
-from auqadmm.metrics import kronecker_sum as kronsum
+from auqadmm.metrics import cg, inverses, kronecker_sum, vstep
 from auqadmm.metrics import proximal_gradient as composite
 from auqadmm.metrics.inverses import Cholesky, Submatrix, Woodbury
 from auqadmm.metrics.kronecker_sum import KroneckerSum
@@ -68,7 +66,7 @@ def test_an_inverse_is_symmetric_and_positive_and_exact_for_one_column(case):
     [(1, 2, 4096, Woodbury), (1, 8, 4096, Cholesky), (1, 2, 0, Woodbury), (3, 2, 4096, Woodbury), (3, 4, 0, Cholesky)],
 )
 def test_the_cheaper_factorisation_is_chosen(monkeypatch, C, r, dense, expected):
-    monkeypatch.setattr(kronsum, "DENSE", dense)
+    monkeypatch.setattr(kronecker_sum, "DENSE", dense)
     K = KroneckerSum(blocks(m=12 if r != 2 or C > 1 or dense == 0 else 24, C=C, r=r))
     assert isinstance(K.inverse(torch.zeros(K.shape, dtype=torch.float64)), expected)
 
@@ -106,7 +104,7 @@ def test_an_indefinite_preconditioner_is_replaced():
     K = explicit(blocks()).sum(0)
     D = K.diagonal()[:, None]
     b = torch.ones(12, 1, dtype=torch.float64)
-    x, residual, _ = pcg.solve(lambda x: K @ x, [lambda x: -x, lambda x: x / D], b, 0 * b, 1e-10, 200)
+    x, residual, _ = cg.solve(lambda x: K @ x, [lambda x: -x, lambda x: x / D], b, 0 * b, 1e-10, 200)
     assert residual <= 1e-10
     torch.testing.assert_close(K @ x, b)
 
@@ -114,10 +112,10 @@ def test_an_indefinite_preconditioner_is_replaced():
 def test_conjugate_gradients_stop_in_either_norm():
     K = explicit(blocks()).sum(0)
     b = torch.ones(12, 1, dtype=torch.float64)
-    x, _, sound = pcg.cg(lambda x: K @ x, lambda x: x, b, 1e-9, 100)
+    x, _, sound = cg.cg(lambda x: K @ x, lambda x: x, b, 1e-9, 100)
     assert sound
     assert float((b - K @ x).norm()) <= 1.1e-9
-    loose, k, _ = pcg.cg(lambda x: K @ x, lambda x: x, b, 0.0, 100, relative=0.5)
+    loose, k, _ = cg.cg(lambda x: K @ x, lambda x: x, b, 0.0, 100, relative=0.5)
     assert k < 12
     assert float((b - K @ loose).norm()) <= 0.51 * float(b.norm())
 
@@ -162,12 +160,14 @@ def test_a_large_problem_needs_no_large_matrix(g):
         found = metric.solve(g, s, tol=1e-9 * float(s.norm()))
     assert found.residual <= 1e-9 * float(s.norm())
     assert found.iterations <= 30
-    assert largest.numel <= 2 * max(m * C * C, m * N * r, C * (N * r) ** 2, kronsum.SMALL**2), "not m × m, not n × n"
+    assert largest.numel <= 2 * max(m * C * C, m * N * r, C * (N * r) ** 2, kronecker_sum.SMALL**2), (
+        "not m × m, not n × n"
+    )
 
 
 def test_too_many_directions_are_cut_to_the_memory_allowed(monkeypatch):
     monkeypatch.setattr(inverses, "FACTOR", 3 * 10**2)
-    monkeypatch.setattr(kronsum, "PER_COLUMN", 0)
+    monkeypatch.setattr(kronecker_sum, "PER_COLUMN", 0)
     metric = LowRankMetric(blocks(N=6, m=60, C=3, r=8))
     inverse = metric._K.inverse(torch.ones(60, 3, dtype=torch.float64))
     assert isinstance(inverse, Woodbury)

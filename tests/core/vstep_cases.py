@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from auqadmm.metrics import inverses
-from auqadmm.metrics import kronecker_sum as kronsum
+from auqadmm.metrics import inverses, kronecker_sum
 from auqadmm.metrics.vstep import LowRankMetric
 from auqadmm.problem.group_lasso import GroupLasso
 from auqadmm.problem.regularizers import L1, L2, Box, ElasticNet, NonNegative, Zero
@@ -62,9 +61,9 @@ def case(request, monkeypatch):
     m, C = 12, options.pop("C")
     for name in ("dense", "small", "per_column", "factor"):
         if name in options:
-            monkeypatch.setattr(inverses if name == "factor" else kronsum, name.upper(), options.pop(name))
+            monkeypatch.setattr(inverses if name == "factor" else kronecker_sum, name.upper(), options.pop(name))
     if options.pop("slim", False):
-        monkeypatch.setattr(kronsum, "SLIM", 1)
+        monkeypatch.setattr(kronecker_sum, "SLIM", 1)
     if options.pop("joint", False):
         W = replace(blocks(m=m * C, C=1, **options), joint=True, columns=C)
     else:

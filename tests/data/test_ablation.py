@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from auqadmm.methods.auq_lr import blocks as lowrank_round
+from auqadmm.methods.auq_lr import blocks
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(FOLDER))
@@ -44,7 +44,7 @@ def test_names_are_unique():
     ("patch", "error"),
     [
         (Patch("auqadmm.methods.auq_lr.blocks:ACURACY", instead(1.0)), "is not there"),
-        (Patch(ACCURACY, instead(lowrank_round.ACCURACY)), "would stay as it is"),
+        (Patch(ACCURACY, instead(blocks.ACCURACY)), "would stay as it is"),
         (Patch(ACCURACY, instead(1.0)), "nobody would see"),
     ],
 )
@@ -61,8 +61,8 @@ def test_a_switch_that_no_run_came_by_says_so():
         pytest.raises(NotReached, match="_solve"),
         switched(Switch("s", "", "", 0, patches=(Patch(ACCURACY, instead(1.0)),), probes=(probe,))),
     ):
-        assert lowrank_round.ACCURACY == 1.0
-    assert lowrank_round.ACCURACY == 7.0
+        assert blocks.ACCURACY == 1.0
+    assert blocks.ACCURACY == 7.0
     row = measured("image-always")  # no image here
     assert (row["status"], row["reached"]) == ("not reached", False)
     assert ablation.wrongs([row]) == ["image-always: no run came by what it switches off"]

@@ -201,7 +201,8 @@ def test_a_killed_process_leaves_nothing_that_counts(site, tmp_path):
 
     source = site.source("x.bin", CONTENT, half)
     code = (
-        "from pathlib import Path; from auqadmm.paper.data.fetch import fetch; from auqadmm.paper.data.sources import Source;"
+        "from pathlib import Path; from auqadmm.paper.data.fetch import fetch;"
+        "from auqadmm.paper.data.sources import Source;"
         f"fetch(Source({source.url!r}, {source.size}, {source.sha256!r}), Path({str(tmp_path)!r}),"
         " lambda name, done, total: print(done, flush=True))"
     )

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
+from auqadmm.paper import partition
 from auqadmm.paper.data import PartitionTable, partition_table
-from auqadmm.report import partition
+from auqadmm.paper.partition import SHADES, rows_per_class
 from auqadmm.report.figures import save
-from auqadmm.report.partition import SHADES, rows_per_class
 
 
 def made(workers: int, classes: int = 10, most: int = 4000) -> PartitionTable:

@@ -162,8 +162,8 @@ class Design:
         return all(isinstance(p, DensePiece) for p in self.pieces)
 
     def forward(self, u: Tensor, light: bool = False, only: Runs = ()) -> Tensor:
-        """(B, m, …) -> (R, …); `light`: to single precision only (`light.py`). `only`: u is zero in all other blocks,
-        and their data are not read if one dense piece holds all."""
+        """(B, m, …) -> (R, …); `light`: to single precision only (`single_precision.py`). `only`: u is zero in all
+        other blocks, and their data are not read if one dense piece holds all."""
         flat = u.flatten(2) if u.ndim > 2 else u.unsqueeze(-1)
         if only and (piece := self._whole) is not None:
             return piece.forward(flat, light, only).reshape(piece.rows, *u.shape[2:])
@@ -223,8 +223,8 @@ class Design:
 
     @cached_property
     def coarse(self) -> Tensor | None:
-        """(B,): blocks that single precision does not suit (`light.py`); None where it suits all. Of dense blocks on
-        the host."""
+        """(B,): blocks that single precision does not suit (`single_precision.py`); None where it suits all. Of dense
+        blocks on the host."""
         found = torch.zeros(self.blocks, dtype=torch.bool)
         for piece in self.pieces:
             if isinstance(piece, DensePiece):

@@ -228,7 +228,8 @@ class RowLoss(Loss):
 class RowPoint(Point):
     """A point of a row loss: the logits z (R, C) are known, the rest is computed when first asked for.
 
-    With an `anchor`, products with X are light, and only differences from there are made of them (`light.py`).
+    With an `anchor`, products with X are in single precision, and only differences from there are made of them
+    (`single_precision.py`).
     """
 
     loss: RowLoss

@@ -110,7 +110,7 @@ class Shard:
 
     @cached_property
     def light(self) -> bool:
-        """May local solves multiply in single precision (`light.py`)?"""
+        """May local solves multiply in single precision (`single_precision.py`)?"""
         from auqadmm.blocks import single_precision as light  # which knows losses, and they know shards
 
         return light.suits(self)

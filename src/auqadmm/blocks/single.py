@@ -1,4 +1,4 @@
-"""X in single precision, without the columns that are zero in every block: for the products of `light.py`.
+"""X in single precision, without the columns that are zero in every block: for the products of `single_precision.py`.
 
 Pixels that no image uses, words that no text contains: in a dense matrix they are read like all others. In the digits
 of MNIST they are a quarter.

@@ -3,7 +3,7 @@
     history.json                          the rows so far
     shared.json, shared.safetensors       v, s, K, residuals, the method's memory, counters, the clock
 
-The blocks' half travels beside it as bytes (checkpoint_blocks).
+The blocks' half travels beside it as bytes (blocks.py).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ What must agree for a run to go on: the data (a hash of every block), loss, regu
 else that decides iterates (`identity`). Budgets and tolerances may differ: they decide only where it stops.
 
 Where several processes run the loop, each has a `Keeper` and they do the same in step. Files are touched by the first
-of them only (checkpoint_folder); what it found, or why it could not, is told to all. So all go on from the same
+of them only (folder.py); what it found, or why it could not, is told to all. So all go on from the same
 iteration, all refuse with the same sentence, and a disk that is full is the same news to all.
 """
 

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from auqadmm.metrics import double_double as twofold
+from auqadmm.metrics import double_double
 from auqadmm.verdict.columns import Columns
 
 FAR = 4.0  # spreads that a mean may be away from zero: images have up to 3
@@ -55,14 +55,14 @@ class Frame:
         scaled = v * self.scale[:, None]
         if self.centre is None:
             return scaled
-        return torch.cat([scaled[:-1], twofold.dot(self.centre[:-1], v[:-1], v[-1])[None]])
+        return torch.cat([scaled[:-1], double_double.dot(self.centre[:-1], v[:-1], v[-1])[None]])
 
     def outside(self, v: Tensor) -> Tensor:
         """The inverse of `inside`."""
         raw = v / self.scale[:, None]
         if self.centre is None:
             return raw
-        return torch.cat([raw[:-1], twofold.dot(-self.centre[:-1], raw[:-1], v[-1])[None]])
+        return torch.cat([raw[:-1], double_double.dot(-self.centre[:-1], raw[:-1], v[-1])[None]])
 
     def models_outside(self, u: Tensor) -> Tensor:
         """`outside` for the models of blocks (B, m, C), in their own precision."""

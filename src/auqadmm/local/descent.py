@@ -4,7 +4,8 @@
 
 A block that is solved, that rounding keeps from moving, or that met a non-finite number stops taking part. When most
 are done, the others go on without them. On a CPU the way is computed in single precision, from an anchor where the
-gradient is known to double precision (`blocks/single_precision.py`), and a block counts as solved where that can be told.
+gradient is known to double precision (`blocks/single_precision.py`), and a block counts as solved where that can be
+told.
 
 Shapes: B blocks; u, P (B, m, C); masks and counters (B,).
 """

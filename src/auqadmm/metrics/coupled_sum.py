@@ -2,7 +2,7 @@
 
     K x = Σ_j U_j [H_j (U_jᵀx)] + Fᵀ [row i of Fx times Q_i]_i + κx
 
-The preconditioner is that of `kronsum.py`: in the eigenbasis P of the pooled curvature of classes only what every
+The preconditioner is that of `kronecker_sum.py`: in the eigenbasis P of the pooled curvature of classes only what every
 column has by itself is kept, H_cj = (I ⊗ P_c)ᵀ H_j (I ⊗ P_c) of size r × r.
 
 Shapes: N blocks, m features, C columns, r directions per block, R = N·r; x, h, active (m, C).
@@ -16,7 +16,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from auqadmm.metrics import kronecker_sum as kronsum
+from auqadmm.metrics import kronecker_sum
 from auqadmm.metrics.coupled import Coupled
 from auqadmm.metrics.kronecker_sum import KroneckerSum
 from auqadmm.metrics.lowrank import pieces, spectrum
@@ -109,7 +109,7 @@ class CoupledSum(KroneckerSum):
 class Product:
     """x ↦ Kx, in the shape of x: G (m, R), H (N, r·C, r·C)."""
 
-    left: kronsum.Product
+    left: kronecker_sum.Product
     G: Tensor
     H: Tensor
 

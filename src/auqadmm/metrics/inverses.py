@@ -1,4 +1,4 @@
-"""Inverses of K = Σ_j A_j ⊗ S_j + κI that come close: preconditioners of the consensus step, explained in kronsum.py.
+"""Approximate inverses of K = Σ_j A_j ⊗ S_j + κI: preconditioners of the consensus step, explained in kronecker_sum.py.
 
 Shapes: m features, C columns, R directions of all blocks; x, h, active (m, C).
 """

@@ -1,8 +1,8 @@
 """The v-step of S2 in the metric of low-rank weights (S12): argmin_v g(v) + ½⟨v, Kv⟩ − ⟨s, v⟩, K = Σ_j W_j.
 
-    g quadratic                  (K + diag h) v = s + b          conjugate gradients, preconditioned (`kronsum`)
-    g separable with kinks       block pivoting                  (`pivot`), a semismooth Newton method
-    any other g                  accelerated proximal gradient   (`composite`); slower, only prox(s, K) is used
+    g quadratic                  (K + diag h) v = s + b          conjugate gradients, preconditioned (`kronecker_sum`)
+    g separable with kinks       block pivoting                  (`pivoting`), a semismooth Newton method
+    any other g                  accelerated proximal gradient   (`proximal_gradient`); slower, only prox(s, K) is used
 
 All start from a guess, as a rule the v of the iteration before. For a quadratic g the proximal map is affine and
 says what h and b are: prox(y, γ) = (y + b)/(γ + h) for any γ.
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.metrics import cg as pcg
+from auqadmm.metrics import cg
 from auqadmm.metrics.coupled import Coupled
 from auqadmm.metrics.coupled_sum import CoupledSum
 from auqadmm.metrics.inverses import Inverse, Jacobi, Outside
@@ -113,7 +113,7 @@ class LowRankMetric:
         apply = Plus(self._K.product, h)
         if self._K.shape[1] == 1:  # the inverse is exact but for rounding
             guess = guess + preconditioners[0](b - apply(guess))
-        v, residual, iterations = pcg.solve(apply, preconditioners, b, guess, tol, MAX_CG, self._programs(around))
+        v, residual, iterations = cg.solve(apply, preconditioners, b, guess, tol, MAX_CG, self._programs(around))
         return VStep(v, residual, iterations)
 
     def _restricted(self, active: Tensor, h: Tensor) -> Inverse:

@@ -26,7 +26,9 @@ from auqadmm.paper.spec import digest
 
 COLUMNS = ("iteration", "rounds", "bytes", "seconds", "objective", "gap", "primal", "dual", "kkt")
 # what decides numbers: everything below the API, and of the experiments what builds problems and methods
-SOURCES = ("core", "problem", "methods", "curvature", "local", "engines")
+SOURCES = (
+    "core", "metrics", "verdict", "columns", "problem", "blocks", "methods", "curvature", "local", "engines", "runtime",
+)  # fmt: skip
 OWN = ("controls.py", "problems.py", "optimum.py", "pictures.py", "runner.py")
 ABOUT = b"auqadmm"
 
@@ -50,7 +52,7 @@ def code() -> str:
     """Eight hexadecimal digits that stand for the sources that decide the numbers."""
     package = Path(__file__).parents[1]
     files = [path for room in SOURCES for path in sorted((package / room).rglob("*.py"))]
-    files += [path for name in OWN if (path := package / "experiments" / name).is_file()]
+    files += [path for name in OWN if (path := package / "paper" / name).is_file()]
     whole = hashlib.sha256()
     for path in files:
         whole.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())

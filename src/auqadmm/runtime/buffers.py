@@ -1,4 +1,4 @@
-"""The memory that recorded programs read from and write to (programs.py)."""
+"""The memory that recorded programs read from and write to (cuda_graphs.py)."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.metrics import double_double as twofold
+from auqadmm.metrics import double_double
 
 EPS = torch.finfo(torch.float64).eps
 CONSTANT = 64.0  # times ε·|μ|: what is left of a constant column after centring
@@ -92,7 +92,7 @@ class Columns:
     def _moved(self, v: Tensor, sign: float) -> Tensor:
         if self.centre is None:
             return v
-        return torch.cat([v[:-1], twofold.dot(sign * self.centre[:-1], v[:-1], v[-1]).to(v)[None]])
+        return torch.cat([v[:-1], double_double.dot(sign * self.centre[:-1], v[:-1], v[-1]).to(v)[None]])
 
     def slopes(self, G: Tensor) -> Tensor:
         """The gradient by centred columns."""

@@ -1,9 +1,9 @@
 """δ(v) = −min_d [g(v + d) − g(v) + ⟨G, d⟩ + ½⟨d, Hd⟩]: what one proximal Newton step promises, from H itself.
 
 Everything is divided by the root of the diagonal of H + l2, so that no unit of a column enters. Where g is a parabola
-the step is one linear system. Else the model is minimised in the metric H (`pivot`, `composite`), and what an inexact
-minimiser may have missed is added: with r ∈ G + Hd + ∂g(v + d) the minimum is at most ½⟨r, (H + l2)⁻¹r⟩ lower. The sum
-is an upper bound of δ whatever the inner solver did.
+the step is one linear system. Else the model is minimised in the metric H (`pivoting`, `proximal_gradient`), and what
+an inexact minimiser may have missed is added: with r ∈ G + Hd + ∂g(v + d) the minimum is at most ½⟨r, (H + l2)⁻¹r⟩
+lower. The sum is an upper bound of δ whatever the inner solver did.
 
 `least` is the smallest eigenvalue of the scaled H + l2. Below 80·ε·p nothing is known of the weakest direction.
 

@@ -6,7 +6,7 @@
 
 Summed: T z, ‖r‖², the residuals of S3, and the scalars of Anderson acceleration.
 
-Shapes: B blocks, m features, C columns; z, Tz, r (B, m, C); dR and dS = dR + dZ: columns (lowrank_columns.py).
+Shapes: B blocks, m features, C columns; z, Tz, r (B, m, C); dR and dS = dR + dZ: columns (columns.py).
 """
 
 from __future__ import annotations

@@ -6,12 +6,12 @@
 The iteration is S2 written on z_j = W_j v − λ_j. One round:
 
     server   v ← argmin g(v) + ½⟨v, Kv⟩ − ⟨Σ_j z_j, v⟩,  K = Σ_j W_j
-    blocks   u_j from a local solve in the metric W_j, T z_j = z_j + αW_j(u_j − v)          (lowrank_round.py)
-    server   Anderson on z, from scalars (methods/auq_lr/anderson.py); Σ_j z_j follows from Σ_j T z_j  (lowrank_server.py)
+    blocks   u_j from a local solve in the metric W_j, T z_j = z_j + αW_j(u_j − v)          (blocks.py)
+    server   Anderson on z, from scalars (anderson.py); Σ_j z_j follows from Σ_j T z_j  (server.py)
 
 In the metric W = H the reflected resolvent of a quadratic f vanishes, so α near 2 makes this Newton's method.
-Weights are renewed at iterations 2, 4, 7, …, 1024 if they changed by a tenth (lowrank_schedule.py): finitely often, so
-S8 applies. What blocks send of them is in lowrank_parts.py, what is proved in docs/theory.md.
+Weights are renewed at iterations 2, 4, 7, …, 1024 if they changed by a tenth (schedule.py): finitely often, so
+S8 applies. What blocks send of them is in message.py, what is proved in docs/theory.md.
 
 Shapes: N blocks, m features, C columns, r directions per block; v and sums over blocks (m, C).
 """

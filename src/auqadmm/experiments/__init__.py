@@ -1,1 +1,0 @@
-"""Experiments: data that is at hand, problems on it, and optima to measure methods against."""
