@@ -89,12 +89,12 @@ def _unwatched(old: Any, hit: Hit, server: Any, *rest: Any) -> Any:
 
 
 def _newton_only(old: Any, hit: Hit, self: Any, problem: Any, u0: Any, reference: Any, memory: Any) -> Any:
-    from auqadmm.local import corners, mixed
+    from auqadmm.local import hinge_rows, mixed
     from auqadmm.local.newton_cg import NewtonCG
 
     shard = problem.shard
     small = sum(shard.census.rows) * shard.census.unknowns < mixed.SMALL
-    if not (problem.curved or shard.programs.active or small or corners.suits(problem)):
+    if not (problem.curved or shard.programs.active or small or hinge_rows.suits(problem)):
         hit()
     return NewtonCG(self.factor, self.tol).solve(problem, u0, reference, memory)
 
@@ -148,7 +148,7 @@ NO_LIGHT = (Patch("auqadmm.blocks.single_precision:suits", _where(False, bool)),
 DIRECTIONS, WEIGHTS = f"{POSTERIOR}:Posterior.directions", f"{POSTERIOR}:Posterior.weights"
 SOLVE, TOLD = f"{ROUND}:Round._solve", f"{SCHEDULE}:Schedule.told"
 IMAGE = ("image",)
-INSIDE = "columns/frame.py, columns/within.py, columns/inside.py, blocks/framed.py, scaled.py"
+INSIDE = "columns/frame.py, columns/reduce.py, columns/method.py, blocks/framed.py, scaled.py"
 
 # ---------------------------------------------------------------------- the catalogue
 S = Switch
@@ -198,8 +198,8 @@ SWITCHES = (
       patches=(Patch(f"{AUQLR}.method:D", instead(torch.inf)),), probes=(SOLVE,)),
     S("products-any", "a block's local solve takes at most 100 products", "method.py, local/descent.py, base.py", 40,
       {"products": None}, models=SMOOTH + HINGE),
-    S("starts-are-ends", "local solves go beyond a start that is good enough", "local/goal.py, descent.py", 12,
-      patches=(Patch("auqadmm.local.goal:Goal.beyond", returns(lambda self, start: self)),), models=SMOOTH + HINGE),
+    S("starts-are-ends", "local solves go beyond a start that is good enough", "local/tolerance.py, descent.py", 12,
+      patches=(Patch("auqadmm.local.tolerance:Goal.beyond", returns(lambda self, start: self)),), models=SMOOTH + HINGE),
     S("nearly-half", "linear systems of local solves to 0.9 of the goal: to 0.5", "local/newton_cg.py", 2,
       patches=(Patch(f"{NEWTON}:NEARLY", instead(0.5)),), probes=(f"{NEWTON}:_begin",), models=SMOOTH),
     S("forcing-0.1", "linear systems more exact as gradients shrink: always to 0.1", "local/newton_cg.py", 5,
@@ -260,20 +260,20 @@ SWITCHES = (
       patches=(Patch(f"{POSTERIOR}:rough", around(_rough, always=False)),), device="cpu"),
     S("no-anchor-kept", "an anchor outlives the u-step", "local/newton_cg.py", 8,
       patches=(Patch(f"{NEWTON}:NewtonCG.remember", _where(None, _there)),), models=SMOOTH, device="cpu"),
-    S("no-corners", "steps of a hinge over the rows that bend", "local/corners.py, over_corners.py, newton_cg.py", 323,
+    S("no-corners", "steps of a hinge over the rows that bend", "local/hinge_rows.py, over_corners.py, newton_cg.py", 323,
       patches=NO_CORNERS, models=HINGE, device="cpu"),
-    S("parabolas", "rows of a hinge keep their loss in a step: parabolas", "local/over_corners.py", 45,
+    S("parabolas", "rows of a hinge keep their loss in a step: parabolas", "local/hinge_step.py", 45,
       patches=(Patch(f"{LOCAL}.over_corners:_solved", returns(lambda bends, G, delta, s, *rest: s)),), models=HINGE,
       device="cpu"),
     S("no-leaving", "blocks that are solved leave the batch", "local/descent.py, blocks/parts.py", 60,
       patches=(Patch(f"{LOCAL}.descent:remaining", _where(None, _there)),), models=SMOOTH + HINGE, device="cpu"),
-    S("read-all", "only blocks whose system is open are read", "local/conjugate.py, blocks/design.py", 35,
+    S("read-all", "only blocks whose system is open are read", "local/cg.py, blocks/design.py", 35,
       patches=(Patch(f"{NEWTON}:only_open", _where(_all_open, bool)),),
       models=SMOOTH + HINGE, device="cpu"),
     # C-ADMM: what weights without directions use
-    S("c:no-trail", "u-steps start where the last ones lead", "local/trail.py", 45, method="c-admm",
+    S("c:no-trail", "u-steps start where the last ones lead", "local/extrapolation.py", 45, method="c-admm",
       patches=(Patch(f"{LOCAL}.trail:Trail.ahead", returns(lambda self, u, *rest: u)),), models=SMOOTH + HINGE),
-    S("c:new-diagonal", "the diagonal preconditioner is kept for 2, 4, 8, … solves", "local/trail.py, newton_cg.py", 10,
+    S("c:new-diagonal", "the diagonal preconditioner is kept for 2, 4, 8, … solves", "local/extrapolation.py, newton_cg.py", 10,
       method="c-admm", patches=(Patch(f"{LOCAL}.trail:Trail.renew", returns(lambda self: True)),), models=SMOOTH),
     S("c:no-memory", "Newton-CG remembers anything", "local/newton_cg.py, factored.py, trail.py", 230, method="c-admm",
       patches=(Patch(f"{NEWTON}:NewtonCG.recall", returns(_forgets)),), models=SMOOTH + HINGE),
@@ -287,9 +287,9 @@ SWITCHES = (
     S("c:no-lbfgs", "L-BFGS in place of Newton-CG on a CPU", "local/lbfgs.py, curve.py, model.py, mixed.py", 480,
       method="c-admm", patches=(Patch(f"{LOCAL}.mixed:Mixed._together", around(_newton_only, always=False)),),
       models=SMOOTH, device="cpu"),
-    S("c:no-model", "L-BFGS upon a model with directions: upon the diagonal", "local/model.py", 100, method="c-admm",
+    S("c:no-model", "L-BFGS upon a model with directions: upon the diagonal", "local/curvature_model.py", 100, method="c-admm",
       patches=(Patch(f"{LOCAL}.model:_rank", _where(0, bool)),), models=SMOOTH, device="cpu"),
-    S("c:no-corners", "steps of a hinge over the rows that bend", "local/corners.py, over_corners.py, …", 323,
+    S("c:no-corners", "steps of a hinge over the rows that bend", "local/hinge_rows.py, over_corners.py, …", 323,
       method="c-admm", patches=NO_CORNERS, models=HINGE, device="cpu"),
     S("c:no-light", "single precision between anchors", "blocks/single_precision.py, single.py, local/descent.py", 310,
       method="c-admm", patches=NO_LIGHT, device="cpu"),

@@ -16,9 +16,9 @@ from torch import Tensor
 from auqadmm import baselines, engines, local, methods, recovery
 from auqadmm.blocks.shard import Census
 from auqadmm.checkpoint.settings import Checkpoint, Keeper
-from auqadmm.columns.inside import in_columns
-from auqadmm.core.gathering import CallbackError, Heeded, all_weights
+from auqadmm.columns.method import in_columns
 from auqadmm.core.history import Clock
+from auqadmm.core.processes import CallbackError, Heeded, all_weights
 from auqadmm.core.reduce import Engine, Reduce, WorkerLost
 from auqadmm.core.result import Result
 from auqadmm.core.solve import Callback, near, run

@@ -18,25 +18,32 @@ from auqadmm.blocks.shard import Census
 from auqadmm.checkpoint.codec import Registry
 from auqadmm.checkpoint.identity import Identity, describe
 from auqadmm.columns.frame import Frame
-from auqadmm.columns.inside import Framed
+from auqadmm.columns.method import Framed
 from auqadmm.core import state
 from auqadmm.core.certificate import Certificate, score
 from auqadmm.core.reduce import Reduce
 from auqadmm.curvature.posterior import Posterior
-from auqadmm.local import curve, direct_factors, factored, lbfgs, mixed, newton_cg, trail
+from auqadmm.local import (
+    direct_factors,
+    extrapolation,
+    factored,
+    inverse_hessian,
+    lbfgs,
+    mixed,
+    newton_cg,
+)
 from auqadmm.local.pairs import Pairs
-from auqadmm.methods.auq_lr import anderson as acceleration
+from auqadmm.methods.auq_lr import anderson
 from auqadmm.methods.auq_lr.blocks import Directive
 from auqadmm.methods.auq_lr.server import Best, Heard, Server
 from auqadmm.methods.auto.plan import Change, Plan
 from auqadmm.methods.newton.dual import Dual
-from auqadmm.methods.newton.here import Here
-from auqadmm.metrics import kronecker as basis
-from auqadmm.metrics import lowrank, vstep, weights
+from auqadmm.methods.newton.state import Here
+from auqadmm.metrics import kronecker, lowrank, vstep, weights
 from auqadmm.metrics.coupled import Coupled
 from auqadmm.problem.scaled import Scaled
-from auqadmm.verdict.columns import Columns
 from auqadmm.verdict.gate import Gate
+from auqadmm.verdict.moments import Columns
 
 # A new class in a method's or a solver's memory is added here; names are part of the format.
 REGISTRY = Registry(
@@ -58,8 +65,8 @@ REGISTRY = Registry(
         "LowRank": lowrank.LowRank,
         "Coupled": Coupled,
         "LowRankMetric": vstep.LowRankMetric,
-        "Kronecker": basis.Kronecker,
-        "Anderson": acceleration.Anderson,
+        "Kronecker": kronecker.Kronecker,
+        "Anderson": anderson.Anderson,
         "Posterior": Posterior,
         "auq-lr.Server": Server,
         "auq-lr.Best": Best,
@@ -69,12 +76,12 @@ REGISTRY = Registry(
         "direct.Tall": direct_factors.Tall,
         "direct.Wide": direct_factors.Wide,
         "local.lbfgs.Memory": lbfgs.Memory,
-        "local.lbfgs.Curve": curve.Curve,
+        "local.lbfgs.Curve": inverse_hessian.Curve,
         "local.mixed.Both": mixed.Both,
         "local.newton-cg.Memory": newton_cg.Memory,
         "local.newton-cg.Nearby": newton_cg.Nearby,
         "local.newton-cg.Factored": factored.Factored,
-        "local.Trail": trail.Trail,
+        "local.Trail": extrapolation.Trail,
         "Pairs": Pairs,
         "Elastic": objective.Elastic,
         "Point": objective.Point,

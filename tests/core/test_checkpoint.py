@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 import auqadmm as aq
-from auqadmm.blocks import single_precision as light
+from auqadmm.blocks import single_precision
 from auqadmm.checkpoint.codec import leaves
 from auqadmm.checkpoint.settings import Keeper
 from auqadmm.local import mixed
@@ -171,7 +171,7 @@ def test_the_matrix_meets_every_kind_of_state(monkeypatch, tmp_path):
     with monkeypatch.context() as patched:
         patched.setattr(lowrank, "PRODUCTS", 1e6)  # classes are coupled, however small the data
         aq.solve(turns, "auq-lr", max_iter=2, callbacks=[look])
-    monkeypatch.setattr(light, "SMALL", 0)
+    monkeypatch.setattr(single_precision, "SMALL", 0)
     monkeypatch.setattr(mixed, "SMALL", 0)
     monkeypatch.setattr(mixed, "LEAST", 1)
     monkeypatch.setattr(mixed, "ROOM", 1)

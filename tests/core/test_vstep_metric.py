@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from auqadmm.metrics import cg, inverses, kronecker_sum, vstep
-from auqadmm.metrics import proximal_gradient as composite
+from auqadmm.metrics import cg, inverses, kronecker_sum, proximal_gradient, vstep
 from auqadmm.metrics.inverses import Cholesky, Submatrix, Woodbury
 from auqadmm.metrics.kronecker_sum import KroneckerSum
 from auqadmm.metrics.lowrank import LowRank
@@ -132,7 +131,7 @@ def test_the_scale_dominates_the_metric():
         metric = LowRankMetric(blocks(m=30, seed=seed, condition=1e3))
         root = metric.diagonal().flatten().rsqrt()
         largest = torch.linalg.eigvalsh(root[:, None] * explicit(metric.parts).sum(0) * root)[-1]
-        assert composite.scale(metric.apply, metric.diagonal()) >= largest
+        assert proximal_gradient.scale(metric.apply, metric.diagonal()) >= largest
 
 
 # ---------------------------------------------------------------------- cost

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from auqadmm.columns.frame import Frame
-from auqadmm.columns.within import Enter, Within
+from auqadmm.columns.reduce import Enter, Within
 from auqadmm.core.certificate import score
 from auqadmm.engines.messages import dumps
 from tests.engines.processes import ended, ranks

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import auqadmm as aq
-from auqadmm.blocks import single_precision as light
-from auqadmm.local import LBFGS, LocalProblem, Mixed, NewtonCG, conjugate, descent, mixed
+from auqadmm.blocks import single_precision
+from auqadmm.local import LBFGS, LocalProblem, Mixed, NewtonCG, cg, descent, mixed
 from auqadmm.metrics.weights import Diagonal, Scalar
 from tests.local.cases import CPU, alone, data
 
@@ -19,7 +19,7 @@ SOLVES = 5
 @pytest.fixture
 def large(monkeypatch):
     """What pays for large data only."""
-    for module in (conjugate, descent, mixed):
+    for module in (cg, descent, mixed):
         monkeypatch.setattr(module, "SMALL", 0)
 
 
@@ -73,13 +73,13 @@ def test_hinges(kind):
 @pytest.mark.parametrize("solver", [NewtonCG(), LBFGS(), Mixed()], ids=lambda s: type(s).__name__)
 def test_single_precision(solver, large, monkeypatch):
     """Of sums of one block or of several, which round differently."""
-    monkeypatch.setattr(light, "SMALL", 0)
+    monkeypatch.setattr(single_precision, "SMALL", 0)
     compared("Logistic", solver, "scalar", 1e-4)
 
 
 def test_a_block_that_single_precision_does_not_suit(large, monkeypatch):
     """It is multiplied in double precision, the others are not."""
-    monkeypatch.setattr(light, "SMALL", 0)
+    monkeypatch.setattr(single_precision, "SMALL", 0)
     blocks = data("Logistic", (60, 50, 70), features=FEATURES)
     blocks[1][0][:, 3] = 1e6 + blocks[1][0][:, 3]
     problem = aq.Problem(aq.Logistic(reduction="mean"), aq.Zero(), blocks)

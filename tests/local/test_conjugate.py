@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from auqadmm.blocks import single_precision as light
+from auqadmm.blocks import single_precision
 from auqadmm.blocks.design import DensePiece
-from auqadmm.local import NewtonCG, conjugate
+from auqadmm.local import NewtonCG, cg
 from auqadmm.local.base import dot
-from auqadmm.local.conjugate import System, Way, advance, no_rows, only_open
+from auqadmm.local.cg import System, Way, advance, no_rows, only_open
 from tests.local.cases import EVEN, gradient, local_problem, shard_of, start_of
 
 FOUR = (30, 30, 30, 30)
@@ -18,8 +18,8 @@ FOUR = (30, 30, 30, 30)
 @pytest.fixture
 def every(monkeypatch):
     """Small problems too."""
-    monkeypatch.setattr(conjugate, "SMALL", 0)
-    monkeypatch.setattr(light, "SMALL", 0)
+    monkeypatch.setattr(cg, "SMALL", 0)
+    monkeypatch.setattr(single_precision, "SMALL", 0)
 
 
 def dense(design):
@@ -53,12 +53,12 @@ def test_all_blocks_and_small_ones_need_no_runs(every, monkeypatch):
     local = local_problem(shard_of("Logistic", EVEN), "scalar")
     assert only_open(local, torch.tensor([True] * 3)) == ()
     assert only_open(local, torch.tensor([False] * 3)) is None
-    monkeypatch.setattr(conjugate, "SCATTERED", 1)
+    monkeypatch.setattr(cg, "SCATTERED", 1)
     assert only_open(local, torch.tensor([True, False, True])) == ()
-    monkeypatch.setattr(conjugate, "MANY", 2)
+    monkeypatch.setattr(cg, "MANY", 2)
     assert only_open(local, torch.tensor([False, True, True])) == ()
     assert only_open(local, torch.tensor([False] * 3)) is None
-    monkeypatch.setattr(conjugate, "SMALL", 10**9)
+    monkeypatch.setattr(cg, "SMALL", 10**9)
     assert only_open(local, torch.tensor([True, False, True])) == ()
 
 

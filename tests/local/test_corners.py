@@ -11,7 +11,7 @@ import torch
 import auqadmm as aq
 from auqadmm.local import Mixed, NewtonCG, newton_cg
 from auqadmm.local.base import LocalProblem
-from auqadmm.local.corners import MOST, bending, corners, suits, with_others
+from auqadmm.local.hinge_rows import MOST, bending, corners, suits, with_others
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.weights import Scalar
 from tests.local.cases import gradient, local_problem, shard_of, start_of

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import auqadmm as aq
-from auqadmm.blocks import single_precision as light
+from auqadmm.blocks import single_precision
 from auqadmm.blocks.design import Design
 from auqadmm.local import LBFGS, Mixed, NewtonCG, descent
 from tests.core.test_checkpoint_solvers import problem
@@ -19,7 +19,7 @@ LOSSES = ["Multinomial", "Logistic", "SmoothedHinge", "Huber", "Poisson", "Quant
 @pytest.fixture
 def small(monkeypatch):
     """Small problems too."""
-    monkeypatch.setattr(light, "SMALL", 0)
+    monkeypatch.setattr(single_precision, "SMALL", 0)
 
 
 @pytest.fixture
@@ -30,8 +30,8 @@ def products(small, monkeypatch):
         plain = getattr(Design, name)
 
         def spied(self, x, light=False, only=(), plain=plain):
-            calls["light" if light else "exact"] += 1
-            return plain(self, x, light, only)
+            calls["light" if single_precision else "exact"] += 1
+            return plain(self, x, single_precision, only)
 
         monkeypatch.setattr(Design, name, spied)
     return calls
@@ -44,8 +44,8 @@ def test_points_near_an_anchor(loss, small):
     coins = torch.Generator().manual_seed(0)
     a = start_of(shard)
     P = 0.1 * torch.randn(shard.shape, generator=coins, dtype=torch.float64)
-    exact, near = shard.linearize(a + P), light.nearby(shard, a + P, a)
-    moved = light.change(near)
+    exact, near = shard.linearize(a + P), single_precision.nearby(shard, a + P, a)
+    moved = single_precision.change(near)
     torch.testing.assert_close(moved, (near.grad - shard.linearize(a).grad).flatten(1).norm(dim=1))
     assert ((near.grad - exact.grad).flatten(1).norm(dim=1) <= 1e-5 * moved).all()
     assert ((near.grad - exact.grad).abs().max()) > 0  # it is single precision
@@ -63,7 +63,7 @@ def test_values_slopes_and_gradients_belong_together(loss, small):
     coins = torch.Generator().manual_seed(1)
     a = start_of(shard)
     P = 1e-3 * torch.randn(shard.shape, generator=coins, dtype=torch.float64)
-    line = light.nearby(shard, a + P, a).line(P)
+    line = single_precision.nearby(shard, a + P, a).line(P)
     t = torch.linspace(0.0, 2.0, 5, dtype=torch.float64)
     points = [line.at(x.expand(shard.blocks)) for x in t]
     slopes = torch.stack([line.slope(p) for p in points])
@@ -80,15 +80,15 @@ def test_values_slopes_and_gradients_belong_together(loss, small):
 def test_an_anchor_is_its_own_point(products):
     shard = shard_of("Logistic", EVEN)
     u = start_of(shard)
-    here = light.anchored(shard, u)
+    here = single_precision.anchored(shard, u)
     exact = shard.linearize(u)
     assert torch.equal(here.grad, exact.grad)
     assert torch.equal(here.value, exact.value)
-    assert (light.change(here) == 0).all()
-    assert light.change(exact) is None
+    assert (single_precision.change(here) == 0).all()
+    assert single_precision.change(exact) is None
     before = dict(products)
-    assert light.anchored(shard, u) is here
-    assert light.nearby(shard, u + 1, u).anchor is here.anchor
+    assert single_precision.anchored(shard, u) is here
+    assert single_precision.nearby(shard, u + 1, u).anchor is here.anchor
     assert products == before | {"light": before["light"] + 1}
 
 
@@ -187,16 +187,16 @@ def test_only_where_it_pays(small, monkeypatch):
     monkeypatch.setenv("AUQADMM_LIGHT", "0")
     assert not shard(X).light
     monkeypatch.delenv("AUQADMM_LIGHT")
-    monkeypatch.setattr(light, "SMALL", 401)
+    monkeypatch.setattr(single_precision, "SMALL", 401)
     assert not shard(X).light
 
 
 def test_a_copy_that_memory_has_no_room_for(small, monkeypatch):
     X = np.random.default_rng(0).normal(size=(50, 4))
-    assert 2**28 < light.memory() < 2**50
-    monkeypatch.setattr(light, "memory", lambda: 16 * 4 * 400)
+    assert 2**28 < single_precision.memory() < 2**50
+    monkeypatch.setattr(single_precision, "memory", lambda: 16 * 4 * 400)
     assert shard(X).light
-    monkeypatch.setattr(light, "memory", lambda: 16 * 4 * 400 - 1)
+    monkeypatch.setattr(single_precision, "memory", lambda: 16 * 4 * 400 - 1)
     assert not shard(X).light
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import auqadmm as aq
-from auqadmm.local import LBFGS, LocalProblem, model
-from auqadmm.local.model import fits, modelled, reweighted, stale
+from auqadmm.local import LBFGS, LocalProblem, curvature_model
+from auqadmm.local.curvature_model import fits, modelled, reweighted, stale
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.weights import Diagonal, Scalar
 from tests.local.cases import CPU, gradient, local_problem, oracle, problem_of, shard_of, sparse, start_of
@@ -150,7 +150,7 @@ def wide(columns=3, rows=120, features=30):
 def test_it_saves_steps(monkeypatch):
     options = {"max_iter": 20, "abs_tol": 0.0, "rel_tol": 0.0, "stop": "residuals", "local": LBFGS()}
     few = aq.solve(wide(), "c-admm", **options)
-    monkeypatch.setattr(model, "RANK", 0)
+    monkeypatch.setattr(curvature_model, "RANK", 0)
     none = aq.solve(wide(), "c-admm", **options)
     assert few.history[-1].hvps < 0.7 * none.history[-1].hvps
     torch.testing.assert_close(few.v, none.v, rtol=1e-2, atol=1e-2)

@@ -12,8 +12,8 @@ import torch
 import auqadmm as aq
 from auqadmm.local import NewtonCG
 from auqadmm.local.base import LocalProblem
-from auqadmm.local.corners import bending
-from auqadmm.local.over_corners import direction
+from auqadmm.local.hinge_rows import bending
+from auqadmm.local.hinge_step import direction
 from auqadmm.local.secant import averaged
 from auqadmm.metrics.weights import Diagonal, Scalar
 from tests.local.cases import start_of

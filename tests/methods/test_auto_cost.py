@@ -10,9 +10,9 @@ from sklearn.datasets import load_digits
 
 import auqadmm as aq
 from auqadmm.methods.auto.cost import Facts, estimates
+from auqadmm.methods.auto.facts import hardness
 from auqadmm.methods.auto.method import GOAL, LOOK, _rest
 from auqadmm.methods.auto.plan import Plan
-from auqadmm.methods.auto.seen import hardness
 from tests.verdict.asking import judge_of
 
 

@@ -12,13 +12,13 @@ import torch
 import auqadmm as aq
 from auqadmm.blocks.framed import framed
 from auqadmm.columns.frame import Frame
-from auqadmm.columns.inside import Framed
+from auqadmm.columns.method import Framed
 from auqadmm.core.reduce import Reduce
 from auqadmm.engines.local import LocalEngine
 from auqadmm.problem.scaled import Scaled
 from auqadmm.problem.wrappers import FreeIntercept
-from auqadmm.verdict.asks import moments
-from auqadmm.verdict.columns import Columns
+from auqadmm.verdict.moments import Columns
+from auqadmm.verdict.queries import moments
 from tests.verdict.cases import TABLE
 
 CPU = torch.device("cpu")

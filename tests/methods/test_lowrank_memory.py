@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 import auqadmm as aq
-from auqadmm.methods.auq_lr import columns
-from auqadmm.methods.auq_lr.columns import appended, combined, inner, latest
+from auqadmm.methods.auq_lr import anderson_columns
+from auqadmm.methods.auq_lr.anderson_columns import appended, combined, inner, latest
 from auqadmm.metrics.kronecker_sum import KroneckerSum
 from auqadmm.metrics.lowrank import LowRank
 from tests.alive import Alive
@@ -15,18 +15,20 @@ from tests.methods.cases import LR
 
 
 def test_columns_in_pieces_are_columns(monkeypatch):
-    monkeypatch.setattr(columns, "PIECE", 3)
+    monkeypatch.setattr(anderson_columns, "PIECE", 3)
     coins = torch.Generator().manual_seed(0)
     vectors = torch.randn(12, 2, 5, 3, generator=coins, dtype=torch.float64)
     x = torch.randn(2, 5, 3, generator=coins, dtype=torch.float64)
     for most in (1, 2, 3, 7):
-        columns: tuple[torch.Tensor, ...] = ()
+        anderson_columns: tuple[torch.Tensor, ...] = ()
         for k, new in enumerate(vectors, 1):
-            columns = latest(appended(columns, new), most)
+            columns = latest(appended(anderson_columns, new), most)
             expected = vectors[max(0, k - most) : k]
             gamma = torch.arange(1.0, len(expected) + 1)
-            torch.testing.assert_close(inner(columns, x), torch.einsum("qbmc,bmc->q", expected, x))
-            torch.testing.assert_close(combined(columns, gamma), torch.einsum("qbmc,q->bmc", expected, gamma.double()))
+            torch.testing.assert_close(inner(anderson_columns, x), torch.einsum("qbmc,bmc->q", expected, x))
+            torch.testing.assert_close(
+                combined(anderson_columns, gamma), torch.einsum("qbmc,q->bmc", expected, gamma.double())
+            )
 
 
 def test_a_round_copies_a_piece_of_the_columns_and_not_all():

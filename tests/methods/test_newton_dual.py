@@ -14,7 +14,7 @@ from sklearn.linear_model import ElasticNet, Lasso
 
 import auqadmm as aq
 from auqadmm.methods.newton import dual as duals
-from auqadmm.methods.newton import heard as hearing
+from auqadmm.methods.newton import sums as hearing
 from tests.verdict.asking import judge_of
 
 SMALL = 60.0  # a round cost that makes working sets of ten unknowns

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from auqadmm.blocks.design import DensePiece
-from auqadmm.blocks.single import EMPTY, Single
+from auqadmm.blocks.single_data import EMPTY, Single
 
 KEPT = {"all": [], "few zero": [3], "many zero": [0, 3, 4, 9], "nothing": list(range(10))}
 

@@ -64,7 +64,7 @@ class QuasiNewton(ABC):
     history
         Pairs (s, y) kept.
     columns
-        "auto": centred and scaled inside where that helps (`columns/inside.py`); "raw": as they are.
+        "auto": centred and scaled inside where that helps (`columns/method.py`); "raw": as they are.
     """
 
     history: int = 10

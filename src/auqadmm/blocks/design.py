@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.blocks import products
-from auqadmm.blocks.single import Single, keeps
+from auqadmm.blocks.single_data import Single, keeps
 
 # Work on copies of the data, such as their squares, goes part by part.
 PARTS = 8

@@ -109,11 +109,11 @@ class Shard:
         return torch.tensor(sorted(j for j in some if self.rows[j] >= wide), dtype=torch.int64, device=self.device)
 
     @cached_property
-    def light(self) -> bool:
+    def single_precision(self) -> bool:
         """May local solves multiply in single precision (`single_precision.py`)?"""
-        from auqadmm.blocks import single_precision as light  # which knows losses, and they know shards
+        from auqadmm.blocks import single_precision  # which knows losses, and they know shards
 
-        return light.suits(self)
+        return single_precision.suits(self)
 
     @cached_property
     def plain(self) -> bool:

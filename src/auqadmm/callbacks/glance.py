@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from auqadmm.columns.inside import Framed
+from auqadmm.columns.method import Framed
 from auqadmm.core.solve import Iteration
 from auqadmm.core.state import Blocks
 

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
-from auqadmm.checkpoint import files as checkpoint_files
+from auqadmm.checkpoint import files
 from auqadmm.cli.errors import CommandError, writable_folder, writing
 from auqadmm.core.history import History
 from auqadmm.files import atomic, model_files
@@ -67,14 +67,14 @@ def _foreign_checkpoints(folder: Path) -> list[str]:
         return []
     if folder.is_symlink() or not folder.is_dir():
         return [CHECKPOINTS]
-    known = (checkpoint_files.FOLDER, checkpoint_files.PART, re.compile(r"\.lock"))
+    known = (files.FOLDER, files.PART, re.compile(r"\.lock"))
     return sorted(f"{CHECKPOINTS}/{p.name}" for p in folder.iterdir() if not any(k.fullmatch(p.name) for k in known))
 
 
 def _begun(folder: Path) -> bool:
     """Whether there is a checkpoint to go on from."""
     held = folder / CHECKPOINTS
-    return held.is_dir() and any(checkpoint_files.FOLDER.fullmatch(p.name) for p in held.iterdir())
+    return held.is_dir() and any(files.FOLDER.fullmatch(p.name) for p in held.iterdir())
 
 
 def refuse_unfinished(folder: Path) -> None:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.metrics import double_double
-from auqadmm.verdict.columns import Columns
+from auqadmm.verdict.moments import Columns
 
 FAR = 4.0  # spreads that a mean may be away from zero: images have up to 3
 WIDE = 64.0  # the ratio of scales: images have up to 6

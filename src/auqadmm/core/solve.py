@@ -38,7 +38,7 @@ from auqadmm.core.state import Blocks, Setup, State, Status
 from auqadmm.core.stopping import Stopping
 from auqadmm.diagnosis.evidence import collect
 from auqadmm.verdict import Judge
-from auqadmm.verdict.watch import Watch
+from auqadmm.verdict.monitor import Watch
 
 
 class Method(Protocol):

@@ -19,7 +19,7 @@ from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Blocks, Residuals, Setup, State
 from auqadmm.core.stopping import Stopping
 from auqadmm.metrics.weights import sum_blocks
-from auqadmm.verdict.columns import Columns
+from auqadmm.verdict.moments import Columns
 
 NEAR, FAR = 3.0, 1e6
 

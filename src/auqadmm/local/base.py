@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
-from auqadmm.blocks import single_precision as light
+from auqadmm.blocks import single_precision
 from auqadmm.blocks.shard import Shard
 from auqadmm.metrics.weights import Weights
 
@@ -56,7 +56,7 @@ class Iterate:
     @property
     def blur(self) -> Tensor | float:
         """(B,): what single precision hides of the gradient (`blocks/single_precision.py`)."""
-        moved = light.change(self.point)
+        moved = single_precision.change(self.point)
         return 0.0 if moved is None else torch.finfo(torch.float32).eps * moved
 
     @property
@@ -117,7 +117,9 @@ class LocalProblem:
     def near(self, u: Tensor, anchor: Tensor | None) -> Iterate:
         """F_j at u seen from an anchor, or as the next one's (`blocks/single_precision.py`)."""
         shard = self.shard
-        return self.around(light.anchored(shard, u) if anchor is None else light.nearby(shard, u, anchor))
+        return self.around(
+            single_precision.anchored(shard, u) if anchor is None else single_precision.nearby(shard, u, anchor)
+        )
 
     def around(self, point: Point) -> Iterate:
         """The same where f_j is known already."""

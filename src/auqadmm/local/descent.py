@@ -18,13 +18,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from auqadmm.blocks import single_precision as light
+from auqadmm.blocks import single_precision
 from auqadmm.blocks.parts import Part, part
 from auqadmm.blocks.rows import RowPoint
 from auqadmm.local.base import Iterate, LocalProblem, LocalSolution, count, select
-from auqadmm.local.goal import Goal, settle
+from auqadmm.local.extrapolation import Trail
 from auqadmm.local.line_search import search
-from auqadmm.local.trail import Trail
+from auqadmm.local.tolerance import Goal, settle
 from auqadmm.runtime.cuda_graphs import Programs
 
 # Within this factor of the cheap estimate of rounding, it pays to know the limit better than to run against it.
@@ -207,16 +207,16 @@ def _at(problem: LocalProblem, u: Tensor, anchor: Tensor | None) -> Iterate:
 def sure(problem: LocalProblem, goal: Goal, here: Iterate, look: Look, who: Tensor | None) -> tuple[Iterate, Look]:
     """Where the anchor of a block is too far away to know its gradient, or whether that is small enough, the anchor
     moves to the iterate."""
-    moved = light.change(here.point)
+    moved = single_precision.change(here.point)
     if moved is None:
         return here, look
     size = torch.maximum(goal.at(here), here.grad_norm)
     # norms are those of the problem, in which the change may be larger or smaller by a factor
-    far = _among(size * here.plain_scale < light.TRUST * moved * here.scale, who)
+    far = _among(size * here.plain_scale < single_precision.TRUST * moved * here.scale, who)
     if not bool(far.any()):
         return here, look
     assert isinstance(here.point, RowPoint)
-    here = problem.around(light.reanchored(here.point, far))
+    here = problem.around(single_precision.reanchored(here.point, far))
     alive, checked = torch.where(far, here.finite, look.alive), torch.where(far, ~here.finite, look.checked)
     return here, looked(goal, here, alive, checked).seen()
 
@@ -259,7 +259,9 @@ def _onward(
             less = None if look.left is None else look.left[some.blocks]
             rest = _onward(method, *ours, own, rounds, theirs, less, taken)
             return done.put(
-                some, rest, Left(method.put(state, some, rest.memory.state), light.gathered(here.point, some))
+                some,
+                rest,
+                Left(method.put(state, some, rest.memory.state), single_precision.gathered(here.point, some)),
             )
         step = method.step(problem, here, look, goal, state)
         here, state = step.there, step.state

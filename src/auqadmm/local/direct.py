@@ -25,7 +25,7 @@ from torch import Tensor
 from auqadmm.blocks.shard import Shard
 from auqadmm.local.base import Accurate, Iterate, LocalProblem, LocalSolution, count, select
 from auqadmm.local.direct_factors import Factors, factors
-from auqadmm.local.goal import Goal, settle
+from auqadmm.local.tolerance import Goal, settle
 
 # One solve and as many steps of refinement as pay: each gains the digits that the conditioning of H leaves, in
 # double precision all of them at once.

@@ -23,11 +23,11 @@ from torch import Tensor
 
 from auqadmm.blocks.parts import Part
 from auqadmm.local.base import Bounded, Iterate, LocalProblem, LocalSolution, check_count, count, dot, norm, select
-from auqadmm.local.curve import Curve
+from auqadmm.local.curvature_model import fits, modelled, renewed, reweighted, stale
 from auqadmm.local.descent import Descending, Look, Recalled, Step, searched
-from auqadmm.local.goal import Goal
-from auqadmm.local.model import fits, modelled, renewed, reweighted, stale
-from auqadmm.local.trail import Trail, trail
+from auqadmm.local.extrapolation import Trail, trail
+from auqadmm.local.inverse_hessian import Curve
+from auqadmm.local.tolerance import Goal
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.weights import Weights, equal
 

@@ -24,13 +24,13 @@ import torch
 from torch import Tensor
 
 from auqadmm.blocks.shard import Shard
-from auqadmm.local import corners
+from auqadmm.local import hinge_rows
 from auqadmm.local.base import Bounded, LocalProblem, LocalSolution, select
+from auqadmm.local.extrapolation import Trail
 from auqadmm.local.factored import suits
 from auqadmm.local.lbfgs import LBFGS
 from auqadmm.local.lbfgs import Memory as Pairs
 from auqadmm.local.newton_cg import Memory, NewtonCG
-from auqadmm.local.trail import Trail
 
 # pairs that L-BFGS keeps, at most and at least; the data take so many times their room
 MOST, LEAST, ROOM = 10, 4, 8
@@ -71,7 +71,7 @@ class Mixed(Bounded):
         shard, newton = problem.shard, NewtonCG(self.factor, self.tol, products=self.products)
         census = shard.census
         small = sum(census.rows) * census.unknowns < SMALL
-        if problem.curved or shard.programs.active or small or corners.suits(problem):
+        if problem.curved or shard.programs.active or small or hinge_rows.suits(problem):
             return newton.solve(problem, u0, reference, memory)
         known = memory if isinstance(memory, Both) else None
         hard = _short(shard) if known is None else known.hard

@@ -38,16 +38,16 @@ from auqadmm.local.base import (
     dot,
     select,
 )
-from auqadmm.local.conjugate import System, Way, advance, descending, no_rows, only_open
-from auqadmm.local.corners import Corners, bending, corners, with_others
-from auqadmm.local.corners import suits as suits_corners
+from auqadmm.local.cg import System, Way, advance, descending, no_rows, only_open
 from auqadmm.local.descent import Descending, Look, Recalled, Step, looked, searched
+from auqadmm.local.extrapolation import Trail, trail
 from auqadmm.local.factored import EASY, PRICE, Factored, factored, suits
-from auqadmm.local.goal import Goal
+from auqadmm.local.hinge_rows import Corners, bending, corners, with_others
+from auqadmm.local.hinge_rows import suits as suits_corners
+from auqadmm.local.hinge_step import direction
 from auqadmm.local.line_search import unit_step
-from auqadmm.local.over_corners import direction
 from auqadmm.local.secant import averaged, moved
-from auqadmm.local.trail import Trail, trail
+from auqadmm.local.tolerance import Goal
 from auqadmm.metrics.weights import Diagonal, Weights
 
 # conjugate-gradient steps of a GPU before the host looks for the first time, where the last such system tells no better

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from auqadmm.core.certificate import Certificate, score
 from auqadmm.core.reduce import Reduce
-from auqadmm.verdict.asks import Conjugate
 from auqadmm.verdict.duality import full_gap, plain_gap
+from auqadmm.verdict.queries import Conjugate
 
 
 class Certifier:

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.certificate import Certificate
-from auqadmm.verdict.asks import Conjugate, Sketch
 from auqadmm.verdict.duality import full_gap
 from auqadmm.verdict.model import EPS
 from auqadmm.verdict.point import ROUNDED, Point, over
+from auqadmm.verdict.queries import Conjugate, Sketch
 
 DIGITS = 1e-8  # of a gap, that the rounding of slopes times far bounds may take
 

@@ -24,15 +24,15 @@ from torch import Tensor
 from auqadmm.core.certificate import Certificate, score
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Setup
-from auqadmm.verdict.asks import Null, moments
-from auqadmm.verdict.columns import Columns
 from auqadmm.verdict.duality import lifted
 from auqadmm.verdict.large import DIRECTIONS
 from auqadmm.verdict.model import HOME
+from auqadmm.verdict.moments import Columns
 from auqadmm.verdict.point import Point, Verdict, over
 from auqadmm.verdict.products import by_products
+from auqadmm.verdict.queries import Null, moments
+from auqadmm.verdict.sentences import infinite, notes
 from auqadmm.verdict.triangle import by_triangle
-from auqadmm.verdict.words import infinite, notes
 
 MOST = 4096  # unknowns whose triangle is formed at most
 ALWAYS = 2**17  # numbers of a triangle that are never too many; beyond, as many as the data have

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from auqadmm.core.certificate import Certificate
 from auqadmm.verdict import large
-from auqadmm.verdict.asks import DiagonalReach, Sketch
 from auqadmm.verdict.gaps import gap_at, intercept_directions
 from auqadmm.verdict.point import Verdict, agrees, foreseen, inflation, over, root
-from auqadmm.verdict.words import undecidable
+from auqadmm.verdict.queries import DiagonalReach, Sketch
+from auqadmm.verdict.sentences import undecidable
 
 if TYPE_CHECKING:
     from auqadmm.verdict.judge import Judge

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from auqadmm.core.certificate import Certificate
 from auqadmm.metrics.triangles import unpacked
-from auqadmm.verdict.asks import Reach, Sketch, Triangle
 from auqadmm.verdict.gaps import gap_ahead
 from auqadmm.verdict.model import Model
 from auqadmm.verdict.point import Point, Verdict, agrees, foreseen, inflation, root
-from auqadmm.verdict.words import collinear, notes
+from auqadmm.verdict.queries import Reach, Sketch, Triangle
+from auqadmm.verdict.sentences import collinear, notes
 
 if TYPE_CHECKING:
     from auqadmm.verdict.judge import Judge

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from saving import LENGTH, NEVER, TIGHT, problem, rank, told
 
 import auqadmm as aq
-from auqadmm.checkpoint import files as checkpoint_files
+from auqadmm.checkpoint import files
 from auqadmm.engines import board
 
 board.PATIENCE = 1.0  # nobody is slow here
@@ -45,7 +45,7 @@ def log(event):
         file.write(f"{event.row.iteration} ")
 
 
-write, checkpoint_files._write_file = checkpoint_files._write_file, dying
+write, files._write_file = files._write_file, dying
 options = {"max_iter": LENGTH, "local": Mortal(tol=TIGHT.tol), "callbacks": [log], **NEVER}
 keep = aq.Checkpoint(folder / "run", every=3)
 engine = aq.engines.Torch(timeout=30)

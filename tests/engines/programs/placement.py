@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 import auqadmm as aq
-from auqadmm.blocks import single_precision as light
-from auqadmm.local import conjugate, descent, mixed
+from auqadmm.blocks import single_precision
+from auqadmm.local import cg, descent, mixed
 
 folder, world, words = Path(sys.argv[1]), int(os.environ["WORLD_SIZE"]), sys.argv[2:]
 ADMM = ("c-admm", "rb-admm", "ac-admm", "uq-admm", "auq-admm", "auq-lr")
@@ -77,9 +77,9 @@ for size, kind, method, local, solver in cases():
     name = f"{size} {kind} {method} {local}"
     if not set(words) <= set(name.split()):
         continue
-    for module in (conjugate, descent, mixed):
+    for module in (cg, descent, mixed):
         module.SMALL = 0 if size == "light" else 2**21
-    light.SMALL = 0 if size == "light" else 2**21
+    single_precision.SMALL = 0 if size == "light" else 2**21
     path = []
     result = aq.solve(
         problem(kind),

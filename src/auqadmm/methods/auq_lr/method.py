@@ -76,7 +76,7 @@ class AUQLR:
     skip
         Weights that changed by less than this, relatively, are kept.
     columns
-        "auto": centred and scaled inside where that helps (`columns/inside.py`); "raw": as they are.
+        "auto": centred and scaled inside where that helps (`columns/method.py`); "raw": as they are.
     round_cost
         What a round costs beside the numbers it carries, in numbers: the dearer, the more directions pay.
     products

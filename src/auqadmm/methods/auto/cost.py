@@ -16,7 +16,7 @@ from typing import Any
 from auqadmm.core.state import ROUND_COST
 from auqadmm.methods.auq_lr.method import MOST as MOST_DIRECTIONS
 from auqadmm.methods.newton.method import MOST
-from auqadmm.methods.newton.working import affordable, numbers, some_rest, whole
+from auqadmm.methods.newton.working_set import affordable, numbers, some_rest, whole
 
 __all__ = ["ROUND_COST", "Estimate", "Facts", "estimates"]
 

@@ -16,15 +16,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from auqadmm.columns.inside import Inside, in_columns
-from auqadmm.columns.within import InnerReduce
+from auqadmm.columns.method import Inside, in_columns
+from auqadmm.columns.reduce import InnerReduce
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Setup, State, WarmStart
 from auqadmm.methods.auto.cost import ROUND_COST, Estimate, estimates
+from auqadmm.methods.auto.facts import facts_of
 from auqadmm.methods.auto.plan import Change, Choice, Plan
-from auqadmm.methods.auto.seen import facts_of
 from auqadmm.methods.checks import round_cost
-from auqadmm.methods.newton.working import GROWTH, numbers
+from auqadmm.methods.newton.working_set import GROWTH, numbers
 
 PATIENCE = 3
 LOOK, BACK = 8, 16  # iterations that a rate is measured over, at least and at most

@@ -30,8 +30,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.verdict.columns import EPS, Columns
 from auqadmm.verdict.duality import ROUNDINGS, lifted
+from auqadmm.verdict.moments import EPS, Columns
 
 SCALES = (0.5, 0.9, 0.99, 0.999, 0.9999)
 FAR = 1e300  # a slope that no g with kinks leaves as it is

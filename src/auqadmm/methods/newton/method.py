@@ -31,13 +31,22 @@ from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import ROUND_COST, Consensus, Cost, Setup, State
 from auqadmm.methods.checks import round_cost
 from auqadmm.methods.newton.dual import scales
-from auqadmm.methods.newton.heard import heard, without
-from auqadmm.methods.newton.here import Here
 from auqadmm.methods.newton.model import Proposed, inside_of
-from auqadmm.methods.newton.round import Ask
-from auqadmm.methods.newton.working import Movers, affordable, apart, chosen, everything, some_rest, together, whole
-from auqadmm.verdict.asks import moments
-from auqadmm.verdict.columns import Columns
+from auqadmm.methods.newton.query import Ask
+from auqadmm.methods.newton.state import Here
+from auqadmm.methods.newton.sums import heard, without
+from auqadmm.methods.newton.working_set import (
+    Movers,
+    affordable,
+    apart,
+    chosen,
+    everything,
+    some_rest,
+    together,
+    whole,
+)
+from auqadmm.verdict.moments import Columns
+from auqadmm.verdict.queries import moments
 
 FAN = (2.0, 1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
 DECREASE = 1e-4  # of what the linear model promises

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.local.base import dot, over, select
-from auqadmm.local.model import put
+from auqadmm.local.curvature_model import put
 from auqadmm.metrics.weights import Weights
 
 

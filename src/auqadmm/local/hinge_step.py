@@ -27,7 +27,7 @@ from torch import Tensor
 
 from auqadmm.blocks.rows import RowLoss, RowPoint
 from auqadmm.local.base import Iterate, LocalProblem, dot, select
-from auqadmm.local.corners import Bending
+from auqadmm.local.hinge_rows import Bending
 from auqadmm.local.secant import average
 
 # steps at most, and trials of a step's length

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from auqadmm.core.state import Setup
 from auqadmm.methods.newton.dual import dual, foreseen
-from auqadmm.methods.newton.here import Here
+from auqadmm.methods.newton.state import Here
 from auqadmm.metrics.triangles import unpacked
 
 

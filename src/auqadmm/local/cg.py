@@ -22,9 +22,9 @@ from auqadmm.blocks.design import Runs
 from auqadmm.blocks.parts import runs
 from auqadmm.blocks.rows import Hessian, Point, RowPoint
 from auqadmm.local.base import Iterate, LocalProblem, dot, norm, over, select
-from auqadmm.local.corners import Corners
 from auqadmm.local.descent import SMALL
 from auqadmm.local.factored import Factored
+from auqadmm.local.hinge_rows import Corners
 from auqadmm.metrics.weights import Weights
 
 # blocks of which nobody asks who is open, and runs of neighbours that are not worth a product each

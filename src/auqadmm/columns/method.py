@@ -21,12 +21,12 @@ import torch
 from torch import Tensor
 
 from auqadmm.columns.frame import Frame
-from auqadmm.columns.within import Enter, InnerReduce
+from auqadmm.columns.reduce import Enter, InnerReduce
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Setup, State, WarmStart
 from auqadmm.problem.scaled import Scaled
-from auqadmm.verdict.asks import moments
-from auqadmm.verdict.columns import Columns
+from auqadmm.verdict.moments import Columns
+from auqadmm.verdict.queries import moments
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@
            the slopes θ that the step foresaw
     down   v and d
 
-Columns are centred (verdict/columns.py), sums in double precision (blocks/exact.py). Where the loss has corners
+Columns are centred (verdict/moments.py), sums in double precision (blocks/exact.py). Where the loss has corners
 that are eased on the way, f, ∇f and the Hessian are those of the eased loss, the fan that of the one before, and value
 and gradient of the loss itself come along.
 
@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
-from auqadmm.verdict.asks import Null
+from auqadmm.verdict.queries import Null
 
 Sums = dict[str, Tensor]
 

@@ -17,9 +17,9 @@ from torch import Tensor
 from auqadmm.core.state import Setup
 from auqadmm.methods.newton.dual import Dual
 from auqadmm.methods.newton.model import Hessian, Proposed, proposed
-from auqadmm.methods.newton.working import Movers
+from auqadmm.methods.newton.working_set import Movers
 from auqadmm.metrics.triangles import packed
-from auqadmm.verdict.columns import Columns
+from auqadmm.verdict.moments import Columns
 
 INNER = 1e-4  # of the decrease of the last step: what the next may miss of its own
 MISS = 1e-2  # of its own decrease: what a step on a working set may miss at first
