@@ -20,15 +20,13 @@ def test_columns_in_pieces_are_columns(monkeypatch):
     vectors = torch.randn(12, 2, 5, 3, generator=coins, dtype=torch.float64)
     x = torch.randn(2, 5, 3, generator=coins, dtype=torch.float64)
     for most in (1, 2, 3, 7):
-        anderson_columns: tuple[torch.Tensor, ...] = ()
+        columns: tuple[torch.Tensor, ...] = ()
         for k, new in enumerate(vectors, 1):
-            columns = latest(appended(anderson_columns, new), most)
+            columns = latest(appended(columns, new), most)
             expected = vectors[max(0, k - most) : k]
             gamma = torch.arange(1.0, len(expected) + 1)
-            torch.testing.assert_close(inner(anderson_columns, x), torch.einsum("qbmc,bmc->q", expected, x))
-            torch.testing.assert_close(
-                combined(anderson_columns, gamma), torch.einsum("qbmc,q->bmc", expected, gamma.double())
-            )
+            torch.testing.assert_close(inner(columns, x), torch.einsum("qbmc,bmc->q", expected, x))
+            torch.testing.assert_close(combined(columns, gamma), torch.einsum("qbmc,q->bmc", expected, gamma.double()))
 
 
 def test_a_round_copies_a_piece_of_the_columns_and_not_all():

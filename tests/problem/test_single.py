@@ -49,6 +49,6 @@ def test_what_is_kept(pair):
 
 def test_blocks_without_rows():
     X = torch.zeros(2, 0, 4, dtype=torch.float64)
-    single = DensePiece(X, torch.arange(2)).light
+    single = DensePiece(X, torch.arange(2)).single_precision
     assert single.forward(torch.ones(2, 4, 1, dtype=torch.float64)).shape == (2, 0, 1)
     assert torch.equal(single.adjoint(torch.ones(2, 0, 1, dtype=torch.float64)), torch.zeros(2, 4, 1).double())

@@ -86,22 +86,22 @@ class SoftmaxCurvature:
 
 @dataclass(frozen=True, eq=False)
 class RowHessian:
-    """∇²f_j[P] = Xᵀ(c φ'' XP): the curvature carries the weights of rows. `light`: products in single precision."""
+    """∇²f_j[P] = Xᵀ(c φ'' XP): the curvature carries the weights of rows."""
 
     design: Design
     curvature: Curvature
-    light: bool = False
+    single_precision: bool = False
 
     def hvp(self, P: Tensor) -> Tensor:
         return self.both(P)[1]
 
     def both(self, P: Tensor, only: Runs = ()) -> tuple[Tensor, Tensor]:
         """XP (R, C) and ∇²f_j[P]; `only`: P is zero in other blocks (`Design.forward`)."""
-        XP = self.design.forward(P, self.light, only)
-        return XP, self.design.adjoint(self.curvature.apply(XP), self.light, only)
+        XP = self.design.forward(P, self.single_precision, only)
+        return XP, self.design.adjoint(self.curvature.apply(XP), self.single_precision, only)
 
     def diagonal(self) -> Tensor:
-        return self.design.adjoint_squared(self.curvature.diagonal(), self.light)
+        return self.design.adjoint_squared(self.curvature.diagonal(), self.single_precision)
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,12 +41,12 @@ class Piece(Protocol):
     def blocks(self) -> Tensor: ...
     @property
     def rows(self) -> int: ...
-    def forward(self, u: Tensor, light: bool = False) -> Tensor: ...
-    def adjoint(self, z: Tensor, light: bool = False) -> Tensor: ...
-    def adjoint_squared(self, z: Tensor, light: bool = False) -> Tensor: ...
+    def forward(self, u: Tensor, single_precision: bool = False) -> Tensor: ...
+    def adjoint(self, z: Tensor, single_precision: bool = False) -> Tensor: ...
+    def adjoint_squared(self, z: Tensor, single_precision: bool = False) -> Tensor: ...
     def forward_squared(self, u: Tensor) -> Tensor: ...
     def squares(self, like: Tensor) -> Tensor: ...
-    def adjoint_squared_in(self, F: Any, z: Tensor, light: bool = False) -> Tensor: ...
+    def adjoint_squared_in(self, F: Any, z: Tensor, single_precision: bool = False) -> Tensor: ...
     def sum_rows(self, x: Tensor) -> Tensor: ...
     def inner(self, P: Tensor, Q: Tensor) -> Tensor: ...
     def block_of_row(self) -> Tensor: ...
@@ -64,7 +64,7 @@ class DensePiece:
         return self.X.shape[0] * self.X.shape[1]
 
     @cached_property
-    def light(self) -> Single:
+    def single_precision(self) -> Single:
         """X in single precision."""
         return Single.of(self.X, *self.range)
 
@@ -74,28 +74,36 @@ class DensePiece:
         X = self.X.numpy()  # torch takes three times as long
         return torch.from_numpy(X.min(1, initial=np.inf)), torch.from_numpy(X.max(1, initial=-np.inf))
 
-    def forward(self, u: Tensor, light: bool = False, only: Runs = ()) -> Tensor:  # (b, m, k) -> (b·n, k)
+    def forward(self, u: Tensor, single_precision: bool = False, only: Runs = ()) -> Tensor:  # (b, m, k) -> (b·n, k)
         if not only:
-            z = self.light.forward(u) if light else products.forward(self.X, u)
+            z = self.single_precision.forward(u) if single_precision else products.forward(self.X, u)
             return z.reshape(self.rows, u.shape[-1])
         z = u.new_zeros(*self.X.shape[:2], u.shape[-1])
         for run in only:
-            z[run] = self.light[run].forward(u[run]) if light else products.forward(self.X[run], u[run])
+            z[run] = (
+                self.single_precision[run].forward(u[run])
+                if single_precision
+                else products.forward(self.X[run], u[run])
+            )
         return z.flatten(0, 1)
 
-    def adjoint(self, z: Tensor, light: bool = False, only: Runs = ()) -> Tensor:  # (b·n, k) -> (b, m, k)
+    def adjoint(self, z: Tensor, single_precision: bool = False, only: Runs = ()) -> Tensor:  # (b·n, k) -> (b, m, k)
         z = self._stack(z)
         if not only:
-            return self.light.adjoint(z) if light else products.adjoint(self.X, z)
+            return self.single_precision.adjoint(z) if single_precision else products.adjoint(self.X, z)
         u = z.new_zeros(len(z), self.X.shape[2], z.shape[2])
         for run in only:
-            u[run] = self.light[run].adjoint(z[run]) if light else products.adjoint(self.X[run], z[run])
+            u[run] = (
+                self.single_precision[run].adjoint(z[run])
+                if single_precision
+                else products.adjoint(self.X[run], z[run])
+            )
         return u
 
-    def adjoint_squared(self, z: Tensor, light: bool = False) -> Tensor:
+    def adjoint_squared(self, z: Tensor, single_precision: bool = False) -> Tensor:
         z = self._stack(z)
-        if light:
-            return self.light.adjoint_squared(z, self._parts())
+        if single_precision:
+            return self.single_precision.adjoint_squared(z, self._parts())
         out = z.new_zeros(z.shape[0], self.X.shape[2], z.shape[2])
         for part in self._parts():
             out = out + products.adjoint(self.X[:, part].square(), z[:, part])
@@ -109,9 +117,9 @@ class DensePiece:
     def squares(self, like: Tensor) -> Tensor:  # (b·n,)
         return torch.linalg.vector_norm(self.X, dim=2).square().flatten()
 
-    def adjoint_squared_in(self, F: Any, z: Tensor, light: bool = False) -> Tensor:
-        if F is None and light:
-            return self.adjoint_squared(z, light)
+    def adjoint_squared_in(self, F: Any, z: Tensor, single_precision: bool = False) -> Tensor:
+        if F is None and single_precision:
+            return self.adjoint_squared(z, single_precision)
         w = self._stack(z).mT
         out = w.new_zeros(*w.shape[:2], self.X.shape[2])
         for part in self._parts():
@@ -161,13 +169,13 @@ class Design:
     def dense(self) -> bool:
         return all(isinstance(p, DensePiece) for p in self.pieces)
 
-    def forward(self, u: Tensor, light: bool = False, only: Runs = ()) -> Tensor:
-        """(B, m, …) -> (R, …); `light`: to single precision only (`single_precision.py`). `only`: u is zero in all
-        other blocks, and their data are not read if one dense piece holds all."""
+    def forward(self, u: Tensor, single_precision: bool = False, only: Runs = ()) -> Tensor:
+        """(B, m, …) -> (R, …); `single_precision`: to that only (`single_precision.py`). `only`: u is zero in all other
+        blocks, and their data are not read if one dense piece holds all."""
         flat = u.flatten(2) if u.ndim > 2 else u.unsqueeze(-1)
         if only and (piece := self._whole) is not None:
-            return piece.forward(flat, light, only).reshape(piece.rows, *u.shape[2:])
-        parts = [p.forward(self._take(flat, p), light) for p in self.pieces]
+            return piece.forward(flat, single_precision, only).reshape(piece.rows, *u.shape[2:])
+        parts = [p.forward(self._take(flat, p), single_precision) for p in self.pieces]
         z = parts[0] if len(parts) == 1 else torch.cat(parts)
         return z.reshape(z.shape[0], *u.shape[2:])
 
@@ -176,13 +184,13 @@ class Design:
         parts = [p.forward_squared(self._take(u.unsqueeze(-1), p)) for p in self.pieces]
         return torch.cat(parts)[:, 0]
 
-    def along(self, U: Tensor, light: bool = False) -> Tensor:
+    def along(self, U: Tensor, single_precision: bool = False) -> Tensor:
         """`forward` of directions that are asked for again and again, (B, m, r) -> (R, r): kept until others are, if
         they are few. The same numbers as computed anew."""
         held = self.held.get("along")
         if held is not None and held[0] is U:
             return held[1]
-        z = self.forward(U, light)
+        z = self.forward(U, single_precision)
         self.held.pop("along", None)
         if U.shape[2] * PARTS <= self.features:
             self.held["along"] = (U, z)
@@ -194,21 +202,21 @@ class Design:
             self.held["squares"] = torch.cat([p.squares(like) for p in self.pieces])
         return self.held["squares"]
 
-    def adjoint(self, z: Tensor, light: bool = False, only: Runs = ()) -> Tensor:
+    def adjoint(self, z: Tensor, single_precision: bool = False, only: Runs = ()) -> Tensor:
         """(R, …) -> (B, m, …), the transpose of `forward`; `only`: z is zero in the rows of other blocks."""
         if only and (piece := self._whole) is not None:
             flat = z.flatten(1) if z.ndim > 1 else z.unsqueeze(-1)
-            return piece.adjoint(flat, light, only).reshape(self.blocks, self.features, *z.shape[1:])
-        return self._collect(z, lambda p, part: p.adjoint(part, light), (self.features,))
+            return piece.adjoint(flat, single_precision, only).reshape(self.blocks, self.features, *z.shape[1:])
+        return self._collect(z, lambda p, part: p.adjoint(part, single_precision), (self.features,))
 
-    def adjoint_squared(self, z: Tensor, light: bool = False) -> Tensor:
+    def adjoint_squared(self, z: Tensor, single_precision: bool = False) -> Tensor:
         """Σ_i x_i² z_i per block, the square taken entry by entry: (R, …) -> (B, m, …)."""
-        return self._collect(z, lambda p, part: p.adjoint_squared(part, light), (self.features,))
+        return self._collect(z, lambda p, part: p.adjoint_squared(part, single_precision), (self.features,))
 
-    def adjoint_squared_in(self, F: Any, z: Tensor, light: bool = False) -> Tensor:
+    def adjoint_squared_in(self, F: Any, z: Tensor, single_precision: bool = False) -> Tensor:
         """Σ_i (F x_i)² z_i per block, F (m, m) a basis or None for the features as they are: (R,) -> (B, m). For
         renewing weights, not for every round."""
-        return self._collect(z, lambda p, part: p.adjoint_squared_in(F, part, light), (self.features,))
+        return self._collect(z, lambda p, part: p.adjoint_squared_in(F, part, single_precision), (self.features,))
 
     def sum_rows(self, x: Tensor) -> Tensor:
         """Sum over the rows of each block: (R, …) -> (B, …)."""

@@ -66,8 +66,8 @@ def part(shard: Shard, keep: Sequence[int], copies: bool = True) -> Part | None:
             for group in groups:
                 X = piece.X[group]
                 pieces.append(DensePiece(X, numbers[done : done + len(X)]))
-                if "light" in vars(piece):
-                    vars(pieces[-1])["light"] = piece.light[group]
+                if "single_precision" in vars(piece):
+                    vars(pieces[-1])["single_precision"] = piece.single_precision[group]
                 rows.append(flat[group].flatten())
                 done += len(X)
         first += piece.rows
@@ -83,8 +83,8 @@ def part(shard: Shard, keep: Sequence[int], copies: bool = True) -> Part | None:
     if "squares" in shard.design.held:
         some.design.held["squares"] = shard.design.held["squares"][where]
     where_to = torch.tensor(list(keep), device=device)
-    if "light" in vars(shard):
-        vars(some)["light"] = shard.light
+    if "single_precision" in vars(shard):
+        vars(some)["single_precision"] = shard.single_precision
     if "coarse" in vars(shard.design):
         coarse = shard.design.coarse
         vars(some.design)["coarse"] = None if coarse is None else coarse[where_to]

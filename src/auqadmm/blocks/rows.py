@@ -251,7 +251,7 @@ class RowPoint(Point):
         a = self.anchor
         if a is None:
             return self.shard.design.adjoint(self._weigh(self.slope))
-        return a.grad + self.shard.design.adjoint(self._weigh(self.slope - a.slope), light=True)
+        return a.grad + self.shard.design.adjoint(self._weigh(self.slope - a.slope), single_precision=True)
 
     @cached_property
     def moved(self) -> Tensor:

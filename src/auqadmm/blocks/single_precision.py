@@ -125,16 +125,16 @@ def nearby(shard: Shard, u: Tensor, anchor: Tensor) -> RowPoint:
     """f_j at u, seen from the anchor at another."""
     there = anchored(shard, anchor).anchor
     assert there is not None
-    z = there.z + shard.design.forward(u - there.u, light=True)
+    z = there.z + shard.design.forward(u - there.u, single_precision=True)
     return RowPoint(there.loss, shard, u, z, there)
 
 
 def rough(shard: Shard, u: Tensor) -> Point:
     """f_j at u for whoever asks for its curvature to a few digits only: logits in single precision where that suits."""
-    if not shard.light:
+    if not shard.single_precision:
         return shard.linearize(u)
     assert isinstance(shard.loss, RowLoss)
-    return RowPoint(shard.loss, shard, u, shard.design.forward(u, light=True))
+    return RowPoint(shard.loss, shard, u, shard.design.forward(u, single_precision=True))
 
 
 def change(point: object) -> Tensor | None:

@@ -33,15 +33,15 @@ class SparsePiece:
     def rows(self) -> int:
         return self.A.shape[0]
 
-    def forward(self, u: Tensor, light: bool = False) -> Tensor:
+    def forward(self, u: Tensor, single_precision: bool = False) -> Tensor:
         z = self.A @ u.reshape(u.shape[0] * u.shape[1], u.shape[-1])
         return z if self.shift is None else z - self._spread(self.shift @ u)
 
-    def adjoint(self, z: Tensor, light: bool = False) -> Tensor:
+    def adjoint(self, z: Tensor, single_precision: bool = False) -> Tensor:
         u = self._pulled(self.At, z)
         return u if self.shift is None else u - self.shift[:, None] * self.sum_rows(z)[:, None]
 
-    def adjoint_squared(self, z: Tensor, light: bool = False) -> Tensor:
+    def adjoint_squared(self, z: Tensor, single_precision: bool = False) -> Tensor:
         u = self._pulled(_squared(self.At), z)
         if self.shift is None:
             return u
@@ -66,7 +66,7 @@ class SparsePiece:
         ones = torch.ones(len(self.blocks), self.features, 1, dtype=like.dtype, device=like.device)
         return self.forward_squared(ones)[:, 0]
 
-    def adjoint_squared_in(self, F: Any, z: Tensor, light: bool = False) -> Tensor:
+    def adjoint_squared_in(self, F: Any, z: Tensor, single_precision: bool = False) -> Tensor:
         if F is None:
             return self.adjoint_squared(z)
         out = []

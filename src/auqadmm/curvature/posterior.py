@@ -97,7 +97,7 @@ class Posterior:
             total = self._total(shard, c)
 
             def apply(Q: Tensor) -> Tensor:
-                return design.adjoint(c[:, None] * design.forward(Q, shard.light), shard.light)
+                return design.adjoint(c[:, None] * design.forward(Q, shard.single_precision), shard.single_precision)
         else:
             B, m, C = shard.shape
             size = m * C
@@ -211,16 +211,16 @@ class Posterior:
 
     def _pairs(self, shard: Any, U: Tensor, rows: SoftmaxCurvature) -> Tensor:
         """U_jᵀA_abU_j of all pairs of classes, (B, P, r, r)."""
-        XU, pairs = shard.design.along(U, shard.light), pair_indices(shard.shape[2]).mT.tolist()
+        XU, pairs = shard.design.along(U, shard.single_precision), pair_indices(shard.shape[2]).mT.tolist()
         found = torch.stack([_gram(shard.design, U, XU, rows.pair(a, b)) for a, b in pairs], 1)
         return 0.5 * (found + found.mT)
 
     def _parts(self, shard: Any, U: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Kronecker | None]:
         """M_j and d_j of A_j = Σ w_i x_ix_iᵀ, w (R,), and the basis of d_j."""
         design, F = shard.design, self.basis(U)
-        M = _gram(design, U, design.along(U, shard.light), w)
+        M = _gram(design, U, design.along(U, shard.single_precision), w)
         turned = U if F is None else F @ U
-        total = design.adjoint_squared_in(F, w, shard.light)
+        total = design.adjoint_squared_in(F, w, shard.single_precision)
         d = (total - ((turned @ M) * turned).sum(-1)).clamp(min=0)
         return 0.5 * (M + M.mT), d, F
 

@@ -56,15 +56,15 @@ def modelled(problem: LocalProblem, point: Point, old: Weights | None) -> Weight
         return Diagonal(problem.hessian_diagonal(point))
     assert isinstance(point, RowPoint)
     assert isinstance(problem.W, Scalar)
-    design, light = problem.shard.design, point.anchor is not None
+    design, single_precision = problem.shard.design, point.anchor is not None
     B, m, C = problem.shard.shape
     rows = point.row_model(None)
     w = rows.trace[:, None]
     start = old.U if isinstance(old, LowRank) else _random(m, rank, w).expand(B, m, rank)
-    U = torch.linalg.qr(design.adjoint(w * design.forward(start, light), light))[0]
-    XU = design.forward(U, light)
+    U = torch.linalg.qr(design.adjoint(w * design.forward(start, single_precision), single_precision))[0]
+    XU = design.forward(U, single_precision)
     M = design.inner(w * XU, XU)
-    d = (design.adjoint_squared(w, light)[..., 0] - ((U @ M) * U).sum(2)).clamp(min=0)
+    d = (design.adjoint_squared(w, single_precision)[..., 0] - ((U @ M) * U).sum(2)).clamp(min=0)
     # a block whose rows do not bend (or that has none) couples no columns
     S = rows.S / rows.energy[:, None, None]
     fine = torch.stack([x.isfinite().flatten(1).all(1) for x in (U, M, d, S)]).all(0)

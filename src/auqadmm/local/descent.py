@@ -201,7 +201,7 @@ def _among(mask: Tensor, who: Tensor | None) -> Tensor:
 
 
 def _at(problem: LocalProblem, u: Tensor, anchor: Tensor | None) -> Iterate:
-    return problem.near(u, anchor) if problem.shard.light else problem.at(u)
+    return problem.near(u, anchor) if problem.shard.single_precision else problem.at(u)
 
 
 def sure(problem: LocalProblem, goal: Goal, here: Iterate, look: Look, who: Tensor | None) -> tuple[Iterate, Look]:
