@@ -94,16 +94,16 @@ def _newton_only(old: Any, hit: Hit, self: Any, problem: Any, u0: Any, reference
 
     shard = problem.shard
     small = sum(shard.census.rows) * shard.census.unknowns < mixed.SMALL
-    if not (problem.curved or shard.programs.active or small or hinge_rows.suits(problem)):
+    if not (problem.curved or shard.programs.active or small or hinge_rows.is_applicable(problem)):
         hit()
     return NewtonCG(self.factor, self.tol).solve(problem, u0, reference, memory)
 
 
 def _forgets(self: Any, problem: Any, memory: Any) -> Any:
-    from auqadmm.local.descent import Recalled
-    from auqadmm.local.newton_cg import State
+    from auqadmm.local.descent import RecalledState
+    from auqadmm.local.newton_cg import NewtonCGState
 
-    return Recalled(State())
+    return RecalledState(NewtonCGState())
 
 
 def _where(value: Any, counts: Any) -> Any:
@@ -139,14 +139,14 @@ def _plain_prox(problem: Any, guess: Any, tol: float) -> Any:
 
 
 NO_CORNERS = (
-    Patch(f"{NEWTON}:suits_corners", _where(False, bool)),
-    Patch(f"{LOCAL}.hinge_rows:suits", _where(False, bool)),
+    Patch(f"{NEWTON}:hinge_rows_apply", _where(False, bool)),
+    Patch(f"{LOCAL}.hinge_rows:is_applicable", _where(False, bool)),
 )
 NO_SECANT = (Patch(f"{NEWTON}:averaged", returns(lambda point, last, width=None: point)),)
 NO_DIRECT = (Patch(f"{LOCAL}:direct_suits", _where(False, bool)),)
 NO_LIGHT = (Patch("auqadmm.blocks.single_precision:suits", _where(False, bool)),)
 DIRECTIONS, WEIGHTS = f"{POSTERIOR}:Posterior.directions", f"{POSTERIOR}:Posterior.weights"
-SOLVE, TOLD = f"{ROUND}:Round._solve", f"{SCHEDULE}:Schedule.told"
+SOLVE, TOLD = f"{ROUND}:BlockRound._solve", f"{SCHEDULE}:Schedule.told"
 IMAGE = ("image",)
 INSIDE = "columns/frame.py, columns/reduce.py, columns/method.py, blocks/framed.py, scaled.py"
 
@@ -167,7 +167,7 @@ SWITCHES = (
       patches=(Patch(f"{ANDERSON}:RIDGE", instead(0.0)),), probes=(f"{ANDERSON}:Anderson.coefficients",)),
     S("keep-at-renewal", "Anderson forgets when weights are renewed", "schedule.py, blocks.py", 5,
       patches=(Patch(TOLD, around(_kept, always=False)),
-               Patch(f"{ROUND}:Round._renew", around(_with_columns, always=False)))),
+               Patch(f"{ROUND}:BlockRound._renew", around(_with_columns, always=False)))),
     S("no-first-look", "a start whose v does not come from its z is kept for a round", "server.py", 13,
       patches=(Patch(f"{AUQLR}.method:first_z", around(_next)),)),
     # renewals
@@ -179,7 +179,7 @@ SWITCHES = (
     S("skip-0", "weights that changed by less than a tenth are kept", "lowrank_change.py, blocks.py", 115,
       {"skip": 0.0}),
     S("never-home", "a run whose F has risen goes back to its best v", "server.py, blocks.py", 45,
-      patches=(Patch(f"{AUQLR}.method:watched", around(_unwatched, always=False)),)),
+      patches=(Patch(f"{AUQLR}.method:watch_objective", around(_unwatched, always=False)),)),
     # local solves
     S("start-at-u", "local solves start closer to v: at the last u", "blocks.py", 5,
       patches=(Patch(SOLVE, _started(None, False)),), models=SMOOTH),
@@ -199,11 +199,12 @@ SWITCHES = (
     S("products-any", "a block's local solve takes at most 100 products", "method.py, local/descent.py, base.py", 40,
       {"products": None}, models=SMOOTH + HINGE),
     S("starts-are-ends", "local solves go beyond a start that is good enough", "local/tolerance.py, descent.py", 12,
-      patches=(Patch(f"{LOCAL}.tolerance:Goal.beyond", returns(lambda self, start: self)),), models=SMOOTH + HINGE),
+      patches=(Patch(f"{LOCAL}.tolerance:Tolerance.beyond", returns(lambda self, start: self)),),
+      models=SMOOTH + HINGE),
     S("nearly-half", "linear systems of local solves to 0.9 of the goal: to 0.5", "local/newton_cg.py", 2,
-      patches=(Patch(f"{NEWTON}:NEARLY", instead(0.5)),), probes=(f"{NEWTON}:_begin",), models=SMOOTH),
+      patches=(Patch(f"{NEWTON}:NEARLY", instead(0.5)),), probes=(f"{NEWTON}:_newton_system",), models=SMOOTH),
     S("forcing-0.1", "linear systems more exact as gradients shrink: always to 0.1", "local/newton_cg.py", 5,
-      patches=(Patch(f"{NEWTON}:_eta", returns(lambda here: torch.full_like(here.grad_norm, 0.1))),),
+      patches=(Patch(f"{NEWTON}:_forcing_term", returns(lambda here: torch.full_like(here.grad_norm, 0.1))),),
       models=SMOOTH + HINGE),
     S("no-direct", "factorisations for squares: Newton-CG", "local/direct.py, direct_factors.py", 346,
       patches=NO_DIRECT, models=SQUARES),
@@ -266,21 +267,22 @@ SWITCHES = (
       patches=(Patch(f"{LOCAL}.hinge_step:_solved", returns(lambda bends, G, delta, s, *rest: s)),), models=HINGE,
       device="cpu"),
     S("no-leaving", "blocks that are solved leave the batch", "local/descent.py, blocks/parts.py", 60,
-      patches=(Patch(f"{LOCAL}.descent:remaining", _where(None, _there)),), models=SMOOTH + HINGE, device="cpu"),
+      patches=(Patch(f"{LOCAL}.descent:blocks_to_keep", _where(None, _there)),), models=SMOOTH + HINGE, device="cpu"),
     S("read-all", "only blocks whose system is open are read", "local/cg.py, blocks/design.py", 35,
-      patches=(Patch(f"{NEWTON}:only_open", _where(_all_open, bool)),),
+      patches=(Patch(f"{NEWTON}:open_runs", _where(_all_open, bool)),),
       models=SMOOTH + HINGE, device="cpu"),
     # C-ADMM: what weights without directions use
     S("c:no-trail", "u-steps start where the last ones lead", "local/extrapolation.py", 45, method="c-admm",
-      patches=(Patch(f"{LOCAL}.extrapolation:Trail.ahead", returns(lambda self, u, *rest: u)),), models=SMOOTH + HINGE),
+      patches=(Patch(f"{LOCAL}.extrapolation:Extrapolation.ahead", returns(lambda self, u, *rest: u)),),
+      models=SMOOTH + HINGE),
     S("c:new-diagonal", "the diagonal preconditioner is kept for 2, 4, 8, … solves", "extrapolation.py, …", 10,
       method="c-admm", models=SMOOTH,
-      patches=(Patch(f"{LOCAL}.extrapolation:Trail.renew", returns(lambda self: True)),)),
+      patches=(Patch(f"{LOCAL}.extrapolation:Extrapolation.renew", returns(lambda self: True)),)),
     S("c:no-memory", "Newton-CG remembers anything", "local/newton_cg.py, factored.py, …", 230, method="c-admm",
       patches=(Patch(f"{NEWTON}:NewtonCG.recall", returns(_forgets)),), models=SMOOTH + HINGE),
     S("c:no-factor", "a kept factor for hard blocks", "local/factored.py, newton_cg.py", 145, method="c-admm",
-      patches=(Patch(f"{NEWTON}:suits", _where(False, bool)),
-               Patch(f"{LOCAL}.mixed:suits", _where(False, bool))), only=HARD, models=("table",)),
+      patches=(Patch(f"{NEWTON}:is_applicable", _where(False, bool)),
+               Patch(f"{LOCAL}.mixed:is_applicable", _where(False, bool))), only=HARD, models=("table",)),
     S("c:no-direct", "factorisations for squares: Newton-CG", "local/direct.py, direct_factors.py", 346,
       method="c-admm", patches=NO_DIRECT, models=SQUARES),
     S("c:no-secant", "curvature of a hinge averaged over the last step", "local/secant.py", 72, method="c-admm",

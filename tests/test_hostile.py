@@ -15,7 +15,7 @@ import auqadmm as aq
 from auqadmm.core.reduce import Reduce
 from auqadmm.engines import LocalEngine
 from auqadmm.verdict.certifier import Certifier
-from auqadmm.verdict.duality import lifted
+from auqadmm.verdict.duality import at_least_rounding
 from tests.core.checkpoints import assert_same
 from tests.problems import least_squares, multinomial, regression_blocks
 
@@ -62,11 +62,11 @@ def test_overflow_is_called_divergence(method):
 def test_a_gap_is_never_smaller_than_its_rounding():
     """Terms that cancel to less than nothing, or to nothing: what is known of the gap is their rounding."""
     ulp = 2.0**-52
-    assert lifted([1.0, -1.0], ulp) == 2 * ulp
-    assert lifted([1.0, -1.0 - 1e-12], ulp) == pytest.approx(2 * ulp, rel=1e-9)
-    assert lifted([1.0, -1.0], ulp, noise=1e-9) == pytest.approx(1e-9, rel=1e-6)
-    assert lifted([1.0, -0.5], ulp) == 0.5
-    assert lifted([1.0, math.inf], ulp) is None
+    assert at_least_rounding([1.0, -1.0], ulp) == 2 * ulp
+    assert at_least_rounding([1.0, -1.0 - 1e-12], ulp) == pytest.approx(2 * ulp, rel=1e-9)
+    assert at_least_rounding([1.0, -1.0], ulp, noise=1e-9) == pytest.approx(1e-9, rel=1e-6)
+    assert at_least_rounding([1.0, -0.5], ulp) == 0.5
+    assert at_least_rounding([1.0, math.inf], ulp) is None
     for g in (aq.L1(0.5), aq.L2(1.0), aq.ElasticNet(0.5, 0.1)):
         problem = ls(two(X, Y), g)
         run = aq.solve(problem, "fista", certificate_tol=1e-15, max_iter=3000)

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from auqadmm import baselines, engines, local, methods, recovery
 from auqadmm.blocks.shard import Census
-from auqadmm.checkpoint.settings import Checkpoint, Keeper
+from auqadmm.checkpoint.settings import Checkpoint, RunCheckpoints
 from auqadmm.columns.method import in_columns
 from auqadmm.core.history import Clock
-from auqadmm.core.processes import CallbackError, Heeded, all_weights
+from auqadmm.core.processes import CallbackError, SharedCallbacks, all_weights
 from auqadmm.core.reduce import Engine, Reduce, WorkerLost
 from auqadmm.core.result import Result
-from auqadmm.core.solve import Callback, near, run
+from auqadmm.core.solve import Callback, block_view, run
 from auqadmm.core.state import Setup, WarmStart
 from auqadmm.core.stopping import Stopping, whole_number
 from auqadmm.local.step import LocalStep
@@ -165,8 +165,8 @@ def solve(
                 identity = identify(reduce, census, problem.loss, deciding, setup)
                 resume = getattr(chosen, "resume", None)
                 ready = None if resume is None else partial(resume, reduce=reduce)
-                keeper = Keeper(checkpoint, REGISTRY, identity, near(chosen, reduce), ready)
-            heeded = Heeded(callbacks, opened)
+                keeper = RunCheckpoints(checkpoint, REGISTRY, identity, block_view(chosen, reduce), ready)
+            heeded = SharedCallbacks(callbacks, opened)
             clocks.append(clocks[0].since() if clocks else Clock())
             try:
                 result = run(chosen, setup, reduce, stopping, (heeded,), evaluate_every, keeper, clocks[-1])

@@ -18,7 +18,7 @@ from auqadmm.blocks.shard import Census
 from auqadmm.checkpoint.codec import Registry
 from auqadmm.checkpoint.identity import Identity, describe
 from auqadmm.columns.frame import Frame
-from auqadmm.columns.method import Framed
+from auqadmm.columns.method import FramedState
 from auqadmm.core import state
 from auqadmm.core.certificate import Certificate, score
 from auqadmm.core.reduce import Reduce
@@ -35,15 +35,15 @@ from auqadmm.local import (
 from auqadmm.local.pairs import Pairs
 from auqadmm.methods.auq_lr import anderson
 from auqadmm.methods.auq_lr.blocks import Directive
-from auqadmm.methods.auq_lr.server import Best, Heard, Server
+from auqadmm.methods.auq_lr.server import BestPoint, RoundSums, ServerState
 from auqadmm.methods.auto.plan import Change, Plan
-from auqadmm.methods.newton.dual import Dual
-from auqadmm.methods.newton.state import Here
+from auqadmm.methods.newton.dual import DualBound
+from auqadmm.methods.newton.state import NewtonState
 from auqadmm.metrics import kronecker, lowrank, vstep, weights
 from auqadmm.metrics.coupled import Coupled
-from auqadmm.problem.scaled import Scaled
+from auqadmm.problem.scaled import ScaledRegularizer
 from auqadmm.verdict.gate import Gate
-from auqadmm.verdict.moments import Columns
+from auqadmm.verdict.moments import ColumnMoments
 
 # A new class in a method's or a solver's memory is added here; names are part of the format.
 REGISTRY = Registry(
@@ -52,9 +52,9 @@ REGISTRY = Registry(
         "Consensus": state.Consensus,
         "Certificate": Certificate,
         "Gate": Gate,
-        "Columns": Columns,
-        "newton.Here": Here,
-        "newton.Dual": Dual,
+        "Columns": ColumnMoments,
+        "newton.Here": NewtonState,
+        "newton.Dual": DualBound,
         "auto.Plan": Plan,
         "auto.Change": Change,
         "Cost": state.Cost,
@@ -68,32 +68,32 @@ REGISTRY = Registry(
         "Kronecker": kronecker.Kronecker,
         "Anderson": anderson.Anderson,
         "Posterior": Posterior,
-        "auq-lr.Server": Server,
-        "auq-lr.Best": Best,
-        "auq-lr.Heard": Heard,
+        "auq-lr.Server": ServerState,
+        "auq-lr.Best": BestPoint,
+        "auq-lr.Heard": RoundSums,
         "auq-lr.Directive": Directive,
-        "direct.Factors": direct_factors.Factors,
-        "direct.Tall": direct_factors.Tall,
-        "direct.Wide": direct_factors.Wide,
-        "local.lbfgs.Memory": lbfgs.Memory,
-        "local.lbfgs.Curve": inverse_hessian.Curve,
-        "local.mixed.Both": mixed.Both,
-        "local.newton-cg.Memory": newton_cg.Memory,
-        "local.newton-cg.Nearby": newton_cg.Nearby,
-        "local.newton-cg.Factored": factored.Factored,
-        "local.Trail": extrapolation.Trail,
+        "direct.Factors": direct_factors.BlockFactors,
+        "direct.Tall": direct_factors.TallFactor,
+        "direct.Wide": direct_factors.WideFactor,
+        "local.lbfgs.Memory": lbfgs.LBFGSMemory,
+        "local.lbfgs.Curve": inverse_hessian.InverseHessian,
+        "local.mixed.Both": mixed.MixedMemory,
+        "local.newton-cg.Memory": newton_cg.NewtonMemory,
+        "local.newton-cg.Nearby": newton_cg.AnchorMemory,
+        "local.newton-cg.Factored": factored.KeptFactor,
+        "local.Trail": extrapolation.Extrapolation,
         "Pairs": Pairs,
         "Elastic": objective.Elastic,
-        "Point": objective.Point,
+        "Point": objective.ObjectivePoint,
         "Frame": Frame,
-        "Framed": Framed,
-        "Scaled": Scaled,
-        "fista.Memory": fista.Memory,
-        "lbfgs.Memory": quasi_newton.Memory,
-        "lbfgs-w.Informed": preconditioned.Informed,
-        "lbfgs-w.Inverse": preconditioned.Inverse,
-        "lbfgs-w.Seen": preconditioned.Seen,
-        "lbfgs-w.Visit": preconditioned.Visit,
+        "Framed": FramedState,
+        "Scaled": ScaledRegularizer,
+        "fista.Memory": fista.FISTAMemory,
+        "lbfgs.Memory": quasi_newton.QuasiNewtonMemory,
+        "lbfgs-w.Informed": preconditioned.PreconditionedMemory,
+        "lbfgs-w.Inverse": preconditioned.MetricInverse,
+        "lbfgs-w.Seen": preconditioned.WeightedPoint,
+        "lbfgs-w.Visit": preconditioned.WeightsQuery,
     },
     # the bases of low-rank weights; the v that AC-ADMM stored; what a block's curvature cost UQ-ADMM
     replicated=frozenset({"F", "factors", "v0", "d_hvps"}),

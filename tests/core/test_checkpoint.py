@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 import auqadmm as aq
 from auqadmm.blocks import single_precision
 from auqadmm.checkpoint.codec import leaves
-from auqadmm.checkpoint.settings import Keeper
+from auqadmm.checkpoint.settings import RunCheckpoints
 from auqadmm.local import mixed
 from auqadmm.methods.auq_lr import method as lowrank
 from auqadmm.metrics.kronecker import Kronecker
@@ -157,9 +157,11 @@ def test_the_matrix_meets_every_kind_of_state(monkeypatch, tmp_path):
     aq.solve(problem("multinomial"), "c-admm", local="lbfgs", max_iter=4, callbacks=[look])
     years = [(X + 2000, y) for X, y in regression_blocks()]  # columns of its own
     aq.solve(aq.Problem(aq.Huber(), aq.L2(0.1), years, intercept=True), "lbfgs-w", max_iter=4, callbacks=[look])
-    save = Keeper.save
+    save = RunCheckpoints.save
     monkeypatch.setattr(
-        Keeper, "save", lambda self, saved, setup: (visit((saved.gate, saved.certificate)), save(self, saved, setup))
+        RunCheckpoints,
+        "save",
+        lambda self, saved, setup: (visit((saved.gate, saved.certificate)), save(self, saved, setup)),
     )
     aq.solve(problem("multinomial"), "auq-lr", checkpoint=tmp_path)
     aq.solve(problem("multinomial"), "newton", callbacks=[look])

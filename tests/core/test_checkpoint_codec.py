@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auqadmm.checkpoint.codec import CheckpointError, Reader, Registry, Writer, fits
+from auqadmm.checkpoint.codec import CheckpointError, Reader, Registry, Writer, is_instance
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.states import REGISTRY
 
@@ -111,12 +111,12 @@ def test_classes_outside_the_registry_are_refused_on_both_sides():
 
 def test_kinds_of_annotations():
     one = torch.ones(1)
-    assert fits((one, one), tuple[torch.Tensor, torch.Tensor])
-    assert not fits((one,), tuple[torch.Tensor, torch.Tensor])
-    assert fits((1, 2, 3), tuple[int, ...])
-    assert not fits((1, True), tuple[int, ...])
-    assert fits(3, float)
-    assert not fits(True, float)
-    assert fits(None, int | None)
-    assert not fits("x", int | None)
-    assert not fits(one, LowRank)
+    assert is_instance((one, one), tuple[torch.Tensor, torch.Tensor])
+    assert not is_instance((one,), tuple[torch.Tensor, torch.Tensor])
+    assert is_instance((1, 2, 3), tuple[int, ...])
+    assert not is_instance((1, True), tuple[int, ...])
+    assert is_instance(3, float)
+    assert not is_instance(True, float)
+    assert is_instance(None, int | None)
+    assert not is_instance("x", int | None)
+    assert not is_instance(one, LowRank)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import auqadmm as aq
-from auqadmm.core.certificate import short
+from auqadmm.core.certificate import two_digits
 from tests.problems import least_squares, multinomial, regression_blocks
 
 
@@ -18,7 +18,7 @@ def test_converged_only_with_a_proof():
     assert result.status == "converged"
     assert result.certificate.passes(1e-5)
     assert result.history[-1].relative == result.certificate.relative
-    assert f"Converged: within {short(result.certificate.relative)} of the optimum (proved)" in result.message
+    assert f"Converged: within {two_digits(result.certificate.relative)} of the optimum (proved)" in result.message
     assert f"; {result.n_iter} iterations." in result.message
     assert all(row.relative is None or row.relative > 1e-5 for row in result.history.rows[:-1])
     far = aq.solve(least_squares(), "c-admm", certificate_tol=1e-14, max_iter=1000)

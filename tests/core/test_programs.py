@@ -238,8 +238,8 @@ def test_blocks_that_are_done_leave_on_a_gpu_too(method, monkeypatch):
     stay = aq.solve(problem, method, max_iter=15, abs_tol=0, rel_tol=0, device="cuda")
     monkeypatch.setattr(descent, "LARGE", 0)
     left = []
-    known = descent.remaining
-    monkeypatch.setattr(descent, "remaining", lambda *given: left.append(known(*given)) or left[-1])
+    known = descent.blocks_to_keep
+    monkeypatch.setattr(descent, "blocks_to_keep", lambda *given: left.append(known(*given)) or left[-1])
     leave = aq.solve(problem, method, max_iter=15, abs_tol=0, rel_tol=0, device="cuda")
     assert any(some is not None for some in left)
     torch.testing.assert_close(leave.v, stay.v, rtol=1e-4, atol=1e-5)

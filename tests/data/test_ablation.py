@@ -56,7 +56,7 @@ def test_a_switch_that_does_nothing_is_refused(patch, error):
 
 
 def test_a_switch_that_no_run_came_by_says_so():
-    probe = "auqadmm.methods.auq_lr.blocks:Round._solve"
+    probe = "auqadmm.methods.auq_lr.blocks:BlockRound._solve"
     with (
         pytest.raises(NotReached, match="_solve"),
         switched(Switch("s", "", "", 0, patches=(Patch(ACCURACY, instead(1.0)),), probes=(probe,))),

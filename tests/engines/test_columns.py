@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from auqadmm.columns.frame import Frame
-from auqadmm.columns.reduce import Enter, Within
+from auqadmm.columns.reduce import EnterFrame, InFrame
 from auqadmm.core.certificate import score
 from auqadmm.engines.messages import dumps
 from tests.engines.processes import ended, ranks
@@ -52,5 +52,5 @@ def test_the_frame_travels_once():
     """A worker of a driver is sent the columns once, and no more than a name in every round."""
     pytest.importorskip("cloudpickle")
     ones = torch.ones(5000, dtype=torch.float64)
-    assert len(dumps(Enter(Frame(ones, ones, ones), "run"))) > 80_000
-    assert len(dumps(Within(score, "run"))) < 300
+    assert len(dumps(EnterFrame(Frame(ones, ones, ones), "run"))) > 80_000
+    assert len(dumps(InFrame(score, "run"))) < 300

@@ -5,17 +5,17 @@ import pytest
 
 from auqadmm.paper import bundle
 from auqadmm.paper.optimum import Optimum
-from auqadmm.paper.results import NAMES, Line, read_lines, read_optima, thinned, write_lines, write_optima
+from auqadmm.paper.results import NAMES, CurveLine, read_lines, read_optima, thinned, write_lines, write_optima
 from auqadmm.paper.runner import Runner
-from auqadmm.paper.spec import Figure, Panel, Samples
+from auqadmm.paper.spec import Figure, PanelSpec, Samples
 from auqadmm.paper.store import Store
 from tests.experiments.specs import run_spec
 
 
-def line(**values) -> Line:
+def line(**values) -> CurveLine:
     given = dict.fromkeys(NAMES, 1.0) | dict.fromkeys(("iteration", "rounds", "bytes"), 1)
     text = dict.fromkeys(("figure", "panel", "protocol", "reduction", "dataset", "method", "control"), "x")
-    return Line(**(given | text | values))
+    return CurveLine(**(given | text | values))
 
 
 def test_thinning_keeps_the_first_twenty_the_last_and_the_hits():
@@ -56,7 +56,7 @@ def test_optima_survive_a_file(tmp_path):
 
 def test_a_bundle_from_store_to_folder_and_back(tmp_path):
     runs = (run_spec("c-admm"), run_spec("auq-permuted"))
-    panel = Panel("digits", "defined", "mean", "digits", runs)
+    panel = PanelSpec("digits", "defined", "mean", "digits", runs)
     figure = Figure("fig-elastic", "t", "c", (panel,), (Samples("digits"),))
     runner = Runner(Store(tmp_path / "cache"))
     runner.run(runs[0])

@@ -7,7 +7,7 @@ import pytest
 import auqadmm as aq
 from auqadmm.paper import runner as runner_module
 from auqadmm.paper.optimum import Optimum
-from auqadmm.paper.runner import ROUNDING, Interrupted, Runner
+from auqadmm.paper.runner import ROUNDING, Runner, RunnerInterrupted
 from auqadmm.paper.spec import ProblemSpec
 from auqadmm.paper.store import Store
 from tests.experiments.specs import ELASTIC, run_spec
@@ -85,7 +85,7 @@ def test_an_interruption_keeps_what_was_complete_and_the_next_call_continues(run
         if event.iteration == 2:
             raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted, match="what was complete is kept"):
+    with pytest.raises(RunnerInterrupted, match="what was complete is kept"):
         Runner(runner.store, progress=stop).run(run_spec("rb-admm"))
     assert runner.has(run_spec())
     assert not runner.has(run_spec("rb-admm"))

@@ -9,7 +9,7 @@ from auqadmm.blocks import single_precision
 from auqadmm.blocks.design import DensePiece
 from auqadmm.local import NewtonCG, cg
 from auqadmm.local.base import dot
-from auqadmm.local.cg import System, Way, advance, no_rows, only_open
+from auqadmm.local.cg import CGState, NewtonSystem, cg_step, open_runs, zero_products
 from tests.local.cases import EVEN, gradient, local_problem, shard_of, start_of
 
 FOUR = (30, 30, 30, 30)
@@ -38,7 +38,7 @@ def dense(design):
 @pytest.mark.parametrize("heights", [EVEN, (11, 0, 5)])
 def test_products_of_some_blocks(heights, lightly, left, every):
     local = local_problem(shard_of("Logistic", heights), "scalar")
-    design, runs = local.shard.design, only_open(local, torch.tensor(left))
+    design, runs = local.shard.design, open_runs(local, torch.tensor(left))
     assert [j for run in runs for j in range(run.start, run.stop)] == [j for j in range(3) if left[j]]
     coins, X = torch.Generator().manual_seed(0), dense(design)
     inside = torch.tensor(left)
@@ -51,15 +51,15 @@ def test_products_of_some_blocks(heights, lightly, left, every):
 
 def test_all_blocks_and_small_ones_need_no_runs(every, monkeypatch):
     local = local_problem(shard_of("Logistic", EVEN), "scalar")
-    assert only_open(local, torch.tensor([True] * 3)) == ()
-    assert only_open(local, torch.tensor([False] * 3)) is None
+    assert open_runs(local, torch.tensor([True] * 3)) == ()
+    assert open_runs(local, torch.tensor([False] * 3)) is None
     monkeypatch.setattr(cg, "SCATTERED", 1)
-    assert only_open(local, torch.tensor([True, False, True])) == ()
+    assert open_runs(local, torch.tensor([True, False, True])) == ()
     monkeypatch.setattr(cg, "MANY", 2)
-    assert only_open(local, torch.tensor([False, True, True])) == ()
-    assert only_open(local, torch.tensor([False] * 3)) is None
+    assert open_runs(local, torch.tensor([False, True, True])) == ()
+    assert open_runs(local, torch.tensor([False] * 3)) is None
     monkeypatch.setattr(cg, "SMALL", 10**9)
-    assert only_open(local, torch.tensor([True, False, True])) == ()
+    assert open_runs(local, torch.tensor([True, False, True])) == ()
 
 
 @pytest.mark.parametrize("weights", ["scalar", "curved"])
@@ -70,11 +70,11 @@ def test_rows_add_up_and_blocks_at_rest_stay(loss, weights, every):
     open_ = torch.tensor([True, False, True, True])
     r = torch.where(open_[:, None, None], -here.grad, 0.0)
     p = local.W.solve(r)
-    count, XP = torch.zeros(4, dtype=torch.int64), no_rows(here.point)
-    way = Way(torch.zeros_like(r), r, p, dot(r, p), open_, count, XP)
-    system = System(here.point.hessian, local.W, 1e-9 * here.grad_norm)
+    count, XP = torch.zeros(4, dtype=torch.int64), zero_products(here.point)
+    way = CGState(torch.zeros_like(r), r, p, dot(r, p), open_, count, XP)
+    system = NewtonSystem(here.point.hessian, local.W, 1e-9 * here.grad_norm)
     for _ in range(4):
-        way = advance(way, system, local, 100, only_open(local, way.open) or ())
+        way = cg_step(way, system, local, 100, open_runs(local, way.open) or ())
     expected = dense(local.shard.design) @ way.P.reshape(-1, way.P.shape[2])
     torch.testing.assert_close(way.XP, expected, rtol=1e-10, atol=1e-10)
     assert not way.P[1].any()

@@ -11,7 +11,7 @@ import torch
 import auqadmm as aq
 from auqadmm.local import Mixed, NewtonCG, newton_cg
 from auqadmm.local.base import LocalProblem
-from auqadmm.local.hinge_rows import MOST, bending, corners, suits, with_others
+from auqadmm.local.hinge_rows import MOST, active_row_inverse, active_rows, add_other_rows, is_applicable
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.weights import Scalar
 from tests.local.cases import gradient, local_problem, shard_of, start_of
@@ -49,8 +49,8 @@ def low_rank(shard):
 def matrix(local, point, eta, active=None):
     """The rows that bend, and M made of them."""
     active = torch.ones(len(point.u), dtype=torch.bool) if active is None else active
-    near = bending(local, point.hessian, torch.full((len(active),), eta, dtype=torch.float64), active)
-    return near, corners(with_others(local, point.hessian_diagonal(), near), near)
+    near = active_rows(local, point.hessian, torch.full((len(active),), eta, dtype=torch.float64), active)
+    return near, active_row_inverse(add_other_rows(local, point.hessian_diagonal(), near), near)
 
 
 @pytest.mark.parametrize("weights", ["scalar", "diagonal", "low-rank"])
@@ -61,7 +61,7 @@ def test_what_is_left_of_the_system_is_within_the_bound(eta, weights):
     local = local_problem(shard, "scalar" if weights == "low-rank" else weights)
     if weights == "low-rank":
         local = replace(local, W=low_rank(shard))
-    assert suits(local)
+    assert is_applicable(local)
     u = NewtonCG(tol=1e-2).solve(local, start_of(shard), None, None).u
     here = local.at(u)
     near, found = matrix(local, here.point, eta)
@@ -115,10 +115,10 @@ def test_a_sharp_hinge_takes_few_steps(reduction, tol):
 
 
 def test_who_is_suited():
-    assert suits(local_problem(shard_of("SmoothedHinge"), "scalar"))
-    assert not suits(local_problem(shard_of("SmoothedHinge"), "dense"))
-    assert not suits(local_problem(shard_of("Logistic"), "scalar"))
-    assert not suits(local_problem(shard_of("Huber"), "scalar"))
+    assert is_applicable(local_problem(shard_of("SmoothedHinge"), "scalar"))
+    assert not is_applicable(local_problem(shard_of("SmoothedHinge"), "dense"))
+    assert not is_applicable(local_problem(shard_of("Logistic"), "scalar"))
+    assert not is_applicable(local_problem(shard_of("Huber"), "scalar"))
     assert not aq.SmoothedHinge(eps=0.5).cornered
 
 

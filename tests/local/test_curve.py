@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from auqadmm.local.inverse_hessian import Curve
+from auqadmm.local.inverse_hessian import InverseHessian
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.weights import Diagonal
 
@@ -54,7 +54,7 @@ def whole(curve):
 
 
 def pushed(S, Y, model, history, keep=None):
-    curve = Curve.empty(torch.zeros(3, M, C, dtype=torch.float64), history, model)
+    curve = InverseHessian.empty(torch.zeros(3, M, C, dtype=torch.float64), history, model)
     for i, (s, y) in enumerate(zip(S.unbind(1), Y.unbind(1), strict=True)):
         curve = curve.push(s.reshape(3, M, C), y.reshape(3, M, C), ALL if keep is None else keep[i])
     return curve
@@ -65,15 +65,15 @@ def pushed(S, Y, model, history, keep=None):
 def test_the_compact_form_is_the_recursion(kind, h):
     S, Y = pairs(h)
     model = model_of(kind)
-    torch.testing.assert_close(whole(Curve.of(S, Y, model)), by_recursion(S, Y, model), rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(whole(InverseHessian.of(S, Y, model)), by_recursion(S, Y, model), rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("kind", ["diagonal", "low rank"])
 def test_without_a_pair_it_is_the_inverse_of_the_model(kind):
     model = model_of(kind)
-    curve = Curve.empty(torch.zeros(3, M, C, dtype=torch.float64), 4, model)
+    curve = InverseHessian.empty(torch.zeros(3, M, C, dtype=torch.float64), 4, model)
     torch.testing.assert_close(whole(curve), torch.linalg.inv(model.dense()))
-    torch.testing.assert_close(whole(Curve.of(curve.S, curve.Y, model)), whole(curve))
+    torch.testing.assert_close(whole(InverseHessian.of(curve.S, curve.Y, model)), whole(curve))
 
 
 @pytest.mark.parametrize("kind", ["diagonal", "low rank"])

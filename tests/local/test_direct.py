@@ -62,7 +62,7 @@ def test_new_weights_renew_the_factor_and_keep_the_gram_matrix(factorisations):
     first = Direct().solve(local, start_of(shard), None, None)
     other = replace(local, W=Diagonal(2 * local.W.d))
     second = Direct().solve(other, start_of(shard), None, first.memory)
-    tall = [isinstance(part, module.Tall) for part in first.memory.parts]
+    tall = [isinstance(part, module.TallFactor) for part in first.memory.parts]
     assert tall == [True, False]
     assert second.memory.parts[0].gram is first.memory.parts[0].gram
     assert len(factorisations) == 6
@@ -125,8 +125,8 @@ def test_woodbury_equals_cholesky(kind, sizes):
         assert found.converged.all()
         models.append(found)
     torch.testing.assert_close(models[0].u, models[1].u, rtol=1e-11, atol=1e-11)
-    assert any(isinstance(part, module.Wide) for part in models[0].memory.parts)
-    assert all(isinstance(part, module.Tall) for part in models[1].memory.parts)
+    assert any(isinstance(part, module.WideFactor) for part in models[0].memory.parts)
+    assert all(isinstance(part, module.TallFactor) for part in models[1].memory.parts)
 
 
 @pytest.mark.parametrize("rows", [300, 40])

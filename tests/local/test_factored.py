@@ -10,7 +10,7 @@ import torch
 
 import auqadmm as aq
 from auqadmm.local import LocalProblem, Mixed, NewtonCG, factored
-from auqadmm.local.newton_cg import Memory
+from auqadmm.local.newton_cg import NewtonMemory
 from auqadmm.metrics.weights import Scalar
 from tests.local.cases import CPU, gradient, local_problem, shard_of, sparse, start_of
 from tests.local.cases import problem_of as posed
@@ -30,19 +30,19 @@ def test_it_is_the_inverse(loss, weights):
     torch.testing.assert_close(found.solve(x), torch.linalg.solve(H, x))
     some = found.take(torch.tensor([1, 3]), 4)
     torch.testing.assert_close(some.solve(x[[1, 3]]), found.solve(x)[[1, 3]])
-    product = factored.Factored(found.blocks, None, torch.cholesky_inverse(found.L))  # as on a GPU
+    product = factored.KeptFactor(found.blocks, None, torch.cholesky_inverse(found.L))  # as on a GPU
     torch.testing.assert_close(product.solve(x), found.solve(x))
 
 
 def test_where_it_suits(monkeypatch):
-    assert factored.suits(shard_of("Logistic", TALL))
-    assert not factored.suits(shard_of("Logistic", (4, 3)))  # fewer rows than features
-    assert factored.suits(shard_of("Logistic", (30, 4)))
-    assert not factored.suits(shard_of("Multinomial", TALL))
-    assert not factored.suits(shard_of("SmoothedHinge", TALL))
-    assert not factored.suits(sparse(posed("Logistic", TALL)).shard(torch.float64, CPU))
+    assert factored.is_applicable(shard_of("Logistic", TALL))
+    assert not factored.is_applicable(shard_of("Logistic", (4, 3)))  # fewer rows than features
+    assert factored.is_applicable(shard_of("Logistic", (30, 4)))
+    assert not factored.is_applicable(shard_of("Multinomial", TALL))
+    assert not factored.is_applicable(shard_of("SmoothedHinge", TALL))
+    assert not factored.is_applicable(sparse(posed("Logistic", TALL)).shard(torch.float64, CPU))
     monkeypatch.setattr(factored, "LARGEST", 4)
-    assert not factored.suits(shard_of("Logistic", TALL))
+    assert not factored.is_applicable(shard_of("Logistic", TALL))
 
 
 def test_the_others_keep_the_diagonal():
@@ -103,7 +103,7 @@ def test_hard_systems_get_a_factor_and_are_easy_then(solver):
         assert gradient(posed_, found.u).max() <= 1e-8
         u, memory = found.u, found.memory
         spent.append(int(found.hvps.max()))
-    assert isinstance(memory, Memory)
+    assert isinstance(memory, NewtonMemory)
     assert memory.factor is not None
     assert max(spent[-3:]) < spent[0] / 4
 

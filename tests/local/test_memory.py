@@ -11,7 +11,7 @@ import torch
 import auqadmm as aq
 from auqadmm.local import LBFGS, LocalProblem, Mixed, NewtonCG, mixed, newton_cg
 from auqadmm.local import lbfgs as module
-from auqadmm.local.extrapolation import trail
+from auqadmm.local.extrapolation import extrapolate
 from auqadmm.metrics.weights import Diagonal
 from auqadmm.runtime.cuda_graphs import Programs
 from tests.local.cases import EVEN, UNEVEN, gradient, local_problem, oracle, shard_of, start_of, weights_of
@@ -22,17 +22,17 @@ PLAIN = Programs(torch.device("cpu"))
 # ------------------------------------------------------------------ from solve to solve
 def test_solutions_on_a_line_are_foreseen():
     a, d = torch.randn(2, 4, 1, dtype=torch.float64), torch.randn(2, 4, 1, dtype=torch.float64)
-    path = trail(a, a + d, None, PLAIN)
+    path = extrapolate(a, a + d, None, PLAIN)
     assert torch.equal(path.ahead(a + d, PLAIN), a + d)  # one step tells nothing of the next
-    path = trail(a + d, a + 1.5 * d, path, PLAIN)  # half of it came again
+    path = extrapolate(a + d, a + 1.5 * d, path, PLAIN)  # half of it came again
     torch.testing.assert_close(path.ahead(a + 1.5 * d, PLAIN), a + 1.75 * d)
-    back = trail(a + 1.5 * d, a + d, path, PLAIN)  # and turned back
+    back = extrapolate(a + 1.5 * d, a + d, path, PLAIN)  # and turned back
     assert torch.equal(back.ahead(a + d, PLAIN), a + d)
 
 
 def test_a_solution_that_does_not_move_leads_nowhere():
     a = torch.randn(2, 4, 1, dtype=torch.float64)
-    path = trail(a, a, trail(a, a, None, PLAIN), PLAIN)
+    path = extrapolate(a, a, extrapolate(a, a, None, PLAIN), PLAIN)
     assert torch.equal(path.ahead(a, PLAIN), a)
 
 
@@ -59,7 +59,7 @@ def test_pairs_follow_the_weights(kind):
     memory = LBFGS(tol=1e-9).solve(first, start_of(shard), None, None).memory
     other = replace(first, W=weights_of(kind, shard.shape, seed=9))
     here = other.at(start_of(shard))
-    curve = module._curve(other, here, here.finite, memory, 10)
+    curve = module._first_inverse(other, here, here.finite, memory, 10)
     steps = curve.S.mT.reshape(*shard.shape, -1)
     exact = here.point.hvp(steps) + other.W.apply(steps)
     kept = (curve.S != 0).any(2)
@@ -112,7 +112,7 @@ def test_mixed_finishes_with_newton(monkeypatch):
     local = local_problem(shard_of("Multinomial", (200, 200, 200)), "diagonal")
     found = Mixed(tol=1e-9).solve(local, start_of(local.shard), None, None)
     assert found.converged.all()
-    assert isinstance(found.memory, mixed.Both)
+    assert isinstance(found.memory, mixed.MixedMemory)
     assert not found.memory.hard.any()
     assert found.iterations.max() > 2
 
@@ -120,13 +120,13 @@ def test_mixed_finishes_with_newton(monkeypatch):
 def test_mixed_takes_newton_for_small_problems_and_blocks(monkeypatch):
     """Where products are cheap; and where pairs would take more room than the data."""
     large = local_problem(shard_of("Logistic", (80,) * 3), "scalar")
-    assert isinstance(Mixed().solve(large, start_of(large.shard), None, None).memory, newton_cg.Memory)
+    assert isinstance(Mixed().solve(large, start_of(large.shard), None, None).memory, newton_cg.NewtonMemory)
     monkeypatch.setattr(mixed, "SMALL", 0)
     small = local_problem(shard_of("Logistic", (3,) * 20), "scalar")
     for local, pairs in ((small, False), (large, True)):
         found = Mixed(tol=1e-9).solve(local, start_of(local.shard), None, None)
         assert found.converged.all()
-        assert isinstance(found.memory, mixed.Both) is pairs
+        assert isinstance(found.memory, mixed.MixedMemory) is pairs
 
 
 def test_mixed_takes_newton_where_the_weights_model_the_curvature():

@@ -11,7 +11,7 @@ import torch
 
 import auqadmm as aq
 from auqadmm.local import LBFGS, LocalProblem, curvature_model
-from auqadmm.local.curvature_model import fits, modelled, reweighted, stale
+from auqadmm.local.curvature_model import is_outdated, model_at, reweight, same_kind
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.weights import Diagonal, Scalar
 from tests.local.cases import CPU, gradient, local_problem, oracle, problem_of, shard_of, sparse, start_of
@@ -36,7 +36,7 @@ def dense_hessian(point):
 def test_one_column_and_every_direction_is_the_hessian(loss):
     shard = shard_of(loss, (160,) * 3)  # as many directions as features
     local, point = local_problem(shard, "scalar"), point_of(shard)
-    found = modelled(local, point, None)
+    found = model_at(local, point, None)
     assert isinstance(found, LowRank)
     torch.testing.assert_close(found.dense(), dense_hessian(point) + local.W.dense(), rtol=1e-9, atol=1e-9)
 
@@ -45,7 +45,7 @@ def test_rows_that_bend_alike_are_known_exactly():
     """At u = 0 the curvature of a softmax is the same for all rows: a Kronecker product."""
     shard = shard_of("Multinomial", (160,) * 3)
     local, point = local_problem(shard, "scalar"), shard.linearize(torch.zeros(shard.shape, dtype=torch.float64))
-    found = modelled(local, point, None)
+    found = model_at(local, point, None)
     torch.testing.assert_close(found.dense(), dense_hessian(point) + local.W.dense(), rtol=1e-9, atol=1e-9)
 
 
@@ -54,7 +54,7 @@ def test_few_directions_keep_diagonal_and_trace(loss):
     """U_jᵀA_jU_j and the diagonal of A_j are exact whatever U_j is, for A_j the sum over columns."""
     shard = shard_of(loss, TALL)
     local, point = local_problem(shard, "scalar"), point_of(shard)
-    found = modelled(local, point, None)
+    found = model_at(local, point, None)
     B, m, C = shard.shape
     assert found.U.shape[2] == 3 < m
     A = dense_hessian(point).reshape(B, m, C, m, C).diagonal(dim1=2, dim2=4).sum(-1)
@@ -74,7 +74,7 @@ def test_directions_get_better_each_time():
     best = np.linalg.eigvalsh(X.T @ X)[::-1][:12].sum()
     found, traces = None, []
     for _ in range(4):
-        found = modelled(local, local.at(torch.zeros(1, 12, 1, dtype=torch.float64)).point, found)
+        found = model_at(local, local.at(torch.zeros(1, 12, 1, dtype=torch.float64)).point, found)
         traces.append(float(found.M.diagonal(dim1=1, dim2=2).sum()))
     assert all(b >= a * (1 - 1e-12) for a, b in itertools.pairwise(traces))
     assert traces[-1] <= best * (1 + 1e-12)
@@ -86,10 +86,10 @@ def test_blocks_without_rows_or_numbers():
     shard = problem.shard(torch.float64, CPU)
     zeros = torch.zeros(2, 5, 1, dtype=torch.float64)
     local = LocalProblem(shard, Scalar(torch.tensor([2.0, 3.0]).double(), 5, 1), zeros, zeros)
-    found = modelled(local, shard.linearize(zeros), None)
+    found = model_at(local, shard.linearize(zeros), None)
     torch.testing.assert_close(found.dense()[1], 3.0 * torch.eye(5, dtype=torch.float64))
     far = torch.full_like(zeros, float("nan"))
-    found = modelled(local, shard.linearize(far), None)
+    found = model_at(local, shard.linearize(far), None)
     torch.testing.assert_close(found.dense()[0], 2.0 * torch.eye(5, dtype=torch.float64))
     assert found.solve(torch.ones_like(zeros)).isfinite().all()
 
@@ -98,23 +98,23 @@ def test_blocks_without_rows_or_numbers():
 def test_other_weights_get_the_diagonal(kind):
     shard = shard_of("Multinomial", TALL)
     local, point = local_problem(shard, kind), point_of(shard)
-    found = modelled(local, point, None)
+    found = model_at(local, point, None)
     assert isinstance(found, Diagonal)
-    assert fits(found, local, point)
+    assert same_kind(found, local, point)
     torch.testing.assert_close(found.d, point.hessian_diagonal() + local.W.diagonal())
 
 
 @pytest.mark.parametrize("loss", ["SmoothedHinge", "Huber", "Quantile"])
 def test_curvature_of_a_moment_gets_the_diagonal(loss):
     shard = shard_of(loss, TALL)
-    assert isinstance(modelled(local_problem(shard, "scalar"), point_of(shard), None), Diagonal)
+    assert isinstance(model_at(local_problem(shard, "scalar"), point_of(shard), None), Diagonal)
 
 
 def test_sparse_and_few_rows_get_the_diagonal():
     thin = shard_of("Logistic")
-    assert isinstance(modelled(local_problem(thin, "scalar"), point_of(thin), None), Diagonal)
+    assert isinstance(model_at(local_problem(thin, "scalar"), point_of(thin), None), Diagonal)
     spread = sparse(problem_of("Logistic", TALL)).shard(torch.float64, CPU)
-    assert isinstance(modelled(local_problem(spread, "scalar"), point_of(spread), None), Diagonal)
+    assert isinstance(model_at(local_problem(spread, "scalar"), point_of(spread), None), Diagonal)
 
 
 @pytest.mark.parametrize("kind", ["scalar", "diagonal"])
@@ -122,18 +122,18 @@ def test_it_follows_the_weights(kind):
     shard = shard_of("Logistic", (160,) * 3)
     before, point = local_problem(shard, kind, seed=1), point_of(shard)
     after = replace(before, W=local_problem(shard, kind, seed=2).W)
-    found = reweighted(modelled(before, point, None), before.W, after.W)
-    torch.testing.assert_close(found.dense(), modelled(after, point, None).dense(), rtol=1e-9, atol=1e-12)
+    found = reweight(model_at(before, point, None), before.W, after.W)
+    torch.testing.assert_close(found.dense(), model_at(after, point, None).dense(), rtol=1e-9, atol=1e-12)
 
 
 def test_it_is_renewed_where_the_curvature_went():
     shard = shard_of("Multinomial", TALL)
     local = local_problem(shard, "scalar")
     zero = torch.zeros(shard.shape, dtype=torch.float64)
-    found = modelled(local, shard.linearize(zero), None)
-    assert not stale(found, shard.linearize(zero)).any()
+    found = model_at(local, shard.linearize(zero), None)
+    assert not is_outdated(found, shard.linearize(zero)).any()
     own = torch.tensor([0.0, 40.0, 0.0]).double()[:, None, None] * torch.randn(shard.shape, dtype=torch.float64)
-    assert stale(found, shard.linearize(own)).tolist() == [False, True, False]
+    assert is_outdated(found, shard.linearize(own)).tolist() == [False, True, False]
 
 
 # ------------------------------------------------------------------ what it is good for

@@ -12,7 +12,7 @@ import torch
 import auqadmm as aq
 from auqadmm.local import NewtonCG
 from auqadmm.local.base import LocalProblem
-from auqadmm.local.hinge_rows import bending
+from auqadmm.local.hinge_rows import active_rows
 from auqadmm.local.hinge_step import direction
 from auqadmm.local.secant import averaged
 from auqadmm.metrics.weights import Diagonal, Scalar
@@ -36,7 +36,7 @@ def at_corners(weights="scalar", eps=2e-4, sizes=(900, 700), reduction="sum"):
     here = local.at(solution + 2e-3 * start_of(shard, seed=3))
     width = torch.full((blocks,), 0.02, dtype=torch.float64)
     hessian = averaged(here.point, None, width).hessian
-    near = bending(local, hessian, torch.full((blocks,), 1e-2, dtype=torch.float64), torch.ones(blocks) > 0)
+    near = active_rows(local, hessian, torch.full((blocks,), 1e-2, dtype=torch.float64), torch.ones(blocks) > 0)
     return local, here, near, width
 
 

@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 import auqadmm as aq
 from auqadmm.methods.auto.cost import Facts, estimates
 from auqadmm.methods.auto.facts import hardness
-from auqadmm.methods.auto.method import GOAL, LOOK, _rest
+from auqadmm.methods.auto.method import GOAL, LOOK, _remaining_cost
 from auqadmm.methods.auto.plan import Plan
 from tests.verdict.asking import judge_of
 
@@ -73,12 +73,12 @@ def test_stiffness_orders_methods():
 
 def test_the_rest_follows_the_rate():
     falls = tuple(1e-2 * 0.5**k for k in range(LOOK))
-    rest = _rest(Plan("auq-lr", None, expected=falls), 100.0 * LOOK, LOOK)
+    rest = _remaining_cost(Plan("auq-lr", None, expected=falls), 100.0 * LOOK, LOOK)
     assert rest == pytest.approx(100.0 * math.log(falls[-1] / GOAL) / math.log(2), rel=1e-6)
-    assert _rest(Plan("auq-lr", None, expected=falls[1:]), 1.0, LOOK) is None
-    assert _rest(Plan("auq-lr", None, expected=falls[::-1]), 1.0, LOOK) == math.inf
+    assert _remaining_cost(Plan("auq-lr", None, expected=falls[1:]), 1.0, LOOK) is None
+    assert _remaining_cost(Plan("auq-lr", None, expected=falls[::-1]), 1.0, LOOK) == math.inf
     noisy = tuple(x * (3.0 if k % 2 else 1 / 3) for k, x in enumerate(falls))  # two points alone would mislead
-    assert 0 < _rest(Plan("auq-lr", None, expected=noisy), 100.0 * LOOK, LOOK) < 4 * rest
+    assert 0 < _remaining_cost(Plan("auq-lr", None, expected=noisy), 100.0 * LOOK, LOOK) < 4 * rest
 
 
 @pytest.mark.parametrize("cost", [1000.0, 1e6])

@@ -12,12 +12,12 @@ import torch
 import auqadmm as aq
 from auqadmm.blocks.framed import framed
 from auqadmm.columns.frame import Frame
-from auqadmm.columns.method import Framed
+from auqadmm.columns.method import FramedState
 from auqadmm.core.reduce import Reduce
 from auqadmm.engines.local import LocalEngine
-from auqadmm.problem.scaled import Scaled
+from auqadmm.problem.scaled import ScaledRegularizer
 from auqadmm.problem.wrappers import FreeIntercept
-from auqadmm.verdict.moments import Columns
+from auqadmm.verdict.moments import ColumnMoments
 from auqadmm.verdict.queries import moments
 from tests.verdict.cases import TABLE
 
@@ -50,7 +50,7 @@ def frame_of(problem):
     """What round 0 says, and the shard."""
     shard = problem.placed().shard(torch.float64, CPU)
     sums = moments(shard, None, None)[1]
-    columns = Columns.of(sums, problem.intercept, problem.loss, shard.shape[2])
+    columns = ColumnMoments.of(sums, problem.intercept, problem.loss, shard.shape[2])
     return Frame.of(columns, sums["nonzero"], torch.zeros_like(sums["xx"]), 1.0), shard
 
 
@@ -180,7 +180,7 @@ def test_a_regularizer_in_other_columns(g):
     """prox̃ is optimal for g̃, and everything else is g's, carried along."""
     coins = torch.Generator().manual_seed(0)
     s = torch.tensor([1.0, 0.125, 64.0, 2.0], dtype=torch.float64)
-    scaled = Scaled(g, s)
+    scaled = ScaledRegularizer(g, s)
     t, v = (torch.randn(4, 2, generator=coins, dtype=torch.float64) for _ in range(2))
     K = 0.5 + torch.rand(4, 2, generator=coins, dtype=torch.float64)
     x = scaled.prox(t, K)
@@ -371,7 +371,7 @@ def test_the_inner_data_are_dropped_and_belong_to_their_run():
     seen = []
 
     def look(event):
-        seen.append((isinstance(event.state.shared.memory, Framed), "_inner" in vars(engine.shard)))
+        seen.append((isinstance(event.state.shared.memory, FramedState), "_inner" in vars(engine.shard)))
 
     aq.solve(problem, "auq-lr", engine, callbacks=[look])
     assert all(framed and held for framed, held in seen)

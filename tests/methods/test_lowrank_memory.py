@@ -7,7 +7,7 @@ import torch
 
 import auqadmm as aq
 from auqadmm.methods.auq_lr import anderson_columns
-from auqadmm.methods.auq_lr.anderson_columns import appended, combined, inner, latest
+from auqadmm.methods.auq_lr.anderson_columns import append, combined, inner, latest
 from auqadmm.metrics.kronecker_sum import KroneckerSum
 from auqadmm.metrics.lowrank import LowRank
 from tests.alive import Alive
@@ -22,7 +22,7 @@ def test_columns_in_pieces_are_columns(monkeypatch):
     for most in (1, 2, 3, 7):
         columns: tuple[torch.Tensor, ...] = ()
         for k, new in enumerate(vectors, 1):
-            columns = latest(appended(columns, new), most)
+            columns = latest(append(columns, new), most)
             expected = vectors[max(0, k - most) : k]
             gamma = torch.arange(1.0, len(expected) + 1)
             torch.testing.assert_close(inner(columns, x), torch.einsum("qbmc,bmc->q", expected, x))

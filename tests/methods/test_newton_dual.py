@@ -113,7 +113,7 @@ def test_the_answer_is_the_one_without_screening(name, monkeypatch):
     problem = aq.Problem(loss, g, blocks(X, y), intercept=intercept)
     ours = aq.solve(problem, aq.methods.Newton(SMALL), certificate_tol=1e-13, max_iter=200)
     rounds = aq.solve(problem, aq.methods.Newton(SMALL), certificate_tol=1e-8).history[-1].rounds
-    monkeypatch.setattr(duals.Dual, "zero", lambda *_: None)
+    monkeypatch.setattr(duals.DualBound, "zero", lambda *_: None)
     plain = aq.solve(problem, aq.methods.Newton(SMALL), certificate_tol=1e-13, max_iter=200)
     np.testing.assert_allclose(ours.v.numpy(), plain.v.numpy(), atol=1e-7 * float(plain.v.abs().max()))
     assert rounds <= aq.solve(problem, aq.methods.Newton(SMALL), certificate_tol=1e-8).history[-1].rounds
@@ -204,7 +204,7 @@ def test_the_bound_is_above_the_gap_with_conjugates_and_near_it(name, loss, kind
         "counts": (np.exp(z) - y, np.exp(z)),
     }[name]
     B = torch.from_numpy(A.T @ bend) if intercept else None
-    found = duals.dual(problem.g, loss, columns, v, sums, B)
+    found = duals.dual_bound(problem.g, loss, columns, v, sums, B)
     theta = slope - bend * (slope.sum() / bend.sum()) if intercept else slope
     inner, last = (problem.g.inner, -1) if intercept else (problem.g, None)
     w = torch.from_numpy(A.T @ theta)[:last, None]
@@ -244,7 +244,7 @@ def test_slopes_that_a_step_foresaw_are_a_dual_point(name, loss, kind, intercept
     shard = problem.shard(torch.float64, torch.device("cpu"))
     sums = shard.exact(columns.centre).step(v, d, (), torch.arange(0), None, duals.SCALES, False, True)
     np.testing.assert_allclose(sums["foreseen_G"][:, 0].numpy(), A.T @ theta, atol=1e-10)
-    found = duals.foreseen(problem.g, loss, columns, v, sums)
+    found = duals.predicted_bound(problem.g, loss, columns, v, sums)
     inner, last = (problem.g.inner, -1) if intercept else (problem.g, None)
     s = inner.dual_scale(-torch.from_numpy(A.T @ theta)[:last, None])
     exact = float(sums["f"]) + float(inner.value(v[:last])) + conjugates(name, s * theta, y)
@@ -260,8 +260,8 @@ def test_foreseen_slopes_that_do_not_add_up_to_zero_are_none():
     v = judge.columns.inside(aq.solve(problem, "newton", certificate_tol=1e-10).v)
     shard = problem.shard(torch.float64, torch.device("cpu"))
     sums = shard.exact(judge.columns.centre).step(v, 0.01 * v, (), torch.arange(0), None, duals.SCALES, False, True)
-    assert duals.foreseen(problem.g, aq.Logistic(), judge.columns, v, sums) is None
-    assert duals.foreseen(problem.g, aq.Logistic(), judge.columns, v, {}) is None
+    assert duals.predicted_bound(problem.g, aq.Logistic(), judge.columns, v, sums) is None
+    assert duals.predicted_bound(problem.g, aq.Logistic(), judge.columns, v, {}) is None
 
 
 def test_foreseen_slopes_end_runs_earlier_and_with_a_smaller_gap(monkeypatch):
@@ -276,7 +276,7 @@ def test_foreseen_slopes_end_runs_earlier_and_with_a_smaller_gap(monkeypatch):
         return np.array(found)
 
     with_them = rounds()
-    monkeypatch.setattr(hearing, "foreseen", lambda *_: None)
+    monkeypatch.setattr(hearing, "predicted_bound", lambda *_: None)
     without = rounds()
     assert (with_them <= without).all()
     assert (with_them < without).any()

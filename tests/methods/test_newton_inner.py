@@ -10,10 +10,10 @@ import torch
 import auqadmm as aq
 from auqadmm.blocks import exact_rows
 from auqadmm.estimators.penalty import WeightedElasticNet
-from auqadmm.methods.newton.inner import Factor, minimised
-from auqadmm.methods.newton.model import On
-from auqadmm.metrics.triangles import packed, unpacked
-from auqadmm.problem.scaled import Scaled
+from auqadmm.methods.newton.inner import ActiveFactor, minimise_model
+from auqadmm.methods.newton.model import RestrictedRegularizer
+from auqadmm.metrics.triangles import pack, unpack
+from auqadmm.problem.scaled import ScaledRegularizer
 from auqadmm.problem.wrappers import FreeIntercept
 
 
@@ -51,7 +51,7 @@ def test_the_minimiser_is_that_of_coordinate_descent(l1, l2, free):
     lifted = H + l2 * np.eye(len(v))
     if free:
         strengths[-1], lifted[-1, -1] = 0.0, H[-1, -1]
-    found = minimised(g, torch.from_numpy(H), *columns(G, v), enough=1e-24, share=0.0)
+    found = minimise_model(g, torch.from_numpy(H), *columns(G, v), enough=1e-24, share=0.0)
     assert found is not None
     # l2 as curvature, which leaves the intercept out
     x = descended(lifted, G + (lifted - H) @ v, v, strengths, 0.0)
@@ -62,11 +62,13 @@ def test_the_minimiser_is_that_of_coordinate_descent(l1, l2, free):
 
 def test_a_share_may_be_missing_and_a_singular_model_is_refused():
     H, G, v = model(seed=5)
-    whole = minimised(aq.L1(0.05), torch.from_numpy(H), *columns(G, v), enough=1e-24, share=0.0)
-    loose = minimised(aq.L1(0.05), torch.from_numpy(H), *columns(G, v), enough=1e-24, share=0.01)
+    whole = minimise_model(aq.L1(0.05), torch.from_numpy(H), *columns(G, v), enough=1e-24, share=0.0)
+    loose = minimise_model(aq.L1(0.05), torch.from_numpy(H), *columns(G, v), enough=1e-24, share=0.01)
     assert whole.value <= loose.value <= 0.97 * whole.value < 0
     twice = np.block([[H, H], [H, H]])
-    again = minimised(aq.L1(0.05), torch.from_numpy(twice), *columns(np.r_[G, G], np.r_[v, v]), enough=0.0, share=0.0)
+    again = minimise_model(
+        aq.L1(0.05), torch.from_numpy(twice), *columns(np.r_[G, G], np.r_[v, v]), enough=0.0, share=0.0
+    )
     assert again is None
 
 
@@ -79,7 +81,7 @@ def test_a_factor_serves_for_sets_that_differ_by_few(came, left):
     rng = np.random.default_rng(came + 10 * left)
     H, _, _ = model(seed=1)
     first = np.arange(len(H)) < 90
-    factor = Factor.of(torch.from_numpy(H), torch.from_numpy(first), torch.zeros(len(H), dtype=torch.float64))
+    factor = ActiveFactor.of(torch.from_numpy(H), torch.from_numpy(first), torch.zeros(len(H), dtype=torch.float64))
     now = first.copy()
     now[rng.choice(90, left, replace=False)] = False
     now[90 : 90 + came] = True
@@ -99,7 +101,7 @@ SOME = {
     "l1": aq.L1(0.7),
     "elastic net": aq.ElasticNet(0.7, 0.3),
     "weighted": WeightedElasticNet(*WEIGHTS),
-    "scaled": Scaled(aq.ElasticNet(0.7, 0.3), torch.tensor([1.0, 2, 4, 8, 0.5, 1, 2, 0.25, 1])),
+    "scaled": ScaledRegularizer(aq.ElasticNet(0.7, 0.3), torch.tensor([1.0, 2, 4, 8, 0.5, 1, 2, 0.25, 1])),
 }
 
 
@@ -109,7 +111,7 @@ SOME = {
 def test_g_of_some_rows_is_g_with_the_others_at_rest(name, free, rows):
     g, m = (FreeIntercept(SOME[name]), 10) if free else (SOME[name], 9)
     index = torch.tensor(rows if free else [min(r, 8) for r in rows])
-    on, few = On(g, torch.zeros(m, 1, dtype=torch.float64), index), g.some(index, m)
+    on, few = RestrictedRegularizer(g, torch.zeros(m, 1, dtype=torch.float64), index), g.some(index, m)
     t, there, K = (torch.from_numpy(RNG.uniform(-3, 3, (3, 1))) for _ in range(3))
     assert torch.equal(on.prox(t, K.abs()), few.prox(t, K.abs()))
     torch.testing.assert_close(on.fall(t, there)[0], few.fall(t, there)[0])
@@ -149,10 +151,10 @@ def test_products_of_sparse_columns_are_those_of_the_matrix(filled, centred, add
 def test_triangles_are_packed_and_unpacked(p):
     H = torch.from_numpy(np.random.default_rng(p).normal(size=(3, p, p)))
     H = H + H.mT
-    upper = packed(H)
+    upper = pack(H)
     assert upper.shape == (3, p * (p + 1) // 2)
     assert torch.equal(upper[1], torch.from_numpy(H[1].numpy()[np.triu_indices(p)]))
-    assert torch.equal(unpacked(upper), H)
+    assert torch.equal(unpack(upper), H)
 
 
 @pytest.mark.parametrize("columns", [1, 3])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from auqadmm.blocks.design import DensePiece
-from auqadmm.blocks.single_data import EMPTY, Single
+from auqadmm.blocks.single_data import EMPTY, SingleDesign
 
 KEPT = {"all": [], "few zero": [3], "many zero": [0, 3, 4, 9], "nothing": list(range(10))}
 
@@ -18,7 +18,7 @@ def pair(request):
     X = torch.from_numpy(np.random.default_rng(0).normal(size=(3, 20, 10)))
     X[:, :, KEPT[request.param]] = 0
     X[1, :, 6] = 0  # a column that one block does without
-    return X, Single.of(X, X.amin(1), X.amax(1))
+    return X, SingleDesign.of(X, X.amin(1), X.amax(1))
 
 
 @pytest.mark.parametrize("columns", [1, 3, 16])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from auqadmm import Certificate, History, Result, Status
-from auqadmm.comparison.runs import Run
+from auqadmm.comparison.runs import MethodRun
 from auqadmm.core.history import Row
 
 OPTIMUM = 10.0
@@ -34,7 +34,7 @@ def make_run(model="elastic net", method="c-admm", factor=0.5, count=30, evaluat
     certificate = Certificate(OPTIMUM * (1 + factor**count), 1e-7, None)
     v = torch.zeros(4, 1, dtype=torch.float64)
     result = Result(v, Status.max_iter, "Stopped.", count, History(rows), certificate, method)
-    return Run(model, result, OPTIMUM)
+    return MethodRun(model, result, OPTIMUM)
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Made-up results with known verdicts."""
 
-from auqadmm.paper.results import Line
+from auqadmm.paper.results import CurveLine
 
 RATES = {"c-admm": 0.8, "rb-admm": 0.8, "ac-admm": 0.9, "uq-admm": 0.7, "auq-admm": 0.5, "auq-lr": 0.1}
 
@@ -10,7 +10,7 @@ def run(
 ):
     """A run whose gap shrinks by `rate` in each iteration, from 1."""
     return [
-        Line(
+        CurveLine(
             figure=figure,
             panel=panel,
             protocol=reading[0],

@@ -182,7 +182,7 @@ def test_quadrature_bounds_delta_from_both_sides(weak):
     H = torch.as_tensor((Q * 10.0 ** -np.linspace(0, 6, n) * 1e4) @ Q.T)
     l2, r = torch.full((n, 1), weak, dtype=torch.float64), torch.as_tensor(rng.standard_normal((n, 1)))
     kept = torch.ones(n, 1, dtype=torch.bool)
-    O = products.orthogonal((H @ torch.as_tensor(rng.standard_normal((n, 10))))[:, None, :])
+    O = products.orthonormal_basis((H @ torch.as_tensor(rng.standard_normal((n, 10))))[:, None, :])
     HO = (H @ O[:, 0, :])[:, None, :]
     P = products.Preconditioner.of(HO, O, H.diagonal()[:, None].clone(), l2, kept)
     K = P.U @ P.U.mT + torch.diag(P.delta)

@@ -58,7 +58,7 @@ BITS = 10  # of a first L
 
 
 @dataclass(frozen=True)
-class Memory:
+class FISTAMemory:
     """Replicated: f and ∇f at y, L and t for the next step. The iterate itself is x.
 
     `frozen`: the iteration before which L is not lowered, since the test refused a smaller one not long ago.
@@ -101,7 +101,7 @@ class FISTA:
         _, sums = reduce(score if setup.scoring else value_and_gradient, None, y, down=(y,))
         G = sums["G"]
         L = _slope_change(reduce, y, G, ulp) if self.lipschitz is None else self.lipschitz
-        memory = Memory(y, float(sums["f"]), G, L, t=1.0, frozen=0, ulp=ulp)
+        memory = FISTAMemory(y, float(sums["f"]), G, L, t=1.0, frozen=0, ulp=ulp)
         return State(None, Consensus(setup=setup, iteration=0, v=y, cost=cost, memory=memory, scored=scored(sums)))
 
     def step(self, state: State, reduce: Reduce) -> State:
@@ -125,17 +125,17 @@ class FISTA:
             if change <= model + noise:
                 seen = model > noise
                 L_next = plan.theta * L if seen else max(L, _curvature(found.G - now.G, y - now.y))
-                memory = Memory(y, found.f, found.G, L_next, plan.t, frozen, now.ulp, (L, now.t))
+                memory = FISTAMemory(y, found.f, found.G, L_next, plan.t, frozen, now.ulp, (L, now.t))
                 return advance(state, x, found.cost, memory, found.scored)
             # the change shows how much is missing; beyond ten times it may be the far end of a steep f that says so
             # model = 0: d² underflowed
             missing = change / model if model > 0 else UP[0]
             L, frozen = L * min(max(missing, UP[0]), UP[1]), patience
         # every trial overflowed: x stays, and the next step starts with a far shorter one
-        restarted = Memory(now.y, now.f, now.G, L, 1.0, patience, now.ulp)
+        restarted = FISTAMemory(now.y, now.f, now.G, L, 1.0, patience, now.ulp)
         return stay(state, reduce.cost(hvps=0), restarted)
 
-    def _plan(self, now: Memory, x_old: Tensor, x: Tensor, frozen: bool, momentum: bool) -> _Plan:
+    def _plan(self, now: FISTAMemory, x_old: Tensor, x: Tensor, frozen: bool, momentum: bool) -> _Plan:
         """How to go on from x, before anything about x is known."""
         if not momentum or (self.restart and dot(now.y - x, x - x_old) > 0):
             return _Plan(theta=DOWN if momentum else 1.0, t=1.0, beta=0.0)

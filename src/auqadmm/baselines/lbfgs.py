@@ -18,8 +18,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from auqadmm.baselines import wolfe
-from auqadmm.baselines.objective import Elastic, Objective, Point, dot
-from auqadmm.baselines.quasi_newton import Memory, QuasiNewton, direction, first_step, noise, penalty_of
+from auqadmm.baselines.objective import Elastic, Objective, ObjectivePoint, dot
+from auqadmm.baselines.quasi_newton import QuasiNewton, QuasiNewtonMemory, direction, first_step, noise, penalty_of
 from auqadmm.core.state import Setup
 
 
@@ -32,7 +32,7 @@ class LBFGS(QuasiNewton):
     def penalty(self, setup: Setup, v: Tensor) -> Elastic:
         return penalty_of(self.name, setup, v, smooth=True)
 
-    def search(self, F: Objective, here: Point, memory: Memory) -> Point | None:
+    def search(self, F: Objective, here: ObjectivePoint, memory: QuasiNewtonMemory) -> ObjectivePoint | None:
         P = direction(memory, here.grad)
         slope = dot(here.grad, P)
         if not slope < 0:  # ∇F = 0, or pairs so ill-conditioned that −H∇F climbs

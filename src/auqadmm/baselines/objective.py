@@ -26,7 +26,7 @@ from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Cost, Setup, State
 from auqadmm.metrics.weights import sum_blocks
 from auqadmm.problem.regularizers import L1, L2, ElasticNet, Zero
-from auqadmm.problem.scaled import Scaled
+from auqadmm.problem.scaled import ScaledRegularizer
 from auqadmm.problem.wrappers import FreeIntercept
 
 # Values of F are sums over all rows: a difference below this many ulps of F says nothing.
@@ -85,7 +85,7 @@ def elastic(g: Any, v: Tensor) -> Elastic | None:
             l1, l2 = 0.0, strength
         case ElasticNet(l1, l2):
             pass
-        case Scaled(inner, scale):
+        case ScaledRegularizer(inner, scale):
             found, s = elastic(inner, v), scale[:, None].to(v)
             return found and Elastic(found.l1 / s, found.l2 / s.square())
         case FreeIntercept(inner):
@@ -99,7 +99,7 @@ def elastic(g: Any, v: Tensor) -> Elastic | None:
 
 # ---------------------------------------------------------------------- F
 @dataclass(frozen=True)
-class Point:
+class ObjectivePoint:
     """F(v), the gradient of its smooth part, what had travelled when v was formed, and the sums of a certificate."""
 
     v: Tensor
@@ -122,16 +122,16 @@ class Objective:
     penalty: Elastic
     scoring: bool = False
 
-    def at(self, v: Tensor) -> Point:
+    def at(self, v: Tensor) -> ObjectivePoint:
         """One round."""
         cost = self.reduce.cost(hvps=0)
         _, sums = self.reduce(score if self.scoring else value_and_gradient, None, v, down=(v,))
         return self.point(v, sums, cost)
 
-    def point(self, v: Tensor, sums: Mapping[str, Tensor], cost: Cost) -> Point:
+    def point(self, v: Tensor, sums: Mapping[str, Tensor], cost: Cost) -> ObjectivePoint:
         """F at v from the sums over blocks."""
         value = float(sums["f"]) + float(self.g.value(v))
-        return Point(v, value, sums["G"] + self.penalty.l2 * v, cost, scored(sums))
+        return ObjectivePoint(v, value, sums["G"] + self.penalty.l2 * v, cost, scored(sums))
 
 
 # ---------------------------------------------------------------------- states that several methods return

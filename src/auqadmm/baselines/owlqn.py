@@ -24,8 +24,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from auqadmm.baselines.objective import Elastic, Objective, Point, dot
-from auqadmm.baselines.quasi_newton import Memory, QuasiNewton, direction, first_step, noise, penalty_of
+from auqadmm.baselines.objective import Elastic, Objective, ObjectivePoint, dot
+from auqadmm.baselines.quasi_newton import QuasiNewton, QuasiNewtonMemory, direction, first_step, noise, penalty_of
 from auqadmm.core.state import Setup
 
 C1 = 1e-4
@@ -41,7 +41,7 @@ class OWLQN(QuasiNewton):
     def penalty(self, setup: Setup, v: Tensor) -> Elastic:
         return penalty_of(self.name, setup, v, smooth=False)
 
-    def search(self, F: Objective, here: Point, memory: Memory) -> Point | None:
+    def search(self, F: Objective, here: ObjectivePoint, memory: QuasiNewtonMemory) -> ObjectivePoint | None:
         l1 = memory.penalty.l1
         slope = pseudo_gradient(here.v, here.grad, l1)
         P = direction(memory, slope)

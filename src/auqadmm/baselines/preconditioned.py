@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 
 from auqadmm.baselines.lbfgs import LBFGS
-from auqadmm.baselines.objective import Objective, Point, Sums, dot, first_point, summands
-from auqadmm.baselines.quasi_newton import Memory, direction, started
+from auqadmm.baselines.objective import Objective, ObjectivePoint, Sums, dot, first_point, summands
+from auqadmm.baselines.quasi_newton import QuasiNewtonMemory, direction, started
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import ROUND_COST, Blocks, Consensus, Setup, State
 from auqadmm.core.stopping import is_number
@@ -42,7 +42,7 @@ from auqadmm.metrics.vstep import LowRankMetric
 
 # ---------------------------------------------------------------------- where the data live
 @dataclass(frozen=True)
-class Visit:
+class WeightsQuery:
     """One evaluation: f_j and its gradient, and what the server asks about the weights.
 
     `renew`: weights at v. `look`: would new ones differ by `skip`? `contest`: is another way to make them better?
@@ -81,7 +81,7 @@ class Visit:
 
 # ---------------------------------------------------------------------- replicated
 @dataclass(frozen=True)
-class Inverse:
+class MetricInverse:
     """(K + l2 I)⁻¹, applied to (1, m, C); the rows that g leaves free have no l2."""
 
     metric: LowRankMetric
@@ -92,10 +92,10 @@ class Inverse:
 
 
 @dataclass(frozen=True)
-class Seen(Point):
+class WeightedPoint(ObjectivePoint):
     """A point together with what was asked there: the blocks' state, the parts of new weights, the other answers."""
 
-    visit: Visit | None = None
+    visit: WeightsQuery | None = None
     blocks: Any = None
     parts: Mapping[str, Tensor] | None = None
     stale: bool = False
@@ -103,29 +103,29 @@ class Seen(Point):
 
 
 @dataclass(frozen=True)
-class Informed(Memory):
+class PreconditionedMemory(QuasiNewtonMemory):
     """The memory of L-BFGS; besides, what the last `visit` asked, the directions of all blocks, and its answers."""
 
-    visit: Visit | None = None
+    visit: WeightsQuery | None = None
     U: Tensor | None = None
     stale: bool = False
     turn: bool = False
 
 
 @dataclass(frozen=True)
-class Weighing(Objective):
+class WeightedObjective(Objective):
     """F, and with each point the weights there, if they are due."""
 
-    visit: Visit | None = None
+    visit: WeightsQuery | None = None
     blocks: Any = None
 
-    def at(self, v: Tensor) -> Seen:
+    def at(self, v: Tensor) -> WeightedPoint:
         """One round."""
         visit, cost = self.visit, self.reduce.cost(hvps=0)
         assert visit is not None
         blocks, sums = self.reduce(visit, self.blocks, v, down=(v,))
         pack = first_parts if self.blocks is None else next_parts
-        return Seen(
+        return WeightedPoint(
             **vars(self.point(v, sums, cost)),
             visit=visit,
             blocks=blocks,
@@ -175,12 +175,12 @@ class PreconditionedLBFGS(LBFGS):
             typical = float(reduce(typical_curvature, None, v)[1]["mean"]) / setup.blocks
         cosines = None if setup.image is None else replace(posterior, image=setup.image)
         look = 2 in self.refresh
-        visit = Visit(posterior, typical, self.skip, setup.scoring, renew=True, look=look, contest=cosines)
-        here = Weighing(reduce, setup.regularizer, penalty, setup.scoring, visit).at(v)
-        memory = Informed(here, self.no_pairs(v), penalty, setup.precision)
-        return State(here.blocks, started(setup, here, _informed(memory, here, setup)))
+        visit = WeightsQuery(posterior, typical, self.skip, setup.scoring, renew=True, look=look, contest=cosines)
+        here = WeightedObjective(reduce, setup.regularizer, penalty, setup.scoring, visit).at(v)
+        memory = PreconditionedMemory(here, self.no_pairs(v), penalty, setup.precision)
+        return State(here.blocks, started(setup, here, _memory_after(memory, here, setup)))
 
-    def objective(self, shared: Consensus, blocks: Any, reduce: Reduce) -> Weighing:
+    def objective(self, shared: Consensus, blocks: Any, reduce: Reduce) -> WeightedObjective:
         """F; W_j is renewed at the v from which iteration k + 1 starts. Whether it is stale was found out before."""
         setup, memory, k = shared.setup, shared.memory, shared.iteration + 1
         told = memory.visit
@@ -191,11 +191,11 @@ class PreconditionedLBFGS(LBFGS):
             look=k + 2 in self.refresh,
             contest=None,
         )
-        return Weighing(reduce, setup.regularizer, memory.penalty, setup.scoring, visit, blocks)
+        return WeightedObjective(reduce, setup.regularizer, memory.penalty, setup.scoring, visit, blocks)
 
-    def arrived(self, state: State, there: Seen, memory: Informed) -> State:
+    def arrived(self, state: State, there: WeightedPoint, memory: PreconditionedMemory) -> State:
         """The matrix is a model of the Hessian: what the next step promises tells when a verdict is worth it."""
-        memory = replace(_informed(memory, there, state.shared.setup), ahead=None)
+        memory = replace(_memory_after(memory, there, state.shared.setup), ahead=None)
         P = direction(memory, there.grad)
         new = super().arrived(state, there, replace(memory, ahead=P))
         promised = -0.5 * dot(there.grad, P)
@@ -203,13 +203,13 @@ class PreconditionedLBFGS(LBFGS):
         return State(there.blocks, replace(new.shared, predicted=promised if promised >= 0 and not cornered else None))
 
 
-def _informed(memory: Informed, there: Seen, setup: Setup) -> Informed:
+def _memory_after(memory: PreconditionedMemory, there: WeightedPoint, setup: Setup) -> PreconditionedMemory:
     """What a point that was accepted tells: new weights bring a new matrix under the pairs."""
     U, initial, visit = memory.U, memory.initial, there.visit
     assert visit is not None
     if there.parts is not None:
         U = directions(there.parts) if U is None else U
         weights = unpacked(U, there.parts, setup.columns, visit.posterior.basis(there.v))
-        initial = Inverse(LowRankMetric(weights), setup.regularizer)
+        initial = MetricInverse(LowRankMetric(weights), setup.regularizer)
     here = replace(there, blocks=None, parts=None)
     return replace(memory, here=here, initial=initial, visit=visit, U=U, stale=there.stale, turn=there.turn)

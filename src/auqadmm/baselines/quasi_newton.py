@@ -24,7 +24,7 @@ from auqadmm.baselines.objective import (
     ULPS,
     Elastic,
     Objective,
-    Point,
+    ObjectivePoint,
     advance,
     dot,
     elastic,
@@ -39,13 +39,13 @@ from auqadmm.methods.checks import at_least_one, one_of
 
 
 @dataclass(frozen=True)
-class Memory:
+class QuasiNewtonMemory:
     """Replicated: F at v, the pairs, the penalty row by row, an ulp of the blocks' arithmetic.
 
     `initial` applies what H is built upon; without it that is γI. `ahead`: −H∇F, where it is known already.
     """
 
-    here: Point
+    here: ObjectivePoint
     pairs: Pairs
     penalty: Elastic
     ulp: float
@@ -80,14 +80,14 @@ class QuasiNewton(ABC):
         """The strengths of g, or a ValueError that names a method for this g."""
 
     @abstractmethod
-    def search(self, F: Objective, here: Point, memory: Memory) -> Point | None:
+    def search(self, F: Objective, here: ObjectivePoint, memory: QuasiNewtonMemory) -> ObjectivePoint | None:
         """A better point on the path of −H∇F; None if there is none. At most a fixed number of rounds."""
 
     def init(self, setup: Setup, reduce: Reduce) -> State:
         v = first_point(setup)
         penalty = self.penalty(setup, v)
         here = Objective(reduce, setup.regularizer, penalty, setup.scoring).at(v)
-        memory = Memory(here, self.no_pairs(v), penalty, setup.precision)
+        memory = QuasiNewtonMemory(here, self.no_pairs(v), penalty, setup.precision)
         return State(None, started(setup, here, memory))
 
     def step(self, state: State, reduce: Reduce) -> State:
@@ -104,7 +104,7 @@ class QuasiNewton(ABC):
             there = self.search(F, here, memory)
         if there is None:
             return stay(state, reduce.cost(hvps=0), replace(memory, stalled=True))
-        return self.arrived(state, there, _learned(memory, there))
+        return self.arrived(state, there, _update_pairs(memory, there))
 
     def objective(self, shared: Consensus, blocks: Any, reduce: Reduce) -> Objective:
         """F as this iteration evaluates it."""
@@ -119,26 +119,26 @@ class QuasiNewton(ABC):
         return Pairs.none(self.history, v.new_ones(1), v[None])
 
 
-def started(setup: Setup, here: Point, memory: Memory) -> Consensus:
+def started(setup: Setup, here: ObjectivePoint, memory: QuasiNewtonMemory) -> Consensus:
     """The replicated state before the first iteration."""
     return Consensus(setup=setup, iteration=0, v=here.v, cost=here.cost, memory=memory, scored=here.scored)
 
 
-def direction(memory: Memory, grad: Tensor) -> Tensor:
+def direction(memory: QuasiNewtonMemory, grad: Tensor) -> Tensor:
     """−H∇F; without pairs and an `initial` matrix the steepest descent."""
     if memory.ahead is not None:
         return memory.ahead
     return -memory.pairs.apply(grad[None], memory.initial)[0]
 
 
-def first_step(memory: Memory, P: Tensor) -> float:
+def first_step(memory: QuasiNewtonMemory, P: Tensor) -> float:
     """1; at most a step of length 1 as long as nothing tells the scale."""
     length = float(P.norm())
     unknown = memory.fresh and memory.initial is None
     return min(1.0, 1.0 / length) if unknown and length > 0 else 1.0
 
 
-def noise(here: Point, ulp: float) -> float:
+def noise(here: ObjectivePoint, ulp: float) -> float:
     """Differences of F up to this are rounding."""
     return ULPS * ulp * abs(here.value)
 
@@ -159,7 +159,7 @@ def penalty_of(name: str, setup: Setup, v: Tensor, smooth: bool) -> Elastic:
     raise ValueError(f"{name!r} needs {able}; got {type(g).__name__}. Use {other} instead.")
 
 
-def _learned(memory: Memory, there: Point) -> Memory:
+def _update_pairs(memory: QuasiNewtonMemory, there: ObjectivePoint) -> QuasiNewtonMemory:
     s, y = there.v - memory.here.v, there.grad - memory.here.grad
     # F is convex, so ⟨s,y⟩ ≥ 0; a pair without curvature, or one of rounding errors, is left out
     keep = dot(s, y) > torch.finfo(y.dtype).eps * float(s.norm() * y.norm())

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from auqadmm.blocks.design import Design, Runs
 
 
-class Curvature(Protocol):
+class RowCurvature(Protocol):
     """φ''(z_i) of every row, a C×C matrix each, never formed."""
 
     def apply(self, P: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ class Curvature(Protocol):
         """Σ_i a_i φ''(z_i) over the rows of each block, (B, C, C)."""
         ...
 
-    def weighted(self, c: Tensor) -> Curvature:
+    def weighted(self, c: Tensor) -> RowCurvature:
         """c_i φ''(z_i), with c (R,); exactly 0 where c_i is."""
         ...
 
@@ -89,7 +89,7 @@ class RowHessian:
     """∇²f_j[P] = Xᵀ(c φ'' XP): the curvature carries the weights of rows."""
 
     design: Design
-    curvature: Curvature
+    curvature: RowCurvature
     single_precision: bool = False
 
     def hvp(self, P: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ class RowModel:
     trace: Tensor
     energy: Tensor
     S: Tensor
-    rows: Curvature
+    rows: RowCurvature
 
 
 def times(c: Tensor, x: Tensor) -> Tensor:

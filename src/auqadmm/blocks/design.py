@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.blocks import products
-from auqadmm.blocks.single_data import Single, keeps
+from auqadmm.blocks.single_data import SingleDesign, keeps
 
 # Work on copies of the data, such as their squares, goes part by part.
 PARTS = 8
@@ -64,9 +64,9 @@ class DensePiece:
         return self.X.shape[0] * self.X.shape[1]
 
     @cached_property
-    def single_precision(self) -> Single:
+    def single_precision(self) -> SingleDesign:
         """X in single precision."""
-        return Single.of(self.X, *self.range)
+        return SingleDesign.of(self.X, *self.range)
 
     @cached_property
     def range(self) -> tuple[Tensor, Tensor]:

@@ -28,7 +28,7 @@ from auqadmm.blocks.curvature import times
 from auqadmm.blocks.design import DensePiece
 from auqadmm.blocks.exact_point import EPS, RowsAt, Sums, add
 from auqadmm.blocks.exact_rows import DenseRows, SparseRows, by_columns, centred, joint, with_values
-from auqadmm.metrics.triangles import packed, unpacked
+from auqadmm.metrics.triangles import pack, unpack
 
 if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
@@ -41,7 +41,7 @@ POWER = 16
 
 # ---------------------------------------------------------------------- sums over all rows of a process
 @dataclass(frozen=True, eq=False)
-class Exact:
+class ExactSums:
     """The rows of a shard, centred at μ (m,), or where they are (None)."""
 
     shard: Shard
@@ -101,7 +101,7 @@ class Exact:
             for rows in self._matrices():
                 point = RowsAt.at(self.loss, rows, v)
                 point.score(sums)
-                add(sums, "H", packed(point.hessian(self.loss.quadratic)))
+                add(sums, "H", pack(point.hessian(self.loss.quadratic)))
         if spread is not None:
             sums["reach"] = self.reach_apart(spread)
         return sums
@@ -155,7 +155,7 @@ class Exact:
             if scales:
                 add(sums, "conjugates", torch.stack([at.conjugate(loss, r * at.slope) for r in scales]))
         if parts:
-            sums["H"] = torch.cat([x.reshape(-1) if known is not None else packed(x[None])[0] for x in parts])
+            sums["H"] = torch.cat([x.reshape(-1) if known is not None else pack(x[None])[0] for x in parts])
         if ahead:  # of all rows at once
             z, Xd, y, c = (torch.cat(x) for x in zip(*ahead, strict=True))
             sums["fan"] = torch.stack([times(c, loss.row_value(z + t * Xd, y)).sum() for t in fan])
@@ -164,7 +164,7 @@ class Exact:
     def _own_step(self, v: Tensor, d: Tensor | None, fan: tuple[float, ...], index: Tensor) -> Sums:
         sums = self._own(v) if len(index) else self._own_score(v, self.shard.linearize(self.shard.expand(self._raw(v))))
         if len(index):
-            sums["H"] = packed(unpacked(sums["H"])[:, index][:, :, index])[0]
+            sums["H"] = pack(unpack(sums["H"])[:, index][:, :, index])[0]
         if d is not None and fan:
             values = [self.shard.linearize(self.shard.expand(self._raw(v + t * d))).value.double().sum() for t in fan]
             sums["fan"] = torch.stack(values)
@@ -311,4 +311,4 @@ class Exact:
         sums = self._own_score(v, point)
         size = v.abs().reshape(-1)
         sums["floor"] = 0.5 * EPS**2 * (size @ H.abs() @ size)
-        return sums | {"H": packed((0.5 * (H + H.mT))[None])}
+        return sums | {"H": pack((0.5 * (H + H.mT))[None])}

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from auqadmm.blocks.curvature import Curvature, RowHessian, RowModel, times
+from auqadmm.blocks.curvature import RowCurvature, RowHessian, RowModel, times
 from auqadmm.problem.ingest import InputError
 
 if TYPE_CHECKING:
@@ -201,10 +201,10 @@ class RowLoss(Loss):
         """φ'(z, y), (R, C)."""
 
     @abstractmethod
-    def row_curvature(self, s: Tensor, y: Tensor) -> Curvature:
+    def row_curvature(self, s: Tensor, y: Tensor) -> RowCurvature:
         """φ''(z, y)."""
 
-    def row_expected(self, s: Tensor, y: Tensor, variance: Tensor) -> Curvature:
+    def row_expected(self, s: Tensor, y: Tensor, variance: Tensor) -> RowCurvature:
         """E φ''(z + ξ), ξ ~ N(0, variance (R,)): curvature seen through the uncertainty of z (S12).
 
         The plain φ'' unless that is a spike or a step, which says nothing a short way off.
@@ -265,7 +265,7 @@ class RowPoint(Point):
         return self.loss.row_slope(self._prepared, self.shard.target)
 
     @cached_property
-    def curvature(self) -> Curvature:
+    def curvature(self) -> RowCurvature:
         """φ''(z) of every row, unweighted."""
         return self.loss.row_curvature(self._prepared, self.shard.target)
 

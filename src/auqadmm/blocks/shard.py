@@ -28,7 +28,7 @@ from auqadmm.problem.ingest import InputError, RawBlock
 from auqadmm.runtime.cuda_graphs import Programs
 
 if TYPE_CHECKING:
-    from auqadmm.blocks.exact import Exact
+    from auqadmm.blocks.exact import ExactSums
     from auqadmm.blocks.rows import Loss, Point
     from auqadmm.columns.frame import Frame
 
@@ -157,12 +157,12 @@ class Shard:
         """One (m, C) model as the model of every block, without a copy."""
         return v.to(self.dtype).expand(self.shape)
 
-    def exact(self, centre: Tensor | None = None, loss: Loss | None = None) -> Exact:
+    def exact(self, centre: Tensor | None = None, loss: Loss | None = None) -> ExactSums:
         """Sums over all rows at one v, in double precision and in columns centred at `centre` (m,); `loss` in place of
         the blocks' own."""
-        from auqadmm.blocks.exact import Exact  # which knows shards
+        from auqadmm.blocks.exact import ExactSums  # which knows shards
 
-        return Exact(self, None if centre is None else centre.to(self.device), loss)
+        return ExactSums(self, None if centre is None else centre.to(self.device), loss)
 
     def linearize(self, u: Tensor) -> Point:
         """Value, gradient and Hessian of every f_j at u (B, m, C), sharing the logits."""

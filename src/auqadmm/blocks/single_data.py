@@ -26,7 +26,7 @@ LEAST, MOST = 1e-15, 1e15
 
 
 @dataclass(frozen=True)
-class Single:
+class SingleDesign:
     """X (b, n, q) in float32 and the columns (q,) of the m `features` that it holds; None: all.
 
     `coarse` (b,): blocks that single precision does not suit, for which the `whole` X (b, n, m) serves; None: none.
@@ -39,7 +39,7 @@ class Single:
     whole: Tensor | None = None
 
     @classmethod
-    def of(cls, X: Tensor, low: Tensor, high: Tensor) -> Single:
+    def of(cls, X: Tensor, low: Tensor, high: Tensor) -> SingleDesign:
         """From X (b, n, m) and the least and largest numbers of its columns, (b, m)."""
         used = ((low != 0) | (high != 0)).any(0)
         coarse = ~keeps(low, high)
@@ -54,11 +54,11 @@ class Single:
             done += end - first
         return cls(kept, columns, len(used), *exact)
 
-    def __getitem__(self, blocks: Any) -> Single:
+    def __getitem__(self, blocks: Any) -> SingleDesign:
         """Some blocks: a slice or positions."""
         if self.coarse is None or self.whole is None:
-            return Single(self.X[blocks], self.columns, self.features)
-        return Single(self.X[blocks], self.columns, self.features, self.coarse[blocks], self.whole[blocks])
+            return SingleDesign(self.X[blocks], self.columns, self.features)
+        return SingleDesign(self.X[blocks], self.columns, self.features, self.coarse[blocks], self.whole[blocks])
 
     def forward(self, u: Tensor) -> Tensor:
         """X_j u_j, (b, n, k)."""

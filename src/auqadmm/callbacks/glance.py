@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from auqadmm.columns.method import Framed
+from auqadmm.columns.method import FramedState
 from auqadmm.core.solve import Iteration
 from auqadmm.core.state import Blocks
 
@@ -31,7 +31,7 @@ def furthest(event: Iteration) -> tuple[str, float] | None:
     count = blocks.u.shape[0]
     if count != shared.setup.blocks or count != len(event.names) or count < 3:
         return None
-    v = shared.memory.shared.v if isinstance(shared.memory, Framed) else shared.v  # in the columns of u
+    v = shared.memory.shared.v if isinstance(shared.memory, FramedState) else shared.v  # in the columns of u
     squares = (blocks.u - v.to(blocks.u)).flatten(1).double().square().sum(1)
     total, j = float(squares.sum()), int(squares.argmax())
     if not (total > 0 and math.isfinite(total)):

@@ -6,8 +6,8 @@ the last bit. Otherwise parts are cut into blocks and put together anew: every a
 names has one entry per block, trailing axes that differ (low-rank factors of different rank) are filled with zeros,
 and the solver's memory, which may belong to several blocks at once, is left out; solvers make it anew.
 
-An engine needs to carry bytes only: `Pack` is for `map_concat`, `Unpack` for `map_sum`. Neither raises: what goes wrong
-where blocks live is sent as a sentence, so that all processes hear the same.
+An engine needs to carry bytes only: `PackBlocks` is for `map_concat`, `UnpackBlocks` for `map_sum`. Neither raises:
+what goes wrong where blocks live is sent as a sentence, so that all processes hear the same.
 
 Shapes: B blocks here, N in all.
 """
@@ -49,7 +49,7 @@ def from_bytes(name: str, data: bytes) -> dict[str, Tensor]:
 
 # ---------------------------------------------------------------------- saving
 @dataclass(frozen=True)
-class Pack:
+class PackBlocks:
     """A map over blocks: one part per process, as bytes; `sizes` (1, 2) say where it ends; −1: the text is why not."""
 
     registry: Registry
@@ -105,7 +105,7 @@ def _as_bytes(x: Tensor, sizes: Sequence[int]) -> list[bytes]:
 
 # ---------------------------------------------------------------------- restoring
 @dataclass(frozen=True)
-class Refused:
+class RefusedState:
     """In place of the state of blocks: why there is none."""
 
     why: str
@@ -119,12 +119,12 @@ def reasons(engine: Engine, blocks: Any) -> str:
 
 
 def _why(shard: Any, blocks: Any) -> dict[str, Tensor]:
-    text = blocks.why.encode() if isinstance(blocks, Refused) else b""
+    text = blocks.why.encode() if isinstance(blocks, RefusedState) else b""
     return {"sizes": torch.tensor([[len(text)]]), "text": _as_tensor(text)}
 
 
 @dataclass(frozen=True)
-class Unpack:
+class UnpackBlocks:
     """A map over blocks: the state of the blocks here, from the parts of all processes; sums how many refuse."""
 
     registry: Registry
@@ -134,10 +134,10 @@ class Unpack:
         try:
             found = self._restored(shard)
         except CheckpointError as error:
-            found = Refused(str(error))
+            found = RefusedState(str(error))
         except Exception as error:  # the bytes come from anywhere: whatever goes wrong with them, they are refused
-            found = Refused(f"it cannot be restored ({type(error).__name__}: {error})")
-        return found, {"refused": torch.tensor(float(isinstance(found, Refused)), dtype=torch.float64)}
+            found = RefusedState(f"it cannot be restored ({type(error).__name__}: {error})")
+        return found, {"refused": torch.tensor(float(isinstance(found, RefusedState)), dtype=torch.float64)}
 
     def _restored(self, shard: Any) -> Any:
         trees = [self._tree(i, text) for i, (text, _) in enumerate(self.parts)]
@@ -194,7 +194,7 @@ class Unpack:
         if isinstance(first, Tensor):
             if name in self.registry.replicated:
                 return first
-            return torch.cat(_filled([x[r] for x, r in zip(values, rows, strict=True)]))[place]
+            return torch.cat(_pad([x[r] for x, r in zip(values, rows, strict=True)]))[place]
         if isinstance(first, Mapping):
             return {key: self._joined([x[key] for x in values], rows, place, key) for key in first}
         if isinstance(first, tuple):
@@ -206,7 +206,7 @@ class Unpack:
         return first
 
 
-def _filled(tensors: list[Tensor]) -> list[Tensor]:
+def _pad(tensors: list[Tensor]) -> list[Tensor]:
     """Trailing axes made equally long with zeros."""
     shape = [max(x.shape[k] for x in tensors) for k in range(1, tensors[0].ndim)]
     out = []

@@ -162,7 +162,7 @@ class Reader:
             raise CheckpointError(f"the fields of {name} are not those of this version ({odd})")
         values = {key: self.decode(x) for key, x in parts.items()}
         for key, value in values.items():
-            if not fits(value, hints[key]):
+            if not is_instance(value, hints[key]):
                 raise CheckpointError(f"{name}.{key} is a {type(value).__name__}, not a {hints[key]}")
         return cls(**values)
 
@@ -200,7 +200,7 @@ def _contiguous(shape: Sequence[Any]) -> list[int]:
     return [math.prod(max(n, 1) for n in shape[i + 1 :]) for i in range(len(shape))]
 
 
-def fits(value: Any, hint: Any) -> bool:
+def is_instance(value: Any, hint: Any) -> bool:
     """Is the value of the annotated kind? A protocol, or a function, may be any dataclass of the registry."""
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
@@ -208,14 +208,14 @@ def fits(value: Any, hint: Any) -> bool:
     if hint is None or hint is types.NoneType:
         return value is None
     if origin in (typing.Union, types.UnionType):
-        return any(fits(value, h) for h in inside)
+        return any(is_instance(value, h) for h in inside)
     if origin is tuple:
         if not isinstance(value, tuple):
             return False
         hints = inside[:1] * len(value) if inside[-1] is Ellipsis else inside
-        return len(value) == len(hints) and all(fits(x, h) for x, h in zip(value, hints, strict=True))
+        return len(value) == len(hints) and all(is_instance(x, h) for x, h in zip(value, hints, strict=True))
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return isinstance(value, dict) and all(fits(x, inside[1]) for x in value.values())
+        return isinstance(value, dict) and all(is_instance(x, inside[1]) for x in value.values())
     if origin is Callable or getattr(hint, "_is_protocol", False):
         return is_dataclass(value)
     if hint is float:

@@ -16,7 +16,7 @@ from typing import Any, get_type_hints
 import torch
 
 from auqadmm.checkpoint.blocks import Part, from_bytes, to_bytes
-from auqadmm.checkpoint.codec import CheckpointError, Reader, Registry, Writer, fits
+from auqadmm.checkpoint.codec import CheckpointError, Reader, Registry, Writer, is_instance
 from auqadmm.checkpoint.files import parse
 from auqadmm.core.certificate import Certificate
 from auqadmm.core.history import Row
@@ -83,7 +83,7 @@ def from_files(contents: Mapping[str, bytes], setup: Setup, registry: Registry) 
     reader.arrays = from_bytes("shared.safetensors", contents["shared.safetensors"])
     held = reader.decode(parse("shared.json", contents["shared.json"]))
     for name, hint in _SHARED.items():
-        if not isinstance(held, dict) or name not in held or not fits(held[name], hint):
+        if not isinstance(held, dict) or name not in held or not is_instance(held[name], hint):
             raise CheckpointError(f"shared.json does not hold the {name} of a run")
     shared, rows = held["shared"], _rows(parse("history.json", contents["history.json"]))
     if tuple(shared.v.shape) != (setup.features, setup.columns) or shared.v.dtype != torch.float64:
@@ -122,7 +122,7 @@ def _rows(tree: Any) -> tuple[Row, ...]:
     if len(values) != len(columns) or len({len(column) for column in values.values()}) != 1:
         raise CheckpointError("the columns of history.json are not equally long")
     for name, column in values.items():
-        if not all(fits(x, _COLUMNS[name]) for x in column):
+        if not all(is_instance(x, _COLUMNS[name]) for x in column):
             raise CheckpointError(f"the column {name!r} of history.json holds something else")
     return tuple(Row(**dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True))
 

@@ -7,8 +7,8 @@
 What must agree for a run to go on: the data (a hash of every block), loss, regularizer, method, local solver, and all
 else that decides iterates (`identity`). Budgets and tolerances may differ: they decide only where it stops.
 
-Where several processes run the loop, each has a `Keeper` and they do the same in step. Files are touched by the first
-of them only (folder.py); what it found, or why it could not, is told to all. So all go on from the same
+Where several processes run the loop, each has a `RunCheckpoints` and they do the same in step. Files are touched by
+the first of them only (folder.py); what it found, or why it could not, is told to all. So all go on from the same
 iteration, all refuse with the same sentence, and a disk that is full is the same news to all.
 """
 
@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from auqadmm.checkpoint.blocks import Pack, Unpack, reasons, split
+from auqadmm.checkpoint.blocks import PackBlocks, UnpackBlocks, reasons, split
 from auqadmm.checkpoint.codec import CheckpointError, Registry
 from auqadmm.checkpoint.folder import Folder, as_message, from_message, name_of
 from auqadmm.checkpoint.identity import Identity
@@ -29,7 +29,7 @@ from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Setup, State
 from auqadmm.core.stopping import whole_number
 
-__all__ = ["Checkpoint", "Keeper", "Saved"]
+__all__ = ["Checkpoint", "RunCheckpoints", "Saved"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Checkpoint:
             raise ValueError(f"resume must be True, False or 'auto', got {self.resume!r}.")
 
 
-class Keeper:
+class RunCheckpoints:
     """The folder of one run, from `begin` to `close`."""
 
     def __init__(
@@ -143,7 +143,7 @@ class Keeper:
         saved, parts = from_files(from_message(self._told(read)), setup, self.registry)
         if self.resume is not None:
             self.resume(saved.state.shared)
-        blocks, sums = self.reduce.engine.map_sum(Unpack(self.registry, parts), None, None)
+        blocks, sums = self.reduce.engine.map_sum(UnpackBlocks(self.registry, parts), None, None)
         if float(sums["refused"]) > 0:
             raise CheckpointError(reasons(self.reduce.engine, blocks))
         return replace(saved, state=State(blocks, saved.state.shared))
@@ -154,7 +154,7 @@ class Keeper:
 
     def save(self, saved: Saved, setup: Setup) -> None:
         """Write a checkpoint. The first must succeed; later the run goes on without, and its message says so."""
-        packed = self.reduce.engine.map_concat(Pack(self.registry), saved.state.blocks)
+        packed = self.reduce.engine.map_concat(PackBlocks(self.registry), saved.state.blocks)
         status = None if saved.ended is None else saved.ended[0]
 
         def write() -> bytes:

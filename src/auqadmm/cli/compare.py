@@ -20,7 +20,7 @@ from auqadmm.cli.demo import one_thread
 from auqadmm.cli.errors import CommandError, writable_folder, writing
 from auqadmm.cli.progress import Progress
 from auqadmm.cli.tables import empty_table
-from auqadmm.comparison.equal_gap import DEFAULT, Comparison, Interrupted, compare
+from auqadmm.comparison.equal_gap import DEFAULT, Comparison, ComparisonInterrupted, compare
 from auqadmm.core.solve import Callback
 from auqadmm.files.training import Task, prepare
 from auqadmm.problem import Problem
@@ -143,7 +143,7 @@ def contest(
     try:
         with one_thread():
             found = compare(problem, names, gap, max_iter=max_iter, time_limit=time_limit, seed=seed, watching=watching)
-    except Interrupted:
+    except ComparisonInterrupted:
         raise CommandError("Interrupted; nothing was written.") from None
     show(found, title)  # before anything is written: a full disk takes the files, not the answer
     with writing(folder):

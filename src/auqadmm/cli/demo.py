@@ -24,7 +24,7 @@ from auqadmm.cli.progress import Progress
 from auqadmm.cli.tables import LEGEND, best_of, comparison_table
 from auqadmm.comparison.digits import DIGITS, IMAGE, digits_elastic_net, digits_multinomial
 from auqadmm.comparison.reference import reference
-from auqadmm.comparison.runs import Run
+from auqadmm.comparison.runs import MethodRun
 from auqadmm.core.solve import Iteration
 from auqadmm.core.state import Status
 from auqadmm.methods import KNOWN
@@ -41,7 +41,7 @@ RULE: dict[str, Any] = {"stop": "certificate", "certificate_tol": 1e-6}
 
 
 @dataclass(frozen=True)
-class Model:
+class DemoModel:
     """What the demo fits; at most `full` iterations, or `quick`."""
 
     name: str
@@ -53,8 +53,8 @@ class Model:
 # Every method proves 1e-6 within the full limits. The slowest are C-ADMM on the elastic net (2041 iterations, cheap:
 # the local systems are factored once) and AUQ-ADMM on the multinomial (138).
 MODELS = (
-    Model("elastic net", digits_elastic_net, full=2500, quick=150),
-    Model("multinomial", digits_multinomial, full=300, quick=40),
+    DemoModel("elastic net", digits_elastic_net, full=2500, quick=150),
+    DemoModel("multinomial", digits_multinomial, full=300, quick=40),
 )
 
 
@@ -98,7 +98,7 @@ def demo(
             f"with one digit each: {'about ten seconds' if quick else 'about half a minute'}.\n"
         )
     began = time.perf_counter()
-    runs: list[Run] = []
+    runs: list[MethodRun] = []
     pictures: dict[str, Snapshot] = {}
     with one_thread():
         for model in MODELS:
@@ -131,7 +131,9 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def fit_all(model: Model, quick: bool, seed: int, console: Console | None, snapshot: Snapshot) -> Iterator[Run]:
+def fit_all(
+    model: DemoModel, quick: bool, seed: int, console: Console | None, snapshot: Snapshot
+) -> Iterator[MethodRun]:
     """Every method on one model, against an optimum found without any of them."""
     problem = model.problem()
     optimum = reference(problem).objective
@@ -149,10 +151,10 @@ def fit_all(model: Model, quick: bool, seed: int, console: Console | None, snaps
             how = f"{result.status} after {result.n_iter} iterations, {result.history[-1].seconds:.1f} s, "
             how += result.certificate.words()
             console.print(f"{title}: {how}", highlight=False, markup=False)
-        yield Run(model.name, result, optimum)
+        yield MethodRun(model.name, result, optimum)
 
 
-def write_all(folder: Path, runs: list[Run], pictures: dict[str, Snapshot], about: dict[str, Any]) -> list[Path]:
+def write_all(folder: Path, runs: list[MethodRun], pictures: dict[str, Snapshot], about: dict[str, Any]) -> list[Path]:
     """All files of the demo, the most interesting first."""
     written = [figures.save(figures.convergence(runs), folder / "convergence.png")]
     classes = [f"class {digit}" for digit in range(DIGITS)]

@@ -55,7 +55,7 @@ Exit codes: 0 converged, 1 error (one line on standard error), 2 wrong usage, 3 
 
 
 @dataclass(frozen=True)
-class Place:
+class OutputPlace:
     """This process among those that run the same command."""
 
     rank: int = 0
@@ -267,16 +267,16 @@ def _checkpoint(folder: Path, every: int, resume: bool) -> Checkpoint | None:
 
 
 @contextmanager
-def _place(engine: str) -> Iterator[Place]:
+def _place(engine: str) -> Iterator[OutputPlace]:
     """Where this process stands among those that torchrun started, while files are read."""
     if engine != "torch":
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise CommandError("Several processes were started, but --engine is not torch.")
-        yield Place()
+        yield OutputPlace()
         return
     world = World(engines.Torch().timeout, torch.device("cpu"))
     try:
-        yield Place(world.rank, world.size, world.exchange)
+        yield OutputPlace(world.rank, world.size, world.exchange)
     except InputError:  # all processes have it
         raise
     except BaseException as error:

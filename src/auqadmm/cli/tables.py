@@ -8,12 +8,12 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from auqadmm.comparison.runs import GAPS, Run
+from auqadmm.comparison.runs import GAPS, MethodRun
 from auqadmm.report.style import method_style
 from auqadmm.report.tables import headers, power, table_row
 
 
-def comparison_table(model: str, runs: Sequence[Run]) -> Table:
+def comparison_table(model: str, runs: Sequence[MethodRun]) -> Table:
     """All methods on one model; the fewest iterations to each gap in bold."""
     rows = [table_row(run) for run in runs]
     table = empty_table(f"{model[:1].upper()}{model[1:]}", headers())
@@ -56,7 +56,7 @@ gap      what the last verdict says of it without knowing the optimum: it is
          proved to be within this of it, relatively"""
 
 
-def best_of(runs: Sequence[Run]) -> str:
+def best_of(runs: Sequence[MethodRun]) -> str:
     """One sentence: who needed the fewest iterations on each model, at the smallest gap that anyone reached."""
     parts = []
     for model in dict.fromkeys(run.model for run in runs):

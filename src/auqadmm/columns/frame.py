@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.metrics import double_double
-from auqadmm.verdict.moments import Columns
+from auqadmm.verdict.moments import ColumnMoments
 
 FAR = 4.0  # spreads that a mean may be away from zero: images have up to 3
 WIDE = 64.0  # the ratio of scales: images have up to 6
@@ -41,11 +41,11 @@ class Frame:
     prior: Tensor
 
     @classmethod
-    def of(cls, columns: Columns, nonzero: Tensor, l2: Tensor, curvature: float) -> Frame | None:
+    def of(cls, columns: ColumnMoments, nonzero: Tensor, l2: Tensor, curvature: float) -> Frame | None:
         """From round 0: `nonzero` (m,) is n, `l2` (m,), `curvature` φ″. None: leave columns as they are."""
-        if not needed(columns, _sizes(columns, nonzero, torch.zeros_like(l2)), nonzero):
+        if not is_needed(columns, _column_sizes(columns, nonzero, torch.zeros_like(l2)), nonzero):
             return None
-        size = _sizes(columns, nonzero, l2 / curvature)
+        size = _column_sizes(columns, nonzero, l2 / curvature)
         scale = _power_of_two(torch.where(size > 0, size, 1.0))
         return cls(columns.centre, scale, l2 / scale.square())
 
@@ -87,7 +87,7 @@ class Frame:
         return torch.cat([G[..., :-1, :] + mu * G[..., -1:, :], G[..., -1:, :]], -2)
 
 
-def needed(columns: Columns, size: Tensor, nonzero: Tensor) -> bool:
+def is_needed(columns: ColumnMoments, size: Tensor, nonzero: Tensor) -> bool:
     """Is a mean further than FAR spreads from zero, or a column WIDE times as large as another that is not rare?"""
     held = size > 0
     if columns.centre is not None:
@@ -100,7 +100,7 @@ def needed(columns: Columns, size: Tensor, nonzero: Tensor) -> bool:
     return bool(held.any()) and float(size[held].max()) > WIDE * float(size[common].min())
 
 
-def _sizes(columns: Columns, nonzero: Tensor, prior: Tensor) -> Tensor:
+def _column_sizes(columns: ColumnMoments, nonzero: Tensor, prior: Tensor) -> Tensor:
     """s before it is rounded; 0 where there is nothing to go by: the intercept, columns of zeros, overflow."""
     known = ~columns.empty & (nonzero > 0) & columns.spread.isfinite()
     if columns.intercept:

@@ -21,16 +21,16 @@ import torch
 from torch import Tensor
 
 from auqadmm.columns.frame import Frame
-from auqadmm.columns.reduce import Enter, InnerReduce
+from auqadmm.columns.reduce import EnterFrame, InnerReduce
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Setup, State, WarmStart
-from auqadmm.problem.scaled import Scaled
-from auqadmm.verdict.moments import Columns
+from auqadmm.problem.scaled import ScaledRegularizer
+from auqadmm.verdict.moments import ColumnMoments
 from auqadmm.verdict.queries import moments
 
 
 @dataclass(frozen=True)
-class Framed:
+class FramedState:
     """Replicated: the frame, and what the method itself holds; its setup is the outer one, from which the inner one is
     made."""
 
@@ -39,7 +39,7 @@ class Framed:
 
 
 @dataclass(frozen=True)
-class Inside:
+class InColumns:
     """`method`, in columns that suit it."""
 
     method: Any
@@ -58,13 +58,13 @@ class Inside:
         frame = _frame(setup, reduce)
         if frame is None:
             return self.method.init(setup, reduce)
-        reduce.place(Enter(frame, self._run), None, None)
+        reduce.place(EnterFrame(frame, self._run), None, None)
         reduce.traffic.down += 8 * setup.features * (2 if frame.centre is None else 3)  # with the first message
         return self._seen(self.method.init(self._inner(setup, frame), self.view(reduce)), setup, frame, None)
 
     def step(self, state: State, reduce: Reduce) -> State:
         outer = state.shared
-        if not isinstance(outer.memory, Framed):
+        if not isinstance(outer.memory, FramedState):
             return self.method.step(state, reduce)
         setup, frame = outer.setup, outer.memory.frame
         inner = replace(outer.memory.shared, setup=self._inner(setup, frame))
@@ -73,13 +73,13 @@ class Inside:
 
     def resume(self, shared: Consensus, reduce: Reduce) -> None:
         """Before the blocks' half of a saved state is put in place."""
-        if isinstance(shared.memory, Framed):
-            reduce.place(Enter(shared.memory.frame, self._run), None, None)
+        if isinstance(shared.memory, FramedState):
+            reduce.place(EnterFrame(shared.memory.frame, self._run), None, None)
 
     def leave(self, reduce: Reduce) -> None:
         """The end of a run: drop the data in inner columns."""
         if self._made:
-            reduce.place(Enter(None, self._run), None, None)
+            reduce.place(EnterFrame(None, self._run), None, None)
 
     def _seen(self, new: State, setup: Setup, frame: Frame, before: Tensor | None) -> State:
         """The state as the loop sees it."""
@@ -94,7 +94,7 @@ class Inside:
             v_prev=before,
             s=None,
             metric=None,
-            memory=Framed(frame, replace(inner, setup=setup)),
+            memory=FramedState(frame, replace(inner, setup=setup)),
             scored=scored,
         )
         return State(new.blocks, shared)
@@ -102,7 +102,7 @@ class Inside:
     def _inner(self, setup: Setup, frame: Frame) -> Setup:
         """The setup in inner columns, the same object every time: workers are sent it once."""
         if not (self._made and self._made[0][0] is setup and self._made[0][1] is frame):
-            self._made[:] = [(setup, frame, _turned(setup, frame))]
+            self._made[:] = [(setup, frame, _gradients_outside(setup, frame))]
         return self._made[0][2]
 
 
@@ -110,7 +110,7 @@ def in_columns(method: Any, run: str = "") -> Any:
     """The method in columns that suit it, unless it was asked for as it is; `run`: of several that share blocks."""
     if getattr(method, "columns", "raw") != "auto":
         return method
-    found = Inside(method)
+    found = InColumns(method)
     if run:
         object.__setattr__(found, "_run", run)
     return found
@@ -120,7 +120,7 @@ def _frame(setup: Setup, reduce: Reduce) -> Frame | None:
     if not hasattr(setup.loss, "row_value"):
         return None
     sums = reduce.once(moments)
-    columns = Columns.of(sums, setup.intercept, setup.loss, setup.columns)
+    columns = ColumnMoments.of(sums, setup.intercept, setup.loss, setup.columns)
     zero = torch.zeros(setup.features, setup.columns, dtype=torch.float64, device=setup.device)
     l2 = setup.regularizer.convexity(zero).amin(1)
     return Frame.of(columns, sums["nonzero"], l2, _curvature(setup.loss, columns.null))
@@ -134,11 +134,11 @@ def _curvature(loss: Any, logits: Tensor) -> float:
     return found if 0 < found < math.inf else 1.0
 
 
-def _turned(setup: Setup, frame: Frame) -> Setup:
+def _gradients_outside(setup: Setup, frame: Frame) -> Setup:
     warm = setup.warm
     if warm is not None:
         v = frame.inside(warm.v.to(frame.scale))
         lam = None if warm.lam is None else frame.slopes_inside(warm.lam.to(frame.scale))
         warm = WarmStart(v, lam, warm.weights, warm.method)
     # pixels that were divided by different numbers are no image any more
-    return replace(setup, regularizer=Scaled(setup.regularizer, frame.scale), warm=warm, image=None)
+    return replace(setup, regularizer=ScaledRegularizer(setup.regularizer, frame.scale), warm=warm, image=None)

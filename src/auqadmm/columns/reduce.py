@@ -16,7 +16,7 @@ from auqadmm.core.reduce import Engine, MapFn, Reduce, Traffic
 
 
 @dataclass(frozen=True)
-class Enter:
+class EnterFrame:
     """A map over blocks: keep them in the columns of a frame, too, for this run; None: no longer."""
 
     frame: Frame | None
@@ -31,7 +31,7 @@ class Enter:
 
 
 @dataclass(frozen=True)
-class Within:
+class InFrame:
     """`fn` of the blocks in the columns that this run entered; of the blocks as they are where it did not."""
 
     fn: Callable[..., Any]
@@ -51,19 +51,19 @@ class InnerEngine:
         return getattr(self.engine, name)
 
     def map_sum(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
-        return self.engine.map_sum(Within(fn, self.run), blocks, shared)
+        return self.engine.map_sum(InFrame(fn, self.run), blocks, shared)
 
     def map_minmax(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
-        return self.engine.map_minmax(Within(fn, self.run), blocks, shared)
+        return self.engine.map_minmax(InFrame(fn, self.run), blocks, shared)
 
     def map_concat(self, fn: Callable[[Any, Any], dict[str, Tensor]], blocks: Any) -> dict[str, Tensor]:
-        return self.engine.map_concat(Within(fn, self.run), blocks)
+        return self.engine.map_concat(InFrame(fn, self.run), blocks)
 
     def gather(self, fn: Callable[[Any, Any], Tensor], blocks: Any) -> Tensor:
-        return self.engine.gather(Within(fn, self.run), blocks)
+        return self.engine.gather(InFrame(fn, self.run), blocks)
 
     def peek(self, fn: Callable[[Any, Any], Any], blocks: Any) -> Any:
-        return self.engine.peek(Within(fn, self.run), blocks)
+        return self.engine.peek(InFrame(fn, self.run), blocks)
 
 
 class InnerReduce(Reduce):

@@ -20,7 +20,7 @@ import numpy as np
 from auqadmm import baselines, methods
 from auqadmm.api import solve
 from auqadmm.comparison.reference import reference
-from auqadmm.comparison.runs import Run
+from auqadmm.comparison.runs import MethodRun
 from auqadmm.core.history import History, Row
 from auqadmm.core.solve import Callback, Iteration
 from auqadmm.core.state import Status
@@ -32,12 +32,12 @@ COUNTED = ("rounds", "bytes", "hvps", "seconds")
 CLOSER = 100.0  # how many times closer than the gap the optimum must be known
 
 
-class Interrupted(Exception):
+class ComparisonInterrupted(Exception):
     """Ctrl-C in one of the runs."""
 
 
 @dataclass(frozen=True)
-class Best:
+class BestObjective:
     """F* and where it comes from."""
 
     objective: float
@@ -50,7 +50,7 @@ class Entry:
 
     method: str
     status: str
-    run: Run | None = None
+    run: MethodRun | None = None
     at: Row | None = None
     note: str = ""
 
@@ -60,7 +60,7 @@ class Comparison:
     """All methods at one gap."""
 
     gap: float
-    best: Best
+    best: BestObjective
     entries: tuple[Entry, ...]
 
     @property
@@ -121,19 +121,19 @@ def compare(
     return _corrected(Comparison(gap, best, tuple(entries)))
 
 
-def optimum(problem: Problem, gap: float) -> Best:
+def optimum(problem: Problem, gap: float) -> BestObjective:
     """F*, at least a hundred times closer than `gap`."""
     try:
-        return Best(reference(problem).objective, "scipy and scikit-learn")
+        return BestObjective(reference(problem).objective, "scipy and scikit-learn")
     except (InputError, RuntimeError):  # not of a kind they know, or not solved to the accuracy asked for
         pass
     tol = min(gap / CLOSER, 1e-6)
     result = solve(problem, "auto", max_iter=5000, stop="certificate", certificate_tol=tol)
     if result.status is Status.interrupted:
-        raise Interrupted
+        raise ComparisonInterrupted
     if result.status not in (Status.converged, Status.rounding):
         raise InputError(f"The optimum of this problem was not found, so that no gap is known: {result.message}")
-    return Best(result.objective, f"{result.method}, {result.certificate.words()}")
+    return BestObjective(result.objective, f"{result.method}, {result.certificate.words()}")
 
 
 def _method(name: str, problem: Problem) -> Any:
@@ -148,7 +148,7 @@ def _method(name: str, problem: Problem) -> Any:
 def _entry(
     problem: Problem,
     method: Any,
-    best: Best,
+    best: BestObjective,
     gap: float,
     max_iter: int,
     time_limit: float | None,
@@ -179,12 +179,12 @@ def _entry(
         )
     except ValueError as error:  # how a method says that a problem is not of its kind
         return Entry(method.name, "not applicable", note=str(error))
-    run = Run("", replace(result, history=History(tuple(rows))), best.objective)
+    run = MethodRun("", replace(result, history=History(tuple(rows))), best.objective)
     at = run.first_within(gap)
     if at is not None:
         return Entry(method.name, "reached", run, at)
     if result.status is Status.interrupted:
-        raise Interrupted
+        raise ComparisonInterrupted
     return Entry(method.name, str(result.status), run, note=result.message)
 
 
@@ -202,7 +202,7 @@ def _corrected(found: Comparison) -> Comparison:
     return Comparison(found.gap, best, tuple(entries))
 
 
-def curve(run: Run) -> dict[str, list[Any]]:
+def curve(run: MethodRun) -> dict[str, list[Any]]:
     """Counters and gap of every iteration, for a picture or a file; None where the gap is not known."""
     rows = run.result.history.rows
     found: dict[str, list[Any]] = {name: [getattr(row, name) for row in rows] for name in ("iteration", *COUNTED)}

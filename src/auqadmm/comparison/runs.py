@@ -18,7 +18,7 @@ GAPS = (1e-2, 1e-4, 1e-6)
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class MethodRun:
     """One method on one model: its result, and the optimum F* to measure it against."""
 
     model: str

@@ -77,15 +77,15 @@ class Certificate:
     def words(self) -> str:
         """In one phrase, e.g. "within 3.1e-7 of the optimum (proved)"."""
         if self.evidence in ("proved", "estimated") and self.relative >= 1:
-            return f"up to {short(self.relative)} times the scale above the optimum ({self.evidence})"
+            return f"up to {two_digits(self.relative)} times the scale above the optimum ({self.evidence})"
         if self.evidence in ("proved", "estimated"):
-            return f"within {short(max(self.relative, LEAST))} of the optimum ({self.evidence})"
+            return f"within {two_digits(max(self.relative, LEAST))} of the optimum ({self.evidence})"
         if self.evidence == "rounding":
             return "at the floor of rounding"
         return "not known how far from the optimum"
 
 
-def short(x: float) -> str:
+def two_digits(x: float) -> str:
     """Two digits and an exponent without zeros: 3.1e-7."""
     digits, _, power = f"{x:.1e}".partition("e")
     return f"{digits}e{int(power)}" if power else digits
@@ -93,10 +93,10 @@ def short(x: float) -> str:
 
 def score(shard: Any, blocks: Any, v: Tensor) -> tuple[Any, dict[str, Tensor]]:
     """Σ f_j(v), Σ ∇f_j(v) and Σ ‖∇f_j(v)‖, a map over blocks."""
-    return blocks, shard.programs(_scored, shard, v)
+    return blocks, shard.programs(_score_point, shard, v)
 
 
-def _scored(shard: Any, v: Tensor) -> dict[str, Tensor]:
+def _score_point(shard: Any, v: Tensor) -> dict[str, Tensor]:
     point = shard.linearize(shard.expand(v))
     return _summed(point.value, point.grad, shard.slopes(point.grad))
 

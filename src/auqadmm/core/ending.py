@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from auqadmm.checkpoint.run import Saved
-from auqadmm.core.certificate import Certificate, short
+from auqadmm.core.certificate import Certificate, two_digits
 from auqadmm.core.history import History, Row
 from auqadmm.core.reduce import WorkerLost
 from auqadmm.core.result import Result
@@ -20,7 +20,7 @@ OVER = (Status.converged, Status.residuals, Status.rounding, Status.undecided)  
 
 
 @dataclass(frozen=True)
-class Ended:
+class Ending:
     """How, and a sentence; the last certificate, and what the run left behind for a diagnosis."""
 
     status: Status
@@ -29,42 +29,42 @@ class Ended:
     evidence: Evidence | None = None
 
 
-def reached(done: int, certificate: Certificate) -> Ended:
+def ending_by_certificate(done: int, certificate: Certificate) -> Ending:
     """A gap within tolerance, or the floor of rounding before it."""
     if certificate.evidence == "rounding":
         message = f"At the floor of rounding after {count(done)}: v is as good as the arithmetic allows."
-        return Ended(Status.rounding, f"{message} {certificate.reason}".rstrip(), certificate)
-    return Ended(Status.converged, f"Converged: {certificate.words()}; {count(done)}.", certificate)
+        return Ending(Status.rounding, f"{message} {certificate.reason}".rstrip(), certificate)
+    return Ending(Status.converged, f"Converged: {certificate.words()}; {count(done)}.", certificate)
 
 
-def undecided(done: int, certificate: Certificate) -> Ended:
+def ending_undecided(done: int, certificate: Certificate) -> Ending:
     """F falls no further, and how far the optimum is cannot be known."""
-    return Ended(
+    return Ending(
         Status.undecided,
         f"Undecided after {count(done)}: no step lowers the objective noticeably any more.",
         certificate,
     )
 
 
-def by_residuals(done: int) -> Ended:
+def ending_by_residuals(done: int) -> Ending:
     """The paper's test, by its own name."""
-    return Ended(Status.residuals, f"Primal and dual residuals within tolerance after {count(done)}.")
+    return Ending(Status.residuals, f"Primal and dual residuals within tolerance after {count(done)}.")
 
 
-def out_of_budget(rows: Sequence[Row], status: Status, what: str) -> Ended:
+def ending_by_budget(rows: Sequence[Row], status: Status, what: str) -> Ending:
     """A limit was met before the tolerances."""
     if not rows:
-        return Ended(status, f"Not converged: stopped at the {what} before the first iteration was complete.")
-    return Ended(status, f"Not converged: stopped at the {what}.{_failures(rows)}")
+        return Ending(status, f"Not converged: stopped at the {what} before the first iteration was complete.")
+    return Ending(status, f"Not converged: stopped at the {what}.{_failed_solves(rows)}")
 
 
-def worded(result: Result, stopping: Stopping) -> str:
+def final_message(result: Result, stopping: Stopping) -> str:
     """The message of a finished run: how far v is from the optimum, and where it is not near enough, why and what to
     do."""
-    return f"{_told(result, stopping)} {result.certificate.notes}".rstrip()
+    return f"{_message(result, stopping)} {result.certificate.notes}".rstrip()
 
 
-def _told(result: Result, stopping: Stopping) -> str:
+def _message(result: Result, stopping: Stopping) -> str:
     found, message = result.certificate, result.message
     if result.status is Status.residuals:
         known = f"; {found.words()}" if found.evidence != "none" else ""
@@ -73,13 +73,13 @@ def _told(result: Result, stopping: Stopping) -> str:
         return f"{message} {found.reason}".rstrip()
     if result.status not in (Status.max_iter, Status.time_limit) or not result.n_iter:
         return f"{message} {found.reason}" if found.reason and result.status not in OVER else message
-    asked = f" (asked: {short(stopping.certificate_tol)})" if stopping.certificate_tol > 0 else ""
+    asked = f" (asked: {two_digits(stopping.certificate_tol)})" if stopping.certificate_tol > 0 else ""
     where = "It is not known how far v is from the optimum" if found.evidence == "none" else f"V is {found.words()}"
     otherwise = "Raise the limit, warm-start from this result or try another method; result.diagnose() says more."
     return f"{message} {where}{asked}. {found.reason or otherwise}"
 
 
-def explained(found: Certificate, evidence: Evidence) -> Certificate:
+def with_reason(found: Certificate, evidence: Evidence) -> Certificate:
     """With the reason that lies deepest: no minimum, then what the verdict met, then columns of odd sizes."""
     falls = unbounded(evidence)
     finding = falls or (None if found.reason else columns(evidence))
@@ -88,7 +88,7 @@ def explained(found: Certificate, evidence: Evidence) -> Certificate:
     return replace(found, reason=f"{sentence(Exception(finding.sentence))} Try {finding.setting}.")
 
 
-def left(saved: Saved, method: str, lost: WorkerLost, more: str) -> Result:
+def lost_worker_result(saved: Saved, method: str, lost: WorkerLost, more: str) -> Result:
     """What is left when a worker is lost and nothing can be summed any more: the last complete iterate.
 
     Objective and KKT residual as far as they are known; multipliers are lost with their blocks. `more`: what to say of
@@ -123,7 +123,7 @@ def count(n: int, what: str = "iteration") -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
-def _failures(rows: Sequence[Row]) -> str:
+def _failed_solves(rows: Sequence[Row]) -> str:
     failed = [name for row in rows for name in row.failed_blocks]
     if not failed:
         return ""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.core.ending import Ended
+from auqadmm.core.ending import Ending
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Blocks, State, Status
 
@@ -18,13 +18,13 @@ from auqadmm.core.state import Blocks, State, Status
 STEPS = {0: "local solve (u-step)", 1: "local solve (u-step)", 2: "weights", 3: "multiplier"}
 
 
-def not_finite(state: State, reduce: Reduce, iteration: int) -> Ended | None:
+def not_finite(state: State, reduce: Reduce, iteration: int) -> Ending | None:
     """The end of a run whose blocks' state is no longer made of numbers; None if it is."""
     if state.shared.not_finite == 0:
         return None
     codes = reduce.gather(_health, state.blocks)
     j = int(codes.argmax())
-    return Ended(
+    return Ending(
         Status.diverged,
         f"The {STEPS[int(codes[j])]} of {reduce.engine.names[j]} gave NaN or infinity in iteration {iteration}; "
         "v is the iterate before it. Rescale that block's features or lower the penalty.",

@@ -24,7 +24,7 @@ class CallbackError(RuntimeError):
     """A callback of another process failed."""
 
 
-class Heeded:
+class SharedCallbacks:
     """Callbacks of several processes as one: what one of them wishes, all do. Free of charge where there are none."""
 
     def __init__(self, callbacks: Sequence[Callback], engine: Engine) -> None:

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 
-class Asked:
+class StopRequests:
     """Notes these signals instead of obeying them until `restore`, in the main thread, where alone handlers can be set.
 
     `number` is that of the last one that came, 0: none.

@@ -15,30 +15,30 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from auqadmm.checkpoint.settings import Keeper, Saved
+from auqadmm.checkpoint.settings import RunCheckpoints, Saved
 from auqadmm.core.certificate import Certificate, score
 from auqadmm.core.ending import (
     OVER,
-    Ended,
-    by_residuals,
+    Ending,
     count,
-    explained,
-    left,
-    out_of_budget,
-    reached,
-    undecided,
-    worded,
+    ending_by_budget,
+    ending_by_certificate,
+    ending_by_residuals,
+    ending_undecided,
+    final_message,
+    lost_worker_result,
+    with_reason,
 )
 from auqadmm.core.health import not_finite
 from auqadmm.core.history import Clock, History, Row
 from auqadmm.core.reduce import Reduce, Traffic, WorkerLost
 from auqadmm.core.result import Result
-from auqadmm.core.signals import Asked
+from auqadmm.core.signals import StopRequests
 from auqadmm.core.state import Blocks, Setup, State, Status
 from auqadmm.core.stopping import Stopping
 from auqadmm.diagnosis.evidence import collect
 from auqadmm.verdict import Judge
-from auqadmm.verdict.monitor import Watch
+from auqadmm.verdict.monitor import Monitor
 
 
 class Method(Protocol):
@@ -50,7 +50,7 @@ class Method(Protocol):
     def step(self, state: State, reduce: Reduce) -> State: ...
 
 
-def near(method: Method, reduce: Reduce) -> Reduce:
+def block_view(method: Method, reduce: Reduce) -> Reduce:
     """What the state of a method's blocks is asked with: a method may keep data of its own beside a shard."""
     view = getattr(method, "view", None)
     return reduce if view is None else view(reduce)
@@ -81,13 +81,13 @@ def run(
     stopping: Stopping,
     callbacks: Sequence[Callback] = (),
     evaluate_every: int = 0,
-    keeper: Keeper | None = None,
+    keeper: RunCheckpoints | None = None,
     clock: Clock | None = None,
 ) -> Result:
     """Iterate until a stopping rule speaks; with a `keeper` from where its folder left off, saving on the way."""
     loop = _Loop(method, setup, reduce, stopping, callbacks, evaluate_every, keeper, clock)
     if keeper is not None and not reduce.several:  # else their engine listens
-        loop.asked = Asked(signal.SIGTERM)
+        loop.asked = StopRequests(signal.SIGTERM)
     try:
         ended = loop.ended()
         if early := ended.status not in OVER:  # before anything else is asked of the workers
@@ -118,35 +118,35 @@ class _Loop:
         stopping: Stopping,
         callbacks: Sequence[Callback],
         evaluate_every: int,
-        keeper: Keeper | None = None,
+        keeper: RunCheckpoints | None = None,
         clock: Clock | None = None,
     ) -> None:
         # a verdict may be asked for after every iteration: let what tells when travel with the method's own sums
         setup = replace(setup, scoring=stopping.rule == "certificate" and stopping.certificate_tol > 0)
         self.method, self.setup, self.reduce = method, setup, reduce
-        self.near = near(method, reduce)
+        self.near = block_view(method, reduce)
         self.stopping, self.callbacks, self.evaluate_every = stopping, tuple(callbacks), evaluate_every
-        self.keeper, self.asked, self.clock = keeper, Asked(), clock or Clock()
+        self.keeper, self.asked, self.clock = keeper, StopRequests(), clock or Clock()
         self.at: Saved | None = None
         self.rows: list[Row] = []
         zero = torch.zeros(setup.features, setup.columns, dtype=torch.float64, device=setup.device)
         self.start = zero if setup.warm is None else setup.warm.v.to(zero)
-        self.watch = Watch(Judge(reduce, setup), stopping.certificate_tol)
+        self.watch = Monitor(Judge(reduce, setup), stopping.certificate_tol)
 
     @property
     def done(self) -> int:
         return len(self.rows)
 
-    def ended(self) -> Ended:
+    def ended(self) -> Ending:
         """How the run ends; Ctrl-C is one way."""
         try:
             return self.go()
         except KeyboardInterrupt:
             del self.rows[0 if self.at is None else self.at.done :]
             message = f"Interrupted after {self.done} iterations; v is the last complete iterate."
-            return Ended(Status.interrupted, message)
+            return Ending(Status.interrupted, message)
 
-    def go(self) -> Ended:
+    def go(self) -> Ending:
         if (finished := self._begin()) is not None:
             return finished
         while True:
@@ -156,18 +156,18 @@ class _Loop:
                 return broken
             if who := self.asked.signal:
                 message = f"Stopped by {who} after {count(self.done)}; v is the last complete iterate."
-                return Ended(Status.interrupted, message)
+                return Ending(Status.interrupted, message)
             if self.done >= self.stopping.max_iter:
                 what = f"limit of {self.stopping.max_iter} iterations"
-                return out_of_budget(self.rows, Status.max_iter, what)
+                return ending_by_budget(self.rows, Status.max_iter, what)
             limit = self.stopping.time_limit
             if limit is not None and self.reduce.agreed(self.clock.wall >= limit):
-                return out_of_budget(self.rows, Status.time_limit, f"time limit of {limit:g} s")
+                return ending_by_budget(self.rows, Status.time_limit, f"time limit of {limit:g} s")
             with self.clock:
                 state = self.method.step(state, self.reduce)
             slowest = self.reduce.slowest()
             if not bool(state.shared.v.isfinite().all()):
-                return Ended(
+                return Ending(
                     Status.diverged,
                     f"The v-step of iteration {self.done + 1} gave NaN or infinity; v is the iterate before it. "
                     "Rescale the features or choose a larger regularisation.",
@@ -175,7 +175,7 @@ class _Loop:
             certificate, arrived = self._judge(state)
             # consensus methods notice by their local solves; a gradient method has no other sign
             if state.shared.residuals is None and certificate is not None and not math.isfinite(certificate.kkt):
-                return Ended(
+                return Ending(
                     Status.diverged,
                     f"The loss or its gradient is not finite at the v of iteration {self.done + 1}; v is the iterate "
                     "before it. Rescale the features or the targets.",
@@ -188,7 +188,7 @@ class _Loop:
             if arrived:
                 return arrived
             if any(wishes):
-                return Ended(Status.interrupted, f"A callback stopped the run after {self.done} iterations.")
+                return Ending(Status.interrupted, f"A callback stopped the run after {self.done} iterations.")
             if self.keeper is not None and self.keeper.due(self.done):
                 self._save()
 
@@ -203,7 +203,7 @@ class _Loop:
             raise
 
     # ------------------------------------------------------------------ checkpoints
-    def _begin(self) -> Ended | None:
+    def _begin(self) -> Ending | None:
         """The first state, or the last one of a run that goes on; how it ended, where nothing is left to do."""
         saved = None if self.keeper is None else self.keeper.begin(self.setup)
         self.reduce.traffic = Traffic()  # placing is over
@@ -223,7 +223,7 @@ class _Loop:
         if saved.ended is None or (saved.ended[0] in OVER and saved.stop != self.stopping.tolerances):
             return None
         final = saved.ended[0] in (*OVER, Status.diverged)
-        return Ended(Status(saved.ended[0]), saved.ended[1], saved.certificate) if final else None
+        return Ending(Status(saved.ended[0]), saved.ended[1], saved.certificate) if final else None
 
     def _look_around(self) -> None:
         """Round 0, where a verdict will be asked for; where certificates only fill a plot, it is not counted either."""
@@ -240,7 +240,7 @@ class _Loop:
         stop = self.stopping.tolerances
         self.at = Saved(state, self.rows, self.done, *counters, ended=None, stop=stop, gate=self.watch.gate)
 
-    def _save(self, ended: Ended | None = None) -> None:
+    def _save(self, ended: Ending | None = None) -> None:
         if self.keeper is not None and self.at is not None:
             saved = self.at
             if ended is not None:
@@ -249,7 +249,7 @@ class _Loop:
                 saved = replace(saved, certificate=ended.certificate, traffic=replace(self.reduce.traffic))
             self.keeper.save(saved, self.setup)
 
-    def save_end(self, ended: Ended) -> None:
+    def save_end(self, ended: Ending) -> None:
         """Save the end of the run, unless it is what the run was resumed from."""
         if self.at is None or self.at.ended == (str(ended.status), ended.message):
             return
@@ -258,7 +258,7 @@ class _Loop:
         except KeyboardInterrupt:  # a second one: what was saved before stays
             return
 
-    def saved_where(self, ended: Ended) -> str:
+    def saved_where(self, ended: Ending) -> str:
         """What the message says of checkpoints."""
         if self.keeper is None:
             return ""
@@ -271,10 +271,10 @@ class _Loop:
         """A worker is lost: hand over the last complete iterate, and say where the run is saved."""
         lost.saved = None if self.keeper is None else self.keeper.iteration
         more = "" if self.keeper is None else self.keeper.way_back
-        lost.left = None if self.at is None else left(self.at, self._name(self.at.state), lost, more)
+        lost.left = None if self.at is None else lost_worker_result(self.at, self._name(self.at.state), lost, more)
 
     # ------------------------------------------------------------------ after each iteration
-    def _judge(self, state: State) -> tuple[Certificate | None, Ended | None]:
+    def _judge(self, state: State) -> tuple[Certificate | None, Ending | None]:
         """What is known of the iterate, and whether the run ends here."""
         shared, tol = state.shared, self.stopping.certificate_tol
         by_verdict = self.stopping.rule == "certificate" or shared.residuals is None
@@ -287,15 +287,15 @@ class _Loop:
         found = None if sums is None else self.watch.judge.cheap(shared.v, sums)
         if not by_verdict:
             assert shared.residuals is not None
-            return found, by_residuals(self.done + 1) if self.stopping.residuals_pass(shared.residuals) else None
+            return found, ending_by_residuals(self.done + 1) if self.stopping.residuals_pass(shared.residuals) else None
         if found is None or sums is None or not tol > 0:
             return found, None
         with self.clock:
             found = self.watch.verdict(shared, sums, found)
         if found.passes(tol) or found.evidence == "rounding":
-            return found, reached(self.done + 1, found)
+            return found, ending_by_certificate(self.done + 1, found)
         last = self.watch.ends(found)
-        return found, None if last is None else undecided(self.done + 1, last)
+        return found, None if last is None else ending_undecided(self.done + 1, last)
 
     def _row(self, state: State, certificate: Certificate | None) -> Row:
         shared, cost, r = state.shared, state.shared.cost, state.shared.residuals
@@ -323,7 +323,7 @@ class _Loop:
         )
 
     # ------------------------------------------------------------------ the end
-    def certified(self, ended: Ended) -> Ended:
+    def certified(self, ended: Ending) -> Ending:
         """With the last certificate, and in words how far v is from the optimum and why it is not nearer."""
         state = None if self.at is None else self.at.state
         v: Tensor = self.start if state is None else state.shared.v
@@ -336,7 +336,7 @@ class _Loop:
         if state is not None and not arrived:
             method, columns = getattr(self.method, "method", self.method), self.watch.judge.columns
             evidence = collect(self.reduce, self.setup, self.stopping, method, state, columns, self.near)
-            found = explained(found, evidence)
+            found = with_reason(found, evidence)
         return replace(ended, certificate=found, evidence=evidence)
 
     def _choice(self, state: State | None) -> Any:
@@ -351,7 +351,7 @@ class _Loop:
         named = getattr(self.method, "named", None)
         return self.method.name if named is None or state is None else named(state)
 
-    def result(self, ended: Ended, more: str = "") -> Result:
+    def result(self, ended: Ending, more: str = "") -> Result:
         state = None if self.at is None else self.at.state
         v: Tensor = self.start if state is None else state.shared.v
         blocks = None if state is None else state.blocks
@@ -371,7 +371,7 @@ class _Loop:
             weights=self.reduce.place(_weights, blocks, None) if complete and blocks is not None else None,
             evidence=ended.evidence,
         )
-        return replace(result, message=worded(result, self.stopping) + more)
+        return replace(result, message=final_message(result, self.stopping) + more)
 
 
 def _lam(shard: Any, blocks: Blocks) -> Tensor:

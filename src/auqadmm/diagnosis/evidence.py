@@ -19,13 +19,13 @@ from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Blocks, Residuals, Setup, State
 from auqadmm.core.stopping import Stopping
 from auqadmm.metrics.weights import sum_blocks
-from auqadmm.verdict.moments import Columns
+from auqadmm.verdict.moments import ColumnMoments
 
 NEAR, FAR = 3.0, 1e6
 
 
 @dataclass(frozen=True)
-class Ray:
+class ObjectiveRay:
     """The objective F and its smooth part f along v: F(v), F(3v), f(v), f(10⁶v)."""
 
     here: float
@@ -50,22 +50,28 @@ class Evidence:
     solver: Any
     precision: float
     norm: float
-    ray: Ray
+    ray: ObjectiveRay
     residuals: Residuals | None = None
     distance: Tensor | None = None
-    columns: Columns | None = None
+    columns: ColumnMoments | None = None
     features: tuple[str, ...] | None = None
     v: Tensor | None = None
     framed: bool = False
 
 
 def collect(
-    reduce: Reduce, setup: Setup, stopping: Stopping, method: Any, state: State, columns: Columns | None, near: Reduce
+    reduce: Reduce,
+    setup: Setup,
+    stopping: Stopping,
+    method: Any,
+    state: State,
+    columns: ColumnMoments | None,
+    near: Reduce,
 ) -> Evidence:
     """One round of three numbers and, where blocks have models of their own, one number per block, asked of `near`."""
     v, g = state.shared.v, setup.regularizer
     f = reduce.judging(_values_along, v, (v,))["f"].tolist()
-    ray = Ray(f[0] + float(g.value(v)), f[1] + float(g.value(NEAR * v)), f[0], f[2])
+    ray = ObjectiveRay(f[0] + float(g.value(v)), f[1] + float(g.value(NEAR * v)), f[0], f[2])
     residuals = state.shared.residuals
     own = residuals is not None and math.isfinite(residuals.primal)
     return Evidence(

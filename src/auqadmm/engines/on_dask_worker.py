@@ -14,21 +14,21 @@ from auqadmm.engines.holder import Holder
 
 
 @dataclass
-class Seat:
+class WorkerSlot:
     """Holders of one run in one worker, and the one thread in which they answer."""
 
     holders: dict[int, Holder] = field(default_factory=dict)
     thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
 
 
-_seats: dict[tuple[str, str], Seat] = {}  # by run and worker: several workers may share a process
+_seats: dict[tuple[str, str], WorkerSlot] = {}  # by run and worker: several workers may share a process
 
 
 async def sit(run: str, deaf: bool, dask_worker: Any = None) -> int:
     """`deaf` to Ctrl-C, which a terminal sends to all processes: the driver answers it, and still needs its workers."""
     if deaf and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _seats[run, dask_worker.address] = Seat()
+    _seats[run, dask_worker.address] = WorkerSlot()
     return os.getpid()
 
 

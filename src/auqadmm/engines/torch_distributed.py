@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.reduce import MapFn
-from auqadmm.core.signals import Asked
+from auqadmm.core.signals import StopRequests
 from auqadmm.core.stopping import is_number
 from auqadmm.engines.packing import HEAD, digest, entry_size, from_bytes, packed, raw, span, to_bytes, unpacked
 from auqadmm.engines.world import World
@@ -80,7 +80,7 @@ class TorchEngine:
         world.holders = [span(self.names[a:b]) for a, b in itertools.pairwise(ends)]
         self.largest = math.isqrt(2**53 // world.size)  # of a digest
         # Ctrl-C and SIGTERM are answered in the next reduction, where all processes stop together
-        self.asked, self.stopped = Asked(signal.SIGINT, signal.SIGTERM), False
+        self.asked, self.stopped = StopRequests(signal.SIGINT, signal.SIGTERM), False
 
     # ------------------------------------------------------------------ maps
     def map_sum(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:

@@ -13,7 +13,7 @@ from sklearn.base import RegressorMixin
 from auqadmm.estimators import checks, squares
 from auqadmm.estimators.base import ConsensusEstimator
 from auqadmm.estimators.blocks import Rows
-from auqadmm.estimators.fitting import Settings, Task, fit
+from auqadmm.estimators.fitting import FitSettings, FitTask, fit
 from auqadmm.problem import LeastSquares
 
 
@@ -96,7 +96,7 @@ class ConsensusElasticNet(RegressorMixin, ConsensusEstimator):
         """
         checks.at_least_zero("alpha", self.alpha)
         checks.share("l1_ratio", getattr(self, "l1_ratio", 0.0))
-        settings = Settings.of(self)
+        settings = FitSettings.of(self)
         rows = self._read(X, y, sites, sample_weight, numeric=True)
         alpha, ratio = self._penalty(rows)
         start = self._warm()
@@ -109,7 +109,7 @@ class ConsensusElasticNet(RegressorMixin, ConsensusEstimator):
         if start is not None:
             start = start[0], start[1] - mean
         loss = LeastSquares(reduction="pooled")
-        task = Task(loss, alpha * ratio, alpha * (1 - ratio), bool(self.fit_intercept))
+        task = FitTask(loss, alpha * ratio, alpha * (1 - ratio), bool(self.fit_intercept))
         found = fit(rows, task, settings, start)
         self.coef_ = found.coef[0]
         self.intercept_ = float(found.intercept[0]) + mean

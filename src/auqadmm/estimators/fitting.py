@@ -39,7 +39,7 @@ RIDGE = 30.0
 
 
 @dataclass(frozen=True)
-class Task:
+class FitTask:
     """What to fit: a pooled loss whose φ″ is about `curvature`, the strengths, and whether there is an intercept.
 
     Strengths are numbers, or arrays with one entry per column of the model.
@@ -53,7 +53,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Settings:
+class FitSettings:
     """How to fit it."""
 
     max_iter: int
@@ -63,27 +63,27 @@ class Settings:
     verbose: int = 0
 
     @staticmethod
-    def of(estimator: Any) -> Settings:
+    def of(estimator: Any) -> FitSettings:
         """The checked parameters that all estimators share."""
         max_iter, tol = checks.count("max_iter", estimator.max_iter), checks.above_zero("tol", estimator.tol)
         checks.count("n_blocks", estimator.n_blocks)
         checks.truth("fit_intercept", estimator.fit_intercept)
         loud = estimator.verbose
         verbose = checks.whole_number("verbose", int(loud) if isinstance(loud, bool) else loud)
-        return Settings(max_iter, tol, estimator.method, estimator.engine, verbose)
+        return FitSettings(max_iter, tol, estimator.method, estimator.engine, verbose)
 
 
 @dataclass(frozen=True)
-class Scaled:
+class ScaledFit:
     """The problem in scaled variables, its blocks read once; the strengths may change."""
 
     blocks: Any
-    task: Task
+    task: FitTask
     scaling: Scaling
     plain: bool
 
     @staticmethod
-    def of(rows: Rows, task: Task, settings: Settings) -> Scaled:
+    def of(rows: Rows, task: FitTask, settings: FitSettings) -> ScaledFit:
         plain = isinstance(settings.method, str) and settings.method.lower() in PLAIN_ONLY
         ridge = RIDGE * float(np.min(task.l2)) / task.curvature
         scaling = (
@@ -95,7 +95,7 @@ class Scaled:
         blocks: Any = [(X if plain else scaling.apply(X), y, w) for X, y, w in parts]
         if rows.names is not None and not is_dask(rows.X[0]):  # frames on workers keep their names
             blocks = [replace(block, columns=rows.names) for block in read_blocks(blocks)]
-        return Scaled(blocks, task, scaling, plain)
+        return ScaledFit(blocks, task, scaling, plain)
 
     @property
     def problem(self) -> Problem:
@@ -103,7 +103,7 @@ class Scaled:
         g = ElasticNet(l1, l2) if self.plain else WeightedElasticNet.scaled(l1, l2, self.scaling.scale)
         return Problem(self.task.loss, g, self.blocks, intercept=self.task.intercept)
 
-    def solve(self, settings: Settings, start: Tensor | None = None) -> Result:
+    def solve(self, settings: FitSettings, start: Tensor | None = None) -> Result:
         """`start` is a v of the scaled problem."""
         problem = self.problem
         usable = start is not None and tuple(start.shape) == self._shape(problem)
@@ -138,9 +138,9 @@ class Fitted:
     result: Result
 
 
-def fit(rows: Rows, task: Task, settings: Settings, start: tuple[np.ndarray, np.ndarray] | None = None) -> Fitted:
+def fit(rows: Rows, task: FitTask, settings: FitSettings, start: tuple[np.ndarray, np.ndarray] | None = None) -> Fitted:
     """Solve one task, from the coefficients and intercepts of `start` if they have the right shape."""
-    scaled = Scaled.of(rows, task, settings)
+    scaled = ScaledFit.of(rows, task, settings)
     usable = start is not None and start[0].shape[1] == rows.features
     v = scaled.scaling.inside(*start) if usable and start is not None else None
     result = scaled.solve(settings, v)

@@ -15,7 +15,7 @@ from scipy.special import expit, softmax
 
 from auqadmm.estimators import checks
 from auqadmm.estimators.base import ConsensusClassifier
-from auqadmm.estimators.fitting import Settings, Task, fit
+from auqadmm.estimators.fitting import FitSettings, FitTask, fit
 from auqadmm.problem import Logistic, Multinomial
 
 
@@ -103,14 +103,14 @@ class ConsensusLogisticRegression(ConsensusClassifier):
             A row of weight w counts w times.
         """
         C, ratio = checks.above_zero("C", self.C, infinite=True), checks.share("l1_ratio", self.l1_ratio)
-        settings = Settings.of(self)
+        settings = FitSettings.of(self)
         start = self._warm()
         rows, _ = self._read_classes(X, y, sites, sample_weight)
         binary = len(self.classes_) == 2
         strength = 1 / (C * rows.total)
         loss = Logistic(reduction="pooled") if binary else Multinomial(reduction="pooled")
         l1, l2 = strength * ratio, strength * (1 - ratio)
-        found = fit(rows, Task(loss, l1, l2, bool(self.fit_intercept), curvature=0.25), settings, start)
+        found = fit(rows, FitTask(loss, l1, l2, bool(self.fit_intercept), curvature=0.25), settings, start)
         self.coef_, self.intercept_ = settled(found.coef, found.intercept, penalised=strength > 0)
         self._keep([found.result])
         return self

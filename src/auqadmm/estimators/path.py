@@ -23,13 +23,13 @@ import torch
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
-from auqadmm.blocks.curvature import Curvature, DiagonalCurvature
+from auqadmm.blocks.curvature import DiagonalCurvature, RowCurvature
 from auqadmm.blocks.rows import RowLoss
 from auqadmm.core.result import Result
 from auqadmm.estimators import blocks, checks, squares
 from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.elastic_net import centred
-from auqadmm.estimators.fitting import Scaled, Settings, Task, report
+from auqadmm.estimators.fitting import FitSettings, FitTask, ScaledFit, report
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class SharedLeastSquares(RowLoss):
     def row_slope(self, s: Tensor, y: Tensor) -> Tensor:
         return s - y[:, None]
 
-    def row_curvature(self, s: Tensor, y: Tensor) -> Curvature:
+    def row_curvature(self, s: Tensor, y: Tensor) -> RowCurvature:
         return DiagonalCurvature(torch.ones_like(s))
 
     def row_conjugate(self, a: Tensor, y: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ def enet_path(
         the solution of the one before. Otherwise two reductions are all it takes.
     """
     reader = _Reader(fit_intercept, n_blocks, max_iter, tol, method, engine, verbose)
-    settings = Settings.of(reader)
+    settings = FitSettings.of(reader)
     rows = blocks.read(reader, X, y, sites, sample_weight, numeric=True)
     ratio = checks.share("l1_ratio", l1_ratio)
     check_grid(alphas, eps, ratio)
@@ -128,7 +128,9 @@ def enet_path(
     return replace(found, intercept=found.intercept + mean)
 
 
-def _from_sums(rows: Rows, ratio: float, alphas: Any, eps: float, intercept: bool, settings: Settings) -> Path | None:
+def _from_sums(
+    rows: Rows, ratio: float, alphas: Any, eps: float, intercept: bool, settings: FitSettings
+) -> Path | None:
     """The path from one look at the data (`squares.py`); None where that is not the way."""
     split = squares.Split.none(len(rows.order))
     if not squares.suits(rows, settings, split):
@@ -194,21 +196,23 @@ def strengths(rows: Rows, l1_ratio: float, alphas: Any, eps: float) -> np.ndarra
     return grid_of(alphas, eps, largest)
 
 
-def path(rows: Rows, alphas: np.ndarray, l1_ratio: float, intercept: bool, settings: Settings, together: int) -> Path:
+def path(
+    rows: Rows, alphas: np.ndarray, l1_ratio: float, intercept: bool, settings: FitSettings, together: int
+) -> Path:
     """Models for all strengths on rows whose target is centred."""
     batch = checks.count("together", together)
     parts = [alphas[k : k + batch] for k in range(0, len(alphas), batch)]
     last: Tensor | None = None
     before: Tensor | None = None
     coefs, intercepts, results = [], [], []
-    scaled: Scaled | None = None
+    scaled: ScaledFit | None = None
     for part in parts:
         K = len(part)
         loss = SharedLeastSquares(columns=K, reduction="pooled")
-        task = Task(loss, l1_ratio * part, (1 - l1_ratio) * part, bool(intercept))
+        task = FitTask(loss, l1_ratio * part, (1 - l1_ratio) * part, bool(intercept))
         if scaled is None:  # one scaling for the whole path: variables keep their meaning from batch to batch
             whole = replace(task, l2=(1 - l1_ratio) * alphas)
-            scaled = Scaled.of(rows, whole, settings)
+            scaled = ScaledFit.of(rows, whole, settings)
         scaled = replace(scaled, task=task)
         start = None if last is None else _extrapolated(last, before).expand(-1, K)
         # columns of equal scale: the gap of one is at most K times the tolerance of all

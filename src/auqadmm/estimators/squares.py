@@ -42,7 +42,7 @@ from auqadmm.core.stopping import Stopping
 from auqadmm.engines import resolve
 from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.chunks import later
-from auqadmm.estimators.fitting import Settings
+from auqadmm.estimators.fitting import FitSettings
 from auqadmm.estimators.moments import Moments, Squares
 from auqadmm.estimators.quadratic import EPS, Quadratics, ridges
 from auqadmm.problem import LeastSquares, Problem, Zero
@@ -86,7 +86,7 @@ class Split:
         return Split(masks, unit[:f], unit[f : 2 * f], unit[-1])
 
 
-def suits(rows: Rows, settings: Settings, split: Split) -> bool:
+def suits(rows: Rows, settings: FitSettings, split: Split) -> bool:
     """Is this the way to go? The choice must be ours, the Gram matrices of all cells must fit, and one process must
     know the folds of all rows."""
     ours = isinstance(settings.method, str) and settings.method.lower() == "auto"
@@ -120,7 +120,7 @@ class Look:
 
 
 @contextmanager
-def looking(rows: Rows, split: Split, settings: Settings) -> Iterator[Look]:
+def looking(rows: Rows, split: Split, settings: FitSettings) -> Iterator[Look]:
     """The rows of every cell of every block as a block of its own, on the engine."""
     began = time.perf_counter()
     blocks, cells = [], []
@@ -297,7 +297,7 @@ def enough(certificate: Certificate, tol: float) -> bool:
 
 # ---------------------------------------------------------------------- what a fit leaves behind
 def result(
-    look: Look, certificate: Certificate, v: np.ndarray, intercept: np.ndarray | None, settings: Settings
+    look: Look, certificate: Certificate, v: np.ndarray, intercept: np.ndarray | None, settings: FitSettings
 ) -> Result:
     """Models (K, m) and intercepts (K,) as a run of one iteration."""
     tol = settings.tol
@@ -344,7 +344,7 @@ def result(
     )
 
 
-def fit(rows: Rows, alpha: float, l1_ratio: float, intercept: bool, settings: Settings) -> Result | None:
+def fit(rows: Rows, alpha: float, l1_ratio: float, intercept: bool, settings: FitSettings) -> Result | None:
     """One elastic net in the user's units; None where this is not the way, or does not lead far enough."""
     split = Split.none(len(rows.order))
     if not suits(rows, settings, split):
@@ -358,7 +358,7 @@ def fit(rows: Rows, alpha: float, l1_ratio: float, intercept: bool, settings: Se
 
 
 def concluded(
-    look: Look, moments: Moments, v: np.ndarray, alpha: float, l1_ratio: float, intercept: bool, settings: Settings
+    look: Look, moments: Moments, v: np.ndarray, alpha: float, l1_ratio: float, intercept: bool, settings: FitSettings
 ) -> Result | None:
     """A model (m,) of the only cell, with its certificate; None where that is not enough."""
     l1, l2 = np.array([alpha * l1_ratio]), np.array([alpha * (1 - l1_ratio)])

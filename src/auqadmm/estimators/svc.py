@@ -14,7 +14,7 @@ import numpy as np
 
 from auqadmm.estimators import checks
 from auqadmm.estimators.base import ConsensusClassifier
-from auqadmm.estimators.fitting import Fitted, Settings, Task, fit
+from auqadmm.estimators.fitting import FitSettings, FitTask, Fitted, fit
 from auqadmm.problem import SmoothedHinge
 
 
@@ -98,11 +98,11 @@ class ConsensusLinearSVC(ConsensusClassifier):
             A row of weight w counts w times.
         """
         C, eps = checks.above_zero("C", self.C), checks.above_zero("smoothing", self.smoothing)
-        settings = Settings.of(self)
+        settings = FitSettings.of(self)
         start = self._warm()
         rows, counting = self._read_classes(X, y, sites, sample_weight)
         codes = np.concatenate(rows.y)
-        task = Task(SmoothedHinge(eps, reduction="pooled"), 0.0, 1 / (C * rows.total), bool(self.fit_intercept))
+        task = FitTask(SmoothedHinge(eps, reduction="pooled"), 0.0, 1 / (C * rows.total), bool(self.fit_intercept))
         positives = [1] if len(self.classes_) == 2 else counting.tolist()
         columns = 1 if len(self.classes_) == 2 else len(self.classes_)
         coef, intercept = np.zeros((columns, rows.features)), np.full(columns, -1.0)

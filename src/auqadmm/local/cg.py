@@ -23,8 +23,8 @@ from auqadmm.blocks.parts import runs
 from auqadmm.blocks.rows import Hessian, Point, RowPoint
 from auqadmm.local.base import Iterate, LocalProblem, dot, norm, over, select
 from auqadmm.local.descent import SMALL
-from auqadmm.local.factored import Factored
-from auqadmm.local.hinge_rows import Corners
+from auqadmm.local.factored import KeptFactor
+from auqadmm.local.hinge_rows import ActiveRowInverse
 from auqadmm.metrics.weights import Weights
 
 # blocks of which nobody asks who is open, and runs of neighbours that are not worth a product each
@@ -32,16 +32,16 @@ MANY, SCATTERED = 64, 8
 
 
 @dataclass(frozen=True)
-class System:
+class NewtonSystem:
     """(∇²f_j + W_j)P = −∇F_j, what to precondition it with, and the norm of a residual that will do (B,)."""
 
     hessian: Hessian
-    precondition: Weights | Factored | Corners
+    precondition: Weights | KeptFactor | ActiveRowInverse
     enough: Tensor
 
 
 @dataclass(frozen=True)
-class Way:
+class CGState:
     """On the way to the solution, from P = 0: every P on it descends.
 
     r is the residual, p the direction, rz = ⟨r, z⟩ with z the preconditioned residual; `open` (B,) the blocks that
@@ -57,12 +57,12 @@ class Way:
     XP: Tensor | None = None
 
 
-def no_rows(point: Point) -> Tensor | None:
+def zero_products(point: Point) -> Tensor | None:
     """XP of P = 0; None where there are no rows, and on a GPU: recorded and called steps are the same to the bit."""
     return torch.zeros_like(point.z) if isinstance(point, RowPoint) and not point.z.is_cuda else None
 
 
-def only_open(problem: LocalProblem, open_: Tensor) -> Runs | None:
+def open_runs(problem: LocalProblem, open_: Tensor) -> Runs | None:
     """The open blocks as runs of neighbours, to be read one after the other; () where all are read at once: where all
     are open, their data are small, or they are scattered. None where none is open."""
     design = problem.shard.design
@@ -75,7 +75,7 @@ def only_open(problem: LocalProblem, open_: Tensor) -> Runs | None:
     return () if all(left) or len(found) > SCATTERED else found
 
 
-def advance(at: Way, system: System, problem: LocalProblem, limit: int | Tensor, only: Runs = ()) -> Way:
+def cg_step(at: CGState, system: NewtonSystem, problem: LocalProblem, limit: int | Tensor, only: Runs = ()) -> CGState:
     """One step of conjugate gradients in the open blocks; it changes nothing in the others. `only`: the open blocks,
     where the data of the others had better not be read."""
     hessian, XP = system.hessian, at.XP
@@ -99,10 +99,10 @@ def advance(at: Way, system: System, problem: LocalProblem, limit: int | Tensor,
     left = good & (size > system.enough) & (hvps < limit)
     beta = over(torch.where(left, rz / at.rz, 0.0), Hp)
     p = select(left, torch.addcmul(z, beta, at.p), Hp.new_zeros(()))
-    return Way(torch.addcmul(at.P, alpha, at.p), r, p, rz, left, hvps, XP)
+    return CGState(torch.addcmul(at.P, alpha, at.p), r, p, rz, left, hvps, XP)
 
 
-def descending(here: Iterate, system: System, way: Way) -> Tensor:
+def ensure_descent(here: Iterate, system: NewtonSystem, way: CGState) -> Tensor:
     """Rounding may spoil the direction of a system at the edge of singularity; the gradient always descends."""
     descends = dot(here.grad, way.P) < 0
     return select(descends, way.P, -system.precondition.solve(here.grad))

@@ -38,18 +38,18 @@ RANK, ROOM = 16, 16
 FAR = 2.5
 
 
-def renewed(problem: LocalProblem, point: Point, old: Weights, some: Tensor) -> Weights:
+def renew_blocks(problem: LocalProblem, point: Point, old: Weights, some: Tensor) -> Weights:
     """The old model, with that of some blocks (B,) made anew at a point."""
     going = [j for j, goes in enumerate(some.tolist()) if goes]
     apart = part(problem.shard, going) if isinstance(point, RowPoint) and len(going) < len(some) else None
     if apart is None:
-        new = modelled(problem, point, old)
+        new = model_at(problem, point, old)
         return new if len(going) == len(some) else put(old, some.nonzero()[:, 0], new.take(some))
     assert isinstance(point, RowPoint)
-    return put(old, apart.blocks, modelled(problem.take(apart), point.take(apart), old.take(apart.blocks)))
+    return put(old, apart.blocks, model_at(problem.take(apart), point.take(apart), old.take(apart.blocks)))
 
 
-def modelled(problem: LocalProblem, point: Point, old: Weights | None) -> Weights:
+def model_at(problem: LocalProblem, point: Point, old: Weights | None) -> Weights:
     """The model at a point, with directions better than those of the old one, if that has any."""
     rank = _rank(problem, point)
     if rank == 0:
@@ -60,7 +60,7 @@ def modelled(problem: LocalProblem, point: Point, old: Weights | None) -> Weight
     B, m, C = problem.shard.shape
     rows = point.row_model(None)
     w = rows.trace[:, None]
-    start = old.U if isinstance(old, LowRank) else _random(m, rank, w).expand(B, m, rank)
+    start = old.U if isinstance(old, LowRank) else _random_directions(m, rank, w).expand(B, m, rank)
     U = torch.linalg.qr(design.adjoint(w * design.forward(start, single_precision), single_precision))[0]
     XU = design.forward(U, single_precision)
     M = design.inner(w * XU, XU)
@@ -73,7 +73,7 @@ def modelled(problem: LocalProblem, point: Point, old: Weights | None) -> Weight
     return LowRank(U, M, d, select(fine, S, eye.expand_as(S)), problem.W.rho)
 
 
-def reweighted(model: Weights, before: Weights, W: Weights) -> Weights:
+def reweight(model: Weights, before: Weights, W: Weights) -> Weights:
     """The model for other weights than those it was made with."""
     if isinstance(model, LowRank):
         assert isinstance(W, Scalar)
@@ -83,12 +83,12 @@ def reweighted(model: Weights, before: Weights, W: Weights) -> Weights:
     return Diagonal(torch.maximum(model.diagonal() - before.diagonal() + own, own))
 
 
-def fits(model: Weights, problem: LocalProblem, point: Point) -> bool:
+def same_kind(model: Weights, problem: LocalProblem, point: Point) -> bool:
     """Is it of the kind that this problem gets?"""
     return isinstance(model, LowRank) == (_rank(problem, point) > 0)
 
 
-def stale(model: Weights, point: Point) -> Tensor:
+def is_outdated(model: Weights, point: Point) -> Tensor:
     """(B,): the blocks that bend far more, or far less, than when their directions were weighed. A diagonal does not
     say."""
     if not isinstance(model, LowRank) or not isinstance(point, RowPoint):
@@ -121,7 +121,7 @@ def _rank(problem: LocalProblem, point: Point) -> int:
     return min(RANK, shard.design.features, sum(shard.census.rows) // (ROOM * shard.census.blocks))
 
 
-def _random(m: int, rank: int, like: Tensor) -> Tensor:
+def _random_directions(m: int, rank: int, like: Tensor) -> Tensor:
     """The same for all blocks: where they lie does not matter."""
     coins = torch.Generator().manual_seed(0)
     return torch.randn(m, rank, generator=coins, dtype=torch.float64).to(like)

@@ -22,9 +22,9 @@ from auqadmm.blocks import single_precision
 from auqadmm.blocks.parts import Part, part
 from auqadmm.blocks.rows import RowPoint
 from auqadmm.local.base import Iterate, LocalProblem, LocalSolution, count, select
-from auqadmm.local.extrapolation import Trail
+from auqadmm.local.extrapolation import Extrapolation
 from auqadmm.local.line_search import search
-from auqadmm.local.tolerance import Goal, settle
+from auqadmm.local.tolerance import Tolerance, final_status
 from auqadmm.runtime.cuda_graphs import Programs
 
 # Within this factor of the cheap estimate of rounding, it pays to know the limit better than to run against it.
@@ -36,7 +36,7 @@ SMALL, LARGE = 2**20, 2**27
 
 
 @dataclass(frozen=True)
-class Left:
+class DescentState:
     """What a descent leaves: the method's last state, and u at the last anchor (B, m, C), if it took one."""
 
     state: Any
@@ -44,7 +44,7 @@ class Left:
 
 
 @dataclass(frozen=True)
-class Look:
+class Progress:
     """Which blocks go on: `active` (B,), of which those in `doubt` may have reached rounding; which `met` the goal.
 
     `alive`: not stuck, and finite; `checked`: rounding is known. `any` says whether any is active, in doubt, or short
@@ -62,17 +62,17 @@ class Look:
     round: int = 0
     left: Tensor | None = None
 
-    def among(self, some: Tensor) -> Look:
+    def among(self, some: Tensor) -> Progress:
         """Others than these (B,) stop."""
         active, doubt = self.active & some, self.doubt & some
         flags = torch.stack([active.any(), doubt.any(), self.any[2]])
         return replace(self, active=active, doubt=doubt, alive=self.alive & some, any=flags, told=None).seen()
 
-    def take(self, some: Part) -> Look:
+    def take(self, some: Part) -> Progress:
         masks = {name: getattr(self, name)[some.blocks] for name in ("active", "doubt", "met", "alive", "checked")}
         return replace(self, **masks)
 
-    def seen(self) -> Look:
+    def seen(self) -> Progress:
         """The host looks, if it has not yet."""
         return self if self.told is not None else replace(self, told=tuple(self.any.tolist()))
 
@@ -83,7 +83,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Step:
+class DescentStep:
     """Where a step led, the blocks that moved (B,), products it took (B,), the method's state, the next look, and the
     `most` products of a block, where the host knows."""
 
@@ -91,12 +91,12 @@ class Step:
     moved: Tensor
     hvps: Tensor
     state: Any
-    look: Look | None = None
+    look: Progress | None = None
     most: int | None = None
 
 
-class Method(Protocol):
-    """What tells one descent method from another. `factor` and `tol` as in `Goal.known`, `products` as in `Bounded`."""
+class DescentMethod(Protocol):
+    """What tells descent methods apart: `factor`, `tol` as in `Tolerance.known`, `products` as in `Bounded`."""
 
     @property
     def factor(self) -> float: ...
@@ -105,11 +105,11 @@ class Method(Protocol):
     @property
     def products(self) -> int | None: ...
 
-    def step(self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: Any) -> Step:
+    def step(self, problem: LocalProblem, here: Iterate, look: Progress, goal: Tolerance, state: Any) -> DescentStep:
         """One step of the active blocks."""
         ...
 
-    def begin(self, problem: LocalProblem, here: Iterate, look: Look, state: Any) -> Any:
+    def begin(self, problem: LocalProblem, here: Iterate, look: Progress, state: Any) -> Any:
         """The state to begin with, made of what `descend` was given; perhaps no block will move."""
         ...
 
@@ -123,27 +123,27 @@ class Method(Protocol):
 
 
 @dataclass(frozen=True)
-class Recalled:
+class RecalledState:
     """What a method knows from earlier solves: its state, u at the last anchor (B, m, C), the path of the solutions,
     and the products `spent` (B,) since a factor was made."""
 
     state: Any = None
     anchor: Tensor | None = None
-    trail: Trail | None = None
+    trail: Extrapolation | None = None
     spent: Tensor | None = None
 
 
-class Descending(Method, Protocol):
+class DescentSolver(DescentMethod, Protocol):
     """A solver that descends from where its last solutions lead."""
 
     @property
     def max_iter(self) -> int: ...
 
-    def recall(self, problem: LocalProblem, memory: Any) -> Recalled:
+    def recall(self, problem: LocalProblem, memory: Any) -> RecalledState:
         """What of the memory of an earlier solve is good for this one."""
         ...
 
-    def remember(self, problem: LocalProblem, before: Tensor, found: LocalSolution, recalled: Recalled) -> Any:
+    def remember(self, problem: LocalProblem, before: Tensor, found: LocalSolution, recalled: RecalledState) -> Any:
         """For the next solve; `before` is where the last one ended."""
         ...
 
@@ -158,7 +158,7 @@ class Descending(Method, Protocol):
 
 
 def descend(
-    method: Method,
+    method: DescentMethod,
     problem: LocalProblem,
     u0: Tensor,
     reference: float | None,
@@ -167,44 +167,46 @@ def descend(
     anchor: Tensor | None = None,
     who: Tensor | None = None,
 ) -> LocalSolution:
-    """Descend from u0 until every block meets the goal; the memory of the solution is what is `Left`.
+    """Descend from u0 until every block meets the goal; the memory of the solution is what is `DescentState`.
 
     `who` (B,): the blocks to move, all without it.
     """
     run = problem.shard.programs
-    goal = Goal.known(problem, reference, method.factor, method.tol)
+    goal = Tolerance.known(problem, reference, method.factor, method.tol)
     if goal is not None:
-        here, goal, look = run(_started, problem, goal, u0, anchor, who, method.tol is None)
+        here, goal, look = run(_first_progress, problem, goal, u0, anchor, who, method.tol is None)
     else:
-        here = run(_at, problem, u0, None)
-        goal = Goal.of(here, method.factor)
-        look = run(looked, goal, here, _among(here.finite, who), ~here.finite)
+        here = run(_iterate_at, problem, u0, None)
+        goal = Tolerance.of(here, method.factor)
+        look = run(check_progress, goal, here, _restrict(here.finite, who), ~here.finite)
     look = look.seen()
     state = method.begin(problem, here, look, state)
     budget = None if method.products is None else torch.full_like(count(here), method.products)
-    return _onward(method, problem, here, goal, look, state, range(max_iter), who, budget)
+    return _next_progress(method, problem, here, goal, look, state, range(max_iter), who, budget)
 
 
-def _started(
-    problem: LocalProblem, goal: Goal, u0: Tensor, anchor: Tensor | None, who: Tensor | None, follows: bool
-) -> tuple[Iterate, Goal, Look]:
+def _first_progress(
+    problem: LocalProblem, goal: Tolerance, u0: Tensor, anchor: Tensor | None, who: Tensor | None, follows: bool
+) -> tuple[Iterate, Tolerance, Progress]:
     """`follows`: the goal goes by the outer residual, and is not a number that was asked for."""
-    here = _at(problem, u0, anchor)
+    here = _iterate_at(problem, u0, anchor)
     # where slopes jump a solve starts where the last one ended
     if follows and problem.curved and not getattr(problem.shard.loss, "expects", False):
         goal = goal.beyond(here)
-    return here, goal, looked(goal, here, _among(here.finite, who), ~here.finite)
+    return here, goal, check_progress(goal, here, _restrict(here.finite, who), ~here.finite)
 
 
-def _among(mask: Tensor, who: Tensor | None) -> Tensor:
+def _restrict(mask: Tensor, who: Tensor | None) -> Tensor:
     return mask if who is None else mask & who
 
 
-def _at(problem: LocalProblem, u: Tensor, anchor: Tensor | None) -> Iterate:
+def _iterate_at(problem: LocalProblem, u: Tensor, anchor: Tensor | None) -> Iterate:
     return problem.near(u, anchor) if problem.shard.single_precision else problem.at(u)
 
 
-def sure(problem: LocalProblem, goal: Goal, here: Iterate, look: Look, who: Tensor | None) -> tuple[Iterate, Look]:
+def refresh_anchors(
+    problem: LocalProblem, goal: Tolerance, here: Iterate, look: Progress, who: Tensor | None
+) -> tuple[Iterate, Progress]:
     """Where the anchor of a block is too far away to know its gradient, or whether that is small enough, the anchor
     moves to the iterate."""
     moved = single_precision.change(here.point)
@@ -212,21 +214,21 @@ def sure(problem: LocalProblem, goal: Goal, here: Iterate, look: Look, who: Tens
         return here, look
     size = torch.maximum(goal.at(here), here.grad_norm)
     # norms are those of the problem, in which the change may be larger or smaller by a factor
-    far = _among(size * here.plain_scale < single_precision.TRUST * moved * here.scale, who)
+    far = _restrict(size * here.plain_scale < single_precision.TRUST * moved * here.scale, who)
     if not bool(far.any()):
         return here, look
     assert isinstance(here.point, RowPoint)
     here = problem.around(single_precision.reanchored(here.point, far))
     alive, checked = torch.where(far, here.finite, look.alive), torch.where(far, ~here.finite, look.checked)
-    return here, looked(goal, here, alive, checked).seen()
+    return here, check_progress(goal, here, alive, checked).seen()
 
 
-def _onward(
-    method: Method,
+def _next_progress(
+    method: DescentMethod,
     problem: LocalProblem,
     here: Iterate,
-    goal: Goal,
-    look: Look,
+    goal: Tolerance,
+    look: Progress,
     state: Any,
     rounds: range,
     who: Tensor | None,
@@ -241,15 +243,15 @@ def _onward(
         if budget is not None and products is not None and taken >= products:  # most solves never look
             look = look.among(hvps < budget)
         if look.flags[1]:
-            goal, hvps = run(Goal.attainable, goal, problem, here, look.doubt), hvps + look.doubt
-            look = run(looked, goal, here, look.alive, look.checked | look.doubt).seen()
-        here, look = sure(problem, goal, here, look, who)
+            goal, hvps = run(Tolerance.attainable, goal, problem, here, look.doubt), hvps + look.doubt
+            look = run(check_progress, goal, here, look.alive, look.checked | look.doubt).seen()
+        here, look = refresh_anchors(problem, goal, here, look, who)
         if not look.flags[0]:
             break
         look = replace(look, told=None, round=i, left=None if budget is None else budget - hvps)
-        some = remaining(problem, here, look.active)
+        some = blocks_to_keep(problem, here, look.active)
         if some is not None:
-            ended, hvps = settle(goal, problem, here, hvps, look.active if who is None else look.active | ~who)
+            ended, hvps = final_status(goal, problem, here, hvps, look.active if who is None else look.active | ~who)
             done = LocalSolution(here.u, ended, here.grad_norm, hvps, iterations, state)
             own = method.take(state, some)
             rounds = range(i, rounds.stop)
@@ -257,24 +259,24 @@ def _onward(
             if who is not None:
                 theirs = who[some.blocks]
             less = None if look.left is None else look.left[some.blocks]
-            rest = _onward(method, *ours, own, rounds, theirs, less, taken)
+            rest = _next_progress(method, *ours, own, rounds, theirs, less, taken)
             return done.put(
                 some,
                 rest,
-                Left(method.put(state, some, rest.memory.state), single_precision.gathered(here.point, some)),
+                DescentState(method.put(state, some, rest.memory.state), single_precision.gathered(here.point, some)),
             )
         step = method.step(problem, here, look, goal, state)
         here, state = step.there, step.state
         hvps, iterations = hvps + step.hvps, iterations + look.active
         if budget is not None:
             taken += int(step.hvps.max()) + 1 if step.most is None else step.most + 1  # with a look at rounding
-        look = step.look or run(looked, goal, here, look.alive & (step.moved | ~look.active), look.checked)
-    here, look = sure(problem, goal, here, look, who)  # out of steps, and not known how far it came
+        look = step.look or run(check_progress, goal, here, look.alive & (step.moved | ~look.active), look.checked)
+    here, look = refresh_anchors(problem, goal, here, look, who)  # out of steps, and not known how far it came
     look = look.seen()
     converged = look.met
     if look.flags[2]:
-        converged, hvps = settle(goal, problem, here, hvps, None if who is None else ~who)
-    return LocalSolution(here.u, converged, here.grad_norm, hvps, iterations, Left(state, _anchor(here)))
+        converged, hvps = final_status(goal, problem, here, hvps, None if who is None else ~who)
+    return LocalSolution(here.u, converged, here.grad_norm, hvps, iterations, DescentState(state, _anchor(here)))
 
 
 def _anchor(here: Iterate) -> Tensor | None:
@@ -282,7 +284,7 @@ def _anchor(here: Iterate) -> Tensor | None:
     return point.anchor.u if isinstance(point, RowPoint) and point.anchor is not None else None
 
 
-def remaining(problem: LocalProblem, here: Iterate, active: Tensor) -> Part | None:
+def blocks_to_keep(problem: LocalProblem, here: Iterate, active: Tensor) -> Part | None:
     """The active blocks, where the others hold most of the data and had better leave; None where all stay.
 
     Leaving costs a few small copies, and on a GPU the recorded programs. That must pay.
@@ -303,18 +305,18 @@ def remaining(problem: LocalProblem, here: Iterate, active: Tensor) -> Part | No
     return some
 
 
-def looked(goal: Goal, here: Iterate, alive: Tensor, checked: Tensor) -> Look:
+def check_progress(goal: Tolerance, here: Iterate, alive: Tensor, checked: Tensor) -> Progress:
     met = goal.met(here)
     active = alive & ~met
     doubt = active & ~checked & (here.grad_norm <= CLOSE * here.floor)
     short = here.finite & ~met
-    return Look(active, doubt, met, alive, checked, torch.stack([active.any(), doubt.any(), short.any()]))
+    return Progress(active, doubt, met, alive, checked, torch.stack([active.any(), doubt.any(), short.any()]))
 
 
-def searched(
-    problem: LocalProblem, here: Iterate, look: Look, P: Tensor, hvps: Tensor, state: Any, XP: Tensor | None = None
-) -> Step:
+def line_search_step(
+    problem: LocalProblem, here: Iterate, look: Progress, P: Tensor, hvps: Tensor, state: Any, XP: Tensor | None = None
+) -> DescentStep:
     """The step along P that a line search finds. An XP that is known comes with a P that is zero in blocks at rest."""
     P = select(look.active, P, P.new_zeros(())) if XP is None else P
     there, moved = search(problem, here, P, look.active, XP)
-    return Step(there, moved, hvps, state)
+    return DescentStep(there, moved, hvps, state)

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from auqadmm.blocks.shard import Shard
 from auqadmm.local.base import Accurate, Iterate, LocalProblem, LocalSolution, count, select
-from auqadmm.local.direct_factors import Factors, factors
-from auqadmm.local.tolerance import Goal, settle
+from auqadmm.local.direct_factors import BlockFactors, factors
+from auqadmm.local.tolerance import Tolerance, final_status
 
 # One solve and as many steps of refinement as pay: each gains the digits that the conditioning of H leaves, in
 # double precision all of them at once.
@@ -44,41 +44,41 @@ class Direct(Accurate):
         _check(problem.shard)
         run = problem.shard.programs
         known, hvps = factors(problem, memory)
-        here = run(_at, problem, known, u0)
-        goal = Goal.known(problem, reference, self.factor, self.tol) or Goal.of(here, self.factor)
+        here = run(_iterate_at, problem, known, u0)
+        goal = Tolerance.known(problem, reference, self.factor, self.tol) or Tolerance.of(here, self.factor)
         iterations, active, left = count(here), here.finite, True
         at_once = 2 if run.active else 1  # a step too many costs a GPU less than a look
         for _ in range(0, STEPS, at_once):
-            here, iterations, active, left = run(_refined, problem, known, here, iterations, active, at_once)
+            here, iterations, active, left = run(_refine, problem, known, here, iterations, active, at_once)
             if not left:
                 break
-        converged, hvps = settle(goal, problem, here, hvps)
+        converged, hvps = final_status(goal, problem, here, hvps)
         return LocalSolution(here.u, converged, here.grad_norm, hvps, iterations, known)
 
 
-def _refined(
-    problem: LocalProblem, factors: Factors, here: Iterate, iterations: Tensor, active: Tensor, steps: int
+def _refine(
+    problem: LocalProblem, factors: BlockFactors, here: Iterate, iterations: Tensor, active: Tensor, steps: int
 ) -> tuple[Iterate, Tensor, Tensor, Tensor]:
     """Steps u ← u − H⁻¹∇F(u) of the active blocks; is any left?"""
     for _ in range(steps):
         active = active & (here.grad_norm > here.floor)
-        trial = _at(problem, factors, select(active, here.u - factors.solve(here.grad), here.u))
+        trial = _iterate_at(problem, factors, select(active, here.u - factors.solve(here.grad), here.u))
         # Not better (rounding, or a factorisation that broke down): stay. Hardly better: stop after this step.
         better = active & (trial.grad_norm < here.grad_norm)
         active = active & (trial.grad_norm < 0.5 * here.grad_norm)
         iterations = iterations + better
-        here = _either(better, trial, here)
+        here = _select_iterates(better, trial, here)
     return here, iterations, active, (active & (here.grad_norm > here.floor)).any()
 
 
-def _at(problem: LocalProblem, factors: Factors, u: Tensor) -> Iterate:
+def _iterate_at(problem: LocalProblem, factors: BlockFactors, u: Tensor) -> Iterate:
     """F_j at u, by the Gram matrices where there are some: smaller than X, and in float64 as good."""
     if factors.moment is None:
         return problem.at(u)
     return problem.around(GramPoint(u, factors.product(u) - factors.moment, factors))  # type: ignore[arg-type]
 
 
-def _either(mask: Tensor, a: Iterate, b: Iterate) -> Iterate:
+def _select_iterates(mask: Tensor, a: Iterate, b: Iterate) -> Iterate:
     """Blocks of a where the mask holds, of b elsewhere. The point serves for its Hessian, the same everywhere."""
     names = [f.name for f in fields(Iterate) if f.name != "point"]
     parts: dict[str, Any] = {name: select(mask, getattr(a, name), getattr(b, name)) for name in names}
@@ -91,7 +91,7 @@ class GramPoint:
 
     u: Tensor
     grad: Tensor
-    factors: Factors
+    factors: BlockFactors
 
     def hvp(self, P: Tensor) -> Tensor:
         return self.factors.product(P)

@@ -24,7 +24,7 @@ from auqadmm.metrics.weights import Diagonal, Scalar, Weights, equal
 
 
 @dataclass(frozen=True)
-class Tall:
+class TallFactor:
     """Blocks with rows ≥ features. blocks (b,), gram AᵀA (b, m, m), H factorised (b, m, m) unless it was released."""
 
     blocks: Tensor
@@ -37,7 +37,7 @@ class Tall:
 
 
 @dataclass(frozen=True)
-class Wide:
+class WideFactor:
     """Blocks with rows < features, none included: the piece's number, blocks (b,), S factorised (b, n, n) unless it was
     released."""
 
@@ -55,12 +55,12 @@ class Wide:
 
 
 @dataclass(frozen=True)
-class Factors:
+class BlockFactors:
     """H⁻¹ of every block, and the data and the weights it belongs to; Xᵀ(cy) (B, m, 1) where Gram matrices serve."""
 
     shard: Shard
     W: Weights
-    parts: tuple[Tall | Wide, ...]
+    parts: tuple[TallFactor | WideFactor, ...]
     moment: Tensor | None
 
     def solve(self, g: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ class Factors:
         """AᵀAP for P (B, m, 1), by Gram matrices alone."""
         return self._collect(P, lambda part: (P[part.blocks].mT @ part.gram).mT)  # symmetric
 
-    def inverted(self) -> Factors:
+    def inverted(self) -> BlockFactors:
         """With inverses in place of factors, for weights that stay: a product is far faster than triangular solves."""
         if all(part.inverted for part in self.parts):
             return self
@@ -98,37 +98,37 @@ class Factors:
         return out
 
 
-def factors(problem: LocalProblem, memory: Any) -> tuple[Factors, Tensor]:
+def factors(problem: LocalProblem, memory: Any) -> tuple[BlockFactors, Tensor]:
     """Factors for these weights, and how many products with X per block it took to form them (B,).
 
     The same W reuses everything and is worth an inverse; another W reuses the Gram matrices.
     """
     shard, W = problem.shard, problem.W
     hvps = torch.zeros(shard.blocks, dtype=torch.int64, device=shard.device)
-    known = memory if isinstance(memory, Factors) and memory.shard is shard else None
+    known = memory if isinstance(memory, BlockFactors) and memory.shard is shard else None
     if known is not None and known.held and (known.W is W or equal(known.W, W)):
         return replace(known.inverted(), W=W) if known.W is not W else known.inverted(), hvps
     if known is not None:
         known.release()
-    parts: list[Tall | Wide] = []
+    parts: list[TallFactor | WideFactor] = []
     for i, piece in enumerate(shard.design.pieces):
         assert isinstance(piece, DensePiece)
         _, n, m = piece.X.shape
         if n < m:
-            parts.append(Wide(i, piece.blocks, *_factorised(_small(shard, i, W))))
+            parts.append(WideFactor(i, piece.blocks, *_factorised(_small(shard, i, W))))
             hvps[piece.blocks] = n
         else:
             old = known.parts[i] if known is not None else None
-            gram = old.gram if isinstance(old, Tall) else _gram(*_held(shard, i))
-            parts.append(Tall(piece.blocks, gram, *_factorised_plus(gram, W, piece.blocks)))
-            hvps[piece.blocks] = 0 if isinstance(old, Tall) else m
+            gram = old.gram if isinstance(old, TallFactor) else _gram(*_held(shard, i))
+            parts.append(TallFactor(piece.blocks, gram, *_factorised_plus(gram, W, piece.blocks)))
+            hvps[piece.blocks] = 0 if isinstance(old, TallFactor) else m
     # in single precision refinement needs the residuals of the rows themselves
-    exact = shard.dtype == torch.float64 and all(isinstance(part, Tall) for part in parts)
+    exact = shard.dtype == torch.float64 and all(isinstance(part, TallFactor) for part in parts)
     moment = known.moment if known is not None else -shard.linearize(shard.zeros()).grad if exact else None
-    return Factors(shard, W, tuple(parts), moment), hvps
+    return BlockFactors(shard, W, tuple(parts), moment), hvps
 
 
-def _held_by(part: Tall | Wide) -> Tensor:
+def _held_by(part: TallFactor | WideFactor) -> Tensor:
     assert part.factor is not None, "released: `factors` makes new ones before they are used"
     return part.factor
 

@@ -20,7 +20,7 @@ from auqadmm.runtime.cuda_graphs import Programs
 
 
 @dataclass(frozen=True)
-class Trail:
+class Extrapolation:
     """The last step of the solution `move` (B, m, C), the share θ of it that may come again (B,), and how many solves
     there were."""
 
@@ -30,7 +30,7 @@ class Trail:
 
     def ahead(self, u: Tensor, run: Programs, who: Tensor | None = None) -> Tensor:
         """From u, the last solution, to the next, in the blocks `who` (B,), all without it."""
-        return run(_ahead, u, self.share if who is None else self.share * who, self.move)
+        return run(_predict, u, self.share if who is None else self.share * who, self.move)
 
     @property
     def renew(self) -> bool:
@@ -38,18 +38,18 @@ class Trail:
         return self.solves & (self.solves - 1) == 0
 
 
-def trail(before: Tensor, u: Tensor, last: Trail | None, run: Programs) -> Trail:
+def extrapolate(before: Tensor, u: Tensor, last: Extrapolation | None, run: Programs) -> Extrapolation:
     """The solution went from `before` to u."""
     if last is None:
-        return Trail(u - before, torch.zeros_like(u[:, 0, 0]), 1)
-    move, share = run(_went, before, u, last.move)
-    return Trail(move, share, last.solves + 1)
+        return Extrapolation(u - before, torch.zeros_like(u[:, 0, 0]), 1)
+    move, share = run(_update_share, before, u, last.move)
+    return Extrapolation(move, share, last.solves + 1)
 
 
-def _ahead(u: Tensor, share: Tensor, move: Tensor) -> Tensor:
+def _predict(u: Tensor, share: Tensor, move: Tensor) -> Tensor:
     return u + over(share, u) * move
 
 
-def _went(before: Tensor, u: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+def _update_share(before: Tensor, u: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
     move = u - before
     return move, (dot(move, last) / dot(last, last)).nan_to_num(0.0, 0.0, 0.0).clamp(0.0, 1.0)

@@ -35,7 +35,7 @@ PRICE, EASY = 40, 8
 
 
 @dataclass(frozen=True)
-class Factored:
+class KeptFactor:
     """H_j⁻¹ of some blocks, in ascending order, by triangular solves or, on a GPU, where it is faster, as a matrix;
     `base` for the others. Without a base they are all blocks.
     """
@@ -56,16 +56,16 @@ class Factored:
         assert self.L is not None
         return torch.cholesky_solve(x, self.L)
 
-    def take(self, index: Tensor, of: int) -> Factored | None:
+    def take(self, index: Tensor, of: int) -> KeptFactor | None:
         """For some of so many blocks; None where none of them has a factor."""
         slot = self.blocks.new_full((of,), -1)
         slot[self.blocks] = torch.arange(len(self.blocks), device=index.device)
         slot = slot[index]
         places = (slot >= 0).nonzero()[:, 0]
         L, inverse = (x if x is None else x[slot[places]] for x in (self.L, self.inverse))
-        return Factored(places, L, inverse) if len(places) else None
+        return KeptFactor(places, L, inverse) if len(places) else None
 
-    def renewed(self, new: Factored) -> Factored:
+    def renewed(self, new: KeptFactor) -> KeptFactor:
         """With the factors of some blocks replaced, or added."""
         if len(new.blocks) >= len(self.blocks) and bool(torch.isin(self.blocks, new.blocks).all()):
             return new
@@ -73,10 +73,10 @@ class Factored:
         blocks, order = torch.cat([self.blocks[kept], new.blocks]).sort()
         pairs = ((self.L, new.L), (self.inverse, new.inverse))
         L, inverse = (None if a is None or b is None else torch.cat([a[kept], b])[order] for a, b in pairs)
-        return Factored(blocks, L, inverse)
+        return KeptFactor(blocks, L, inverse)
 
 
-def suits(shard: Shard) -> bool:
+def is_applicable(shard: Shard) -> bool:
     """One column, and dense blocks at least as tall as wide: then the factor takes no more room than the data. A
     curvature that is a spike or a step at one point says little of the next."""
     if shard.shape[2] != 1 or shard.design.features > LARGEST:
@@ -84,7 +84,7 @@ def suits(shard: Shard) -> bool:
     return isinstance(shard.loss, RowLoss) and not shard.loss.expects and len(shard.tall) > 0
 
 
-def factored(problem: LocalProblem, hessian: Hessian, wanted: Tensor | None = None) -> Factored | None:
+def factored(problem: LocalProblem, hessian: Hessian, wanted: Tensor | None = None) -> KeptFactor | None:
     """The factor at a point, of the blocks that are `wanted` (B,), all without it, and that it suits; not of one for
     which it does not exist in rounded numbers."""
     assert isinstance(hessian, RowHessian)
@@ -112,4 +112,4 @@ def factored(problem: LocalProblem, hessian: Hessian, wanted: Tensor | None = No
         L, blocks = L[good], blocks[good]
     if not len(blocks):
         return None
-    return Factored(blocks, None, torch.cholesky_inverse(L)) if H.is_cuda else Factored(blocks, L)
+    return KeptFactor(blocks, None, torch.cholesky_inverse(L)) if H.is_cuda else KeptFactor(blocks, L)

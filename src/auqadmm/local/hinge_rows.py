@@ -39,7 +39,7 @@ MOST, ROOM, FEW = 160, 0.25, 32
 
 
 @dataclass(frozen=True)
-class Bending:
+class ActiveRows:
     """The chosen rows of every block: X (B, k, m), their places in flat arrays (B, k), d there, 0 for a row that is
     not `there` (in a block that needs fewer). Are they `enough`, (B,)?"""
 
@@ -55,7 +55,7 @@ class Bending:
 
 
 @dataclass(frozen=True)
-class Corners:
+class ActiveRowInverse:
     """M_j of every block: W_j with the diagonal of other rows, W_j⁻¹Aᵀ (B, m, k), and (I + AW⁻¹Aᵀ)⁻¹ (B, k, k)."""
 
     W: Weights
@@ -66,7 +66,7 @@ class Corners:
         return self.W.solve(x) - self.WA @ (self.inner @ (self.WA.mT @ x))
 
 
-def suits(problem: LocalProblem) -> bool:
+def is_applicable(problem: LocalProblem) -> bool:
     """One column, dense blocks, a loss with corners, and weights whose smallest eigenvalue is known. On a GPU dozens of
     steps of conjugate gradients take less time than the choice of rows, for which the host must wait."""
     shard = problem.shard
@@ -74,7 +74,7 @@ def suits(problem: LocalProblem) -> bool:
     return few and shard.blocks > 0 and isinstance(problem.W, Scalar | Diagonal | LowRank)
 
 
-def bending(problem: LocalProblem, hessian: Hessian, eta: Tensor, active: Tensor) -> Bending:
+def active_rows(problem: LocalProblem, hessian: Hessian, eta: Tensor, active: Tensor) -> ActiveRows:
     """The rows of the active blocks that leave at most η (B,) of a system, where they are enough."""
     assert isinstance(hessian, RowHessian)
     design, W = problem.shard.design, problem.W
@@ -82,7 +82,7 @@ def bending(problem: LocalProblem, hessian: Hessian, eta: Tensor, active: Tensor
     d = hessian.curvature.diagonal()[:, 0]
     rows_of = torch.tensor(problem.shard.rows, device=d.device)
     most = (ROOM * rows_of).long().clamp(min=FEW, max=MOST).minimum(rows_of)
-    allowed = torch.where(active, eta * _least(W), torch.inf)
+    allowed = torch.where(active, eta * _smallest_eigenvalue(W), torch.inf)
     chosen: list[tuple[DensePiece, int, Tensor, Tensor]] = []
     enough = torch.ones_like(active)
     needed, first = 0, 0
@@ -110,10 +110,10 @@ def bending(problem: LocalProblem, hessian: Hessian, eta: Tensor, active: Tensor
         X[piece.blocks, :k] = piece.X.flatten(0, 1)[own].masked_fill_(~mine[..., None], 0.0)
         row[piece.blocks, :k] = first + own
         there[piece.blocks, :k] = mine
-    return Bending(X, row, torch.where(there, d[row], 0.0), there, enough)
+    return ActiveRows(X, row, torch.where(there, d[row], 0.0), there, enough)
 
 
-def with_others(problem: LocalProblem, D: Tensor | None, near: Bending) -> LocalProblem:
+def add_other_rows(problem: LocalProblem, D: Tensor | None, near: ActiveRows) -> LocalProblem:
     """With the diagonal of rows that are left out added to W_j, where they count; D (B, m, 1) is that of ∇²f_j. Not
     where W_j models them already."""
     if bool(near.enough.all()) or problem.curved or D is None:
@@ -123,7 +123,7 @@ def with_others(problem: LocalProblem, D: Tensor | None, near: Bending) -> Local
     return replace(problem, W=Diagonal(problem.W.diagonal() + others))
 
 
-def corners(problem: LocalProblem, near: Bending) -> Corners:
+def active_row_inverse(problem: LocalProblem, near: ActiveRows) -> ActiveRowInverse:
     """M with these rows; W_j alone where that does not exist in rounded numbers."""
     W, A = problem.W, near.d.sqrt()[..., None] * near.X
     WA = W.solve(A.mT[:, :, None])[:, :, 0]
@@ -131,10 +131,12 @@ def corners(problem: LocalProblem, near: Bending) -> Corners:
     L, info = torch.linalg.cholesky_ex(eye + A @ WA)
     inner = torch.cholesky_inverse(L)
     failed = (info != 0) | ~inner.isfinite().flatten(1).all(1)
-    return Corners(W, WA.masked_fill(failed[:, None, None], 0.0), inner.masked_fill(failed[:, None, None], 0.0))
+    return ActiveRowInverse(
+        W, WA.masked_fill(failed[:, None, None], 0.0), inner.masked_fill(failed[:, None, None], 0.0)
+    )
 
 
-def _least(W: Weights) -> Tensor:
+def _smallest_eigenvalue(W: Weights) -> Tensor:
     """A lower bound of the eigenvalues of W_j, (B,)."""
     if isinstance(W, LowRank):
         return W.phi + W.d.amin(1)

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from auqadmm.blocks.rows import RowLoss, RowPoint
 from auqadmm.local.base import Iterate, LocalProblem, dot, select
-from auqadmm.local.hinge_rows import Bending
+from auqadmm.local.hinge_rows import ActiveRows
 from auqadmm.local.secant import average
 
 # steps at most, and trials of a step's length
@@ -37,7 +37,7 @@ SHORT = 0.25
 
 
 @dataclass(frozen=True)
-class Bends:
+class HingeRows:
     """ψ of the chosen rows: logits z, targets y, weights c and slopes φ'(z), all (B, k)."""
 
     loss: RowLoss
@@ -64,12 +64,12 @@ class Bends:
         return self.loss.row_slope(self.loss.prepare(z.reshape(-1, 1)), self.y.flatten()).reshape(z.shape)
 
 
-def direction(problem: LocalProblem, here: Iterate, near: Bending, width: Tensor, share: Tensor) -> Tensor:
+def direction(problem: LocalProblem, here: Iterate, near: ActiveRows, width: Tensor, share: Tensor) -> Tensor:
     """P, to a `share` (B,) of ‖∇F_j‖, measured by W⁻¹; curvature first within `width` (B,) of z."""
     point, W = here.point, problem.W
     assert isinstance(point, RowPoint)
     c = torch.where(near.there, near.of(point.shard.row_weight), 0.0)
-    bends = Bends(point.loss, near.of(point.z[:, 0]), near.of(point.shard.target), c, near.of(point.slope[:, 0]))
+    bends = HingeRows(point.loss, near.of(point.z[:, 0]), near.of(point.shard.target), c, near.of(point.slope[:, 0]))
     WX = W.solve(near.X.mT[:, :, None])[:, :, 0]
     down = -W.solve(here.grad)
     G, delta = near.X @ WX, -(here.grad.mT @ WX)[:, 0]
@@ -83,7 +83,7 @@ def direction(problem: LocalProblem, here: Iterate, near: Bending, width: Tensor
     return select(dot(here.grad, P) < 0, P, down)
 
 
-def _solved(bends: Bends, G: Tensor, delta: Tensor, s: Tensor, width: Tensor, enough: Tensor) -> Tensor:
+def _solved(bends: HingeRows, G: Tensor, delta: Tensor, s: Tensor, width: Tensor, enough: Tensor) -> Tensor:
     """From s and δ₀ to s with ‖e‖_G ≤ `enough` (B,), or as near as the steps lead; a block that is there stays."""
     delta = delta - _times(G, s)
     change = bends.change(delta)
@@ -111,7 +111,7 @@ def _newton(G: Tensor, D: Tensor, e: Tensor) -> Tensor:
     return q * x - e
 
 
-def _length(bends: Bends, delta: Tensor, s: Tensor, ds: Tensor, h: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+def _length(bends: HingeRows, delta: Tensor, s: Tensor, ds: Tensor, h: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
     """t ≤ 1 (B, 1) near the root of the slope ⟨h, s + t ds − σ(δ − th)⟩, which grows from −`first`; and σ there."""
     t = torch.ones_like(first)
     low, high = torch.zeros_like(t), t

@@ -29,7 +29,7 @@ from auqadmm.metrics.weights import Weights
 
 
 @dataclass(frozen=True)
-class Curve:
+class InverseHessian:
     """H for every block. R has ones on its diagonal where a slot is empty."""
 
     S: Tensor
@@ -39,24 +39,24 @@ class Curve:
     tau: Tensor
 
     @classmethod
-    def of(cls, S: Tensor, Y: Tensor, model: Weights) -> Curve:
+    def of(cls, S: Tensor, Y: Tensor, model: Weights) -> InverseHessian:
         R = (S @ Y.mT).triu()
         empty = R.diagonal(dim1=1, dim2=2) == 0
         unscaled = cls(S, Y, R + torch.diag_embed(empty.to(R.dtype)), model, torch.ones_like(R[:, 0, 0]))
         return unscaled.upon(model)
 
     @classmethod
-    def empty(cls, like: Tensor, history: int, model: Weights) -> Curve:
+    def empty(cls, like: Tensor, history: int, model: Weights) -> InverseHessian:
         """Without a pair; like: (B, m, C)."""
         S = like.new_zeros(len(like), history, like[0].numel())
         R = torch.eye(history, dtype=S.dtype, device=S.device).repeat(len(S), 1, 1)
         return cls(S, S, R, model, torch.ones_like(R[:, 0, 0]))
 
-    def upon(self, model: Weights) -> Curve:
+    def upon(self, model: Weights) -> InverseHessian:
         """The same pairs upon another model."""
         shape = model.diagonal().shape
         s, y = (x[:, -1].reshape(shape) for x in (self.S, self.Y))
-        return replace(self, model=model, tau=_bends(s, y, model, torch.ones_like(self.tau)))
+        return replace(self, model=model, tau=_initial_scale(s, y, model, torch.ones_like(self.tau)))
 
     def solve(self, g: Tensor) -> Tensor:
         """H₀g."""
@@ -72,33 +72,33 @@ class Curve:
         w = torch.linalg.solve_triangular(self.R.mT, rest, upper=False)
         return r + (w.mT @ self.S).reshape(g.shape)
 
-    def forget(self, some: Tensor) -> Curve:
+    def forget(self, some: Tensor) -> InverseHessian:
         """Without the pairs of the blocks where the mask holds."""
         fresh = torch.eye(self.R.shape[1], dtype=self.R.dtype, device=self.R.device).expand_as(self.R)
         S, Y = (x.masked_fill(over(some, x), 0.0) for x in (self.S, self.Y))
-        return Curve(S, Y, select(some, fresh, self.R), self.model, self.tau.masked_fill(some, 1.0))
+        return InverseHessian(S, Y, select(some, fresh, self.R), self.model, self.tau.masked_fill(some, 1.0))
 
-    def take(self, index: Tensor) -> Curve:
+    def take(self, index: Tensor) -> InverseHessian:
         """Of some blocks."""
-        return Curve(self.S[index], self.Y[index], self.R[index], self.model.take(index), self.tau[index])
+        return InverseHessian(self.S[index], self.Y[index], self.R[index], self.model.take(index), self.tau[index])
 
-    def put(self, index: Tensor, some: Curve, renewed: bool = True) -> Curve:
+    def put(self, index: Tensor, some: InverseHessian, renewed: bool = True) -> InverseHessian:
         """With that of some blocks replaced; their model is the same unless `renewed`."""
         pairs = ((self.S, some.S), (self.Y, some.Y), (self.R, some.R), (self.tau, some.tau))
         S, Y, R, tau = (x.index_copy(0, index, y) for x, y in pairs)
-        return Curve(S, Y, R, put(self.model, index, some.model) if renewed else self.model, tau)
+        return InverseHessian(S, Y, R, put(self.model, index, some.model) if renewed else self.model, tau)
 
-    def push(self, s: Tensor, y: Tensor, keep: Tensor) -> Curve:
+    def push(self, s: Tensor, y: Tensor, keep: Tensor) -> InverseHessian:
         """Append a pair (B, m, C) in the blocks where `keep` holds; the oldest leaves."""
-        tau = torch.where(keep, _bends(s, y, self.model, self.tau), self.tau)
+        tau = torch.where(keep, _initial_scale(s, y, self.model, self.tau), self.tau)
         s, y = s.flatten(1), y.flatten(1)
         S, Y = _append(self.S, s, keep), _append(self.Y, y, keep)
         R = torch.zeros_like(self.R)
         R[:, :-1, :-1], R[:, :, -1] = self.R[:, 1:, 1:], (y[:, None] @ S.mT)[:, 0]
-        return Curve(S, Y, select(keep, R, self.R), self.model, tau)
+        return InverseHessian(S, Y, select(keep, R, self.R), self.model, tau)
 
 
-def _bends(s: Tensor, y: Tensor, model: Weights, other: Tensor) -> Tensor:
+def _initial_scale(s: Tensor, y: Tensor, model: Weights, other: Tensor) -> Tensor:
     """τ (B,); the `other` where a pair does not tell."""
     tau = dot(s, y) / dot(s, model.apply(s))
     return torch.where((tau > 0) & tau.isfinite(), tau, other)

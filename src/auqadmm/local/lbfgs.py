@@ -23,11 +23,11 @@ from torch import Tensor
 
 from auqadmm.blocks.parts import Part
 from auqadmm.local.base import Bounded, Iterate, LocalProblem, LocalSolution, check_count, count, dot, norm, select
-from auqadmm.local.curvature_model import fits, modelled, renewed, reweighted, stale
-from auqadmm.local.descent import Descending, Look, Recalled, Step, searched
-from auqadmm.local.extrapolation import Trail, trail
-from auqadmm.local.inverse_hessian import Curve
-from auqadmm.local.tolerance import Goal
+from auqadmm.local.curvature_model import is_outdated, model_at, renew_blocks, reweight, same_kind
+from auqadmm.local.descent import DescentSolver, DescentStep, Progress, RecalledState, line_search_step
+from auqadmm.local.extrapolation import Extrapolation, extrapolate
+from auqadmm.local.inverse_hessian import InverseHessian
+from auqadmm.local.tolerance import Tolerance
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.weights import Weights, equal
 
@@ -36,17 +36,17 @@ CLEAR = 1e3
 
 
 @dataclass(frozen=True)
-class Memory:
+class LBFGSMemory:
     """What a solve leaves to the next: the curve, for the weights W, and u at the last anchor (B, m, C)."""
 
-    curve: Curve
+    curve: InverseHessian
     W: Weights
-    trail: Trail
+    trail: Extrapolation
     anchor: Tensor | None = None
 
 
 @dataclass(frozen=True)
-class LBFGS(Bounded, Descending):
+class LBFGS(Bounded, DescentSolver):
     """L-BFGS with the line search of `NewtonCG`: cheap steps, few of them once it knows the problem.
 
     Parameters
@@ -67,84 +67,90 @@ class LBFGS(Bounded, Descending):
         check_count("history", self.history)
         check_count("max_iter", self.max_iter)
 
-    def recall(self, problem: LocalProblem, memory: Any) -> Recalled:
-        known = isinstance(memory, Memory) and memory.curve.S.shape[1] == self.history
-        return Recalled(memory, memory.anchor, memory.trail) if known else Recalled()
+    def recall(self, problem: LocalProblem, memory: Any) -> RecalledState:
+        known = isinstance(memory, LBFGSMemory) and memory.curve.S.shape[1] == self.history
+        return RecalledState(memory, memory.anchor, memory.trail) if known else RecalledState()
 
-    def remember(self, problem: LocalProblem, before: Tensor, found: LocalSolution, recalled: Recalled) -> Memory:
+    def remember(
+        self, problem: LocalProblem, before: Tensor, found: LocalSolution, recalled: RecalledState
+    ) -> LBFGSMemory:
         """Where not a single step was needed, the pairs are those of before."""
         state, anchor = found.memory.state, found.memory.anchor
-        path = trail(before, found.u, recalled.trail, problem.shard.programs)
-        if isinstance(state, Memory):
+        path = extrapolate(before, found.u, recalled.trail, problem.shard.programs)
+        if isinstance(state, LBFGSMemory):
             return replace(state, trail=path, anchor=anchor)
-        return Memory(state.curve, problem.W, path, anchor)
+        return LBFGSMemory(state.curve, problem.W, path, anchor)
 
-    def step(self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: Bend) -> Step:
+    def step(
+        self, problem: LocalProblem, here: Iterate, look: Progress, goal: Tolerance, state: LBFGSState
+    ) -> DescentStep:
         """One step of the active blocks; the state is what the pairs tell."""
         if look.round > 0:
-            state = _renewed(problem, here, look.active, state)
-        step = searched(problem, here, look, _direction(here, state.curve), count(here) + look.active, state)
-        curve = _learned(here, step.there, state.curve, step.moved & look.active)
+            state = _renew_models(problem, here, look.active, state)
+        step = line_search_step(problem, here, look, _direction(here, state.curve), count(here) + look.active, state)
+        curve = _update_pairs(here, step.there, state.curve, step.moved & look.active)
         return replace(step, state=replace(state, curve=curve))
 
-    def begin(self, problem: LocalProblem, here: Iterate, look: Look, state: Any) -> Any:
+    def begin(self, problem: LocalProblem, here: Iterate, look: Progress, state: Any) -> Any:
         if state is not None and not look.flags[0]:
             return state
-        return Bend(_curve(problem, here, look.active, state, self.history))
+        return LBFGSState(_first_inverse(problem, here, look.active, state, self.history))
 
-    def take(self, state: Bend, some: Part) -> Bend:
-        return Bend(state.curve.take(some.blocks))
+    def take(self, state: LBFGSState, some: Part) -> LBFGSState:
+        return LBFGSState(state.curve.take(some.blocks))
 
-    def put(self, state: Bend, some: Part, new: Bend) -> Bend:
-        return Bend(state.curve.put(some.blocks, new.curve, new.renewed), state.renewed or new.renewed)
+    def put(self, state: LBFGSState, some: Part, new: LBFGSState) -> LBFGSState:
+        return LBFGSState(state.curve.put(some.blocks, new.curve, new.renewed), state.renewed or new.renewed)
 
 
 @dataclass(frozen=True)
-class Bend:
+class LBFGSState:
     """What is known in the course of a solve: the curve, and whether its model was `renewed` on the way."""
 
-    curve: Curve
+    curve: InverseHessian
     renewed: bool = False
 
 
-def _curve(problem: LocalProblem, here: Iterate, active: Tensor, known: Memory | None, history: int) -> Curve:
+def _first_inverse(
+    problem: LocalProblem, here: Iterate, active: Tensor, known: LBFGSMemory | None, history: int
+) -> InverseHessian:
     """What to begin with; a block that is solved already keeps its model."""
     if known is None:
-        return Curve.empty(here.u, history, modelled(problem, here.point, None))
+        return InverseHessian.empty(here.u, history, model_at(problem, here.point, None))
     W, curve = problem.W, known.curve
     model, same = curve.model, equal(known.W, W)
-    if not fits(model, problem, here.point):
+    if not same_kind(model, problem, here.point):
         old = torch.ones_like(active)
-        model = modelled(problem, here.point, model)
+        model = model_at(problem, here.point, model)
     else:
-        old = active & (stale(model, here.point) if isinstance(model, LowRank) else known.trail.renew)
+        old = active & (is_outdated(model, here.point) if isinstance(model, LowRank) else known.trail.renew)
         if not same:
-            model = reweighted(model, known.W, W)
+            model = reweight(model, known.W, W)
         if old.any():
-            model = renewed(problem, here.point, model, old)
+            model = renew_blocks(problem, here.point, model, old)
     if same:
         return curve.upon(model) if old.any() else curve
     S, Y = curve.S, curve.Y
     steps = S.mT.reshape(*here.u.shape, history)
     Y = (Y + (W.apply(steps) - known.W.apply(steps)).reshape(S.mT.shape).mT).contiguous()
-    return Curve.of(S, Y, model)
+    return InverseHessian.of(S, Y, model)
 
 
-def _renewed(problem: LocalProblem, here: Iterate, active: Tensor, state: Bend) -> Bend:
+def _renew_models(problem: LocalProblem, here: Iterate, active: Tensor, state: LBFGSState) -> LBFGSState:
     """On the way: a new model of a block that left what the old one was made for, and with it what its pairs tell."""
-    gone = stale(state.curve.model, here.point) & active
+    gone = is_outdated(state.curve.model, here.point) & active
     if not gone.any():
         return state
-    model = renewed(problem, here.point, state.curve.model, gone)
-    return Bend(state.curve.forget(gone).upon(model), renewed=True)
+    model = renew_blocks(problem, here.point, state.curve.model, gone)
+    return LBFGSState(state.curve.forget(gone).upon(model), renewed=True)
 
 
-def _direction(here: Iterate, curve: Curve) -> Tensor:
+def _direction(here: Iterate, curve: InverseHessian) -> Tensor:
     P = -curve.apply(here.grad)
     return select(dot(here.grad, P) < 0, P, -curve.solve(here.grad))
 
 
-def _learned(here: Iterate, there: Iterate, curve: Curve, moved: Tensor) -> Curve:
+def _update_pairs(here: Iterate, there: Iterate, curve: InverseHessian, moved: Tensor) -> InverseHessian:
     s, y = there.u - here.u, there.grad - here.grad
     # ⟨s,y⟩ > 0 in exact arithmetic, since W_j is positive definite; a pair of rounding errors is left out
     eps = torch.finfo(s.dtype).eps

@@ -45,11 +45,11 @@ def search(
     for trial in range(1, TRIALS):
         if not left:
             break
-        bracket, left = run(_further, here, ray, bracket, trial % 2 == 0)
+        bracket, left = run(_narrow, here, ray, bracket, trial % 2 == 0)
     if left:
         # Still descending at the lower end of the bracket (or at the start, t = 0): a small step, but a safe one.
-        bracket = run(_shortest, ray, bracket)
-    there, t, undo, any_undo = run(_arrive, problem, here, ray, bracket, active)
+        bracket = run(_lower_end, ray, bracket)
+    there, t, undo, any_undo = run(_finish, problem, here, ray, bracket, active)
     if any_undo:
         t = torch.where(undo, 0.0, t)
         there = problem.around(ray.line.at(t))
@@ -62,12 +62,12 @@ def unit_step(
     """The first trial alone, without a look: where it leads, t (B,), whether any block is to undo it, and whether any
     needs another."""
     ray, bracket, left = _first(problem, here, P, active)
-    there, t, _, undo = _arrive(problem, here, ray, bracket, active)
+    there, t, _, undo = _finish(problem, here, ray, bracket, active)
     return there, t, undo, left
 
 
 @dataclass(frozen=True)
-class Ray:
+class SearchLine:
     """F_j along P: a = −φ'(0), its `noise`, and the part of φ' that W_j and λ_j add, linear + t·bend; all (B,)."""
 
     line: Line
@@ -94,19 +94,19 @@ class Bracket:
 
 def _first(
     problem: LocalProblem, here: Iterate, P: Tensor, active: Tensor, XP: Tensor | None = None
-) -> tuple[Ray, Bracket, Tensor]:
+) -> tuple[SearchLine, Bracket, Tensor]:
     """The ray, and the trial of the unit step; is any block left?"""
     a, point = _descent(here, P), here.point
     linear = dot(here.pull - problem.lam, P)
     line = RowLine(point, P, XP) if isinstance(point, RowPoint) and XP is not None else point.line(P)
-    ray = Ray(line, P, a, _noise(here, P), linear, dot(problem.W.apply(P), P))
+    ray = SearchLine(line, P, a, _noise(here, P), linear, dot(problem.W.apply(P), P))
     open_ = active & (a > 0)
     none = torch.full_like(a, torch.inf)
     zero = torch.zeros_like(a)
-    return ray, *_tried(here, ray, open_.to(a.dtype), zero, -a, none, none, open_)
+    return ray, *_evaluate_trial(here, ray, open_.to(a.dtype), zero, -a, none, none, open_)
 
 
-def _further(here: Iterate, ray: Ray, at: Bracket, halve: bool) -> tuple[Bracket, Tensor]:
+def _narrow(here: Iterate, ray: SearchLine, at: Bracket, halve: bool) -> tuple[Bracket, Tensor]:
     """The bracket made narrower (or a longer step), and a trial within."""
     # A trial that overflowed went too far, like one that climbs.
     finite = _finite(at.slope, at.point)
@@ -114,11 +114,11 @@ def _further(here: Iterate, ray: Ray, at: Bracket, halve: bool) -> tuple[Bracket
     hi, slope_hi = _update(at.open & far, at.t, torch.where(finite, at.slope, torch.inf), at.hi, at.slope_hi)
     lo, slope_lo = _update(at.open & ~far, at.t, at.slope, at.lo, at.slope_lo)
     t = torch.where(at.open, _next(lo, slope_lo, hi, slope_hi, ray.a, halve), at.t)
-    return _tried(here, ray, t, lo, slope_lo, hi, slope_hi, at.open)
+    return _evaluate_trial(here, ray, t, lo, slope_lo, hi, slope_hi, at.open)
 
 
-def _tried(
-    here: Iterate, ray: Ray, t: Tensor, lo: Tensor, slope_lo: Tensor, hi: Tensor, slope_hi: Tensor, open_: Tensor
+def _evaluate_trial(
+    here: Iterate, ray: SearchLine, t: Tensor, lo: Tensor, slope_lo: Tensor, hi: Tensor, slope_hi: Tensor, open_: Tensor
 ) -> tuple[Bracket, Tensor]:
     """A trial at t: which blocks it does not satisfy."""
     point, a = ray.line.at(t), ray.a
@@ -133,7 +133,7 @@ def _tried(
     return Bracket(t, point, slope, lo, slope_lo, hi, slope_hi, open_), open_.any()
 
 
-def _shortest(ray: Ray, at: Bracket) -> Bracket:
+def _lower_end(ray: SearchLine, at: Bracket) -> Bracket:
     """The lower end, where no trial was good."""
     finite = _finite(at.slope, at.point)
     lo, _ = _update(at.open & finite & (at.slope <= 0), at.t, at.slope, at.lo, at.slope_lo)
@@ -141,8 +141,8 @@ def _shortest(ray: Ray, at: Bracket) -> Bracket:
     return replace(at, t=t, point=ray.line.at(t))
 
 
-def _arrive(
-    problem: LocalProblem, here: Iterate, ray: Ray, at: Bracket, active: Tensor
+def _finish(
+    problem: LocalProblem, here: Iterate, ray: SearchLine, at: Bracket, active: Tensor
 ) -> tuple[Iterate, Tensor, Tensor, Tensor]:
     """The iterate at the end of the step; the blocks in which it is to be undone, and whether there are any."""
     there = problem.around(at.point)

@@ -26,11 +26,10 @@ from torch import Tensor
 from auqadmm.blocks.shard import Shard
 from auqadmm.local import hinge_rows
 from auqadmm.local.base import Bounded, LocalProblem, LocalSolution, select
-from auqadmm.local.extrapolation import Trail
-from auqadmm.local.factored import suits
-from auqadmm.local.lbfgs import LBFGS
-from auqadmm.local.lbfgs import Memory as Pairs
-from auqadmm.local.newton_cg import Memory, NewtonCG
+from auqadmm.local.extrapolation import Extrapolation
+from auqadmm.local.factored import is_applicable
+from auqadmm.local.lbfgs import LBFGS, LBFGSMemory
+from auqadmm.local.newton_cg import NewtonCG, NewtonMemory
 
 # pairs that L-BFGS keeps, at most and at least; the data take so many times their room
 MOST, LEAST, ROOM = 10, 4, 8
@@ -41,11 +40,11 @@ PATIENCE, SOON = 60, 20
 
 
 @dataclass(frozen=True)
-class Both:
+class MixedMemory:
     """What a solve by both leaves to the next: the memory of each, and the blocks that are Newton's, (B,)."""
 
-    pairs: Pairs
-    newton: Memory | None
+    pairs: LBFGSMemory
+    newton: NewtonMemory | None
     hard: Tensor
 
 
@@ -71,33 +70,33 @@ class Mixed(Bounded):
         shard, newton = problem.shard, NewtonCG(self.factor, self.tol, products=self.products)
         census = shard.census
         small = sum(census.rows) * census.unknowns < SMALL
-        if problem.curved or shard.programs.active or small or hinge_rows.suits(problem):
+        if problem.curved or shard.programs.active or small or hinge_rows.is_applicable(problem):
             return newton.solve(problem, u0, reference, memory)
-        known = memory if isinstance(memory, Both) else None
-        hard = _short(shard) if known is None else known.hard
-        if isinstance(memory, Memory) or bool(hard.all()):  # all blocks are Newton's, and stay so
+        known = memory if isinstance(memory, MixedMemory) else None
+        hard = _few_rows(shard) if known is None else known.hard
+        if isinstance(memory, NewtonMemory) or bool(hard.all()):  # all blocks are Newton's, and stay so
             return newton.solve(problem, u0, reference, memory if known is None else known.newton)
-        patience = SOON if known is not None and _helps(shard) else PATIENCE
+        patience = SOON if known is not None and _factor_helps(shard) else PATIENCE
         pairs, before = None if known is None else known.pairs, None if known is None else known.newton
         lbfgs = LBFGS(self.factor, self.tol, _pairs(shard), patience, products=self.products)
         first = lbfgs.solve(problem, u0, reference, pairs, ~hard)
         left = ~hard & ~first.converged
-        found = replace(first, memory=Both(first.memory, None, hard))
+        found = replace(first, memory=MixedMemory(first.memory, None, hard))
         if bool(hard.any()):
             rest = newton.solve(problem, u0, reference, before, hard)
-            found = _either(hard, rest, found, replace(found.memory, newton=rest.memory))
+            found = _select_solutions(hard, rest, found, replace(found.memory, newton=rest.memory))
         if bool(left.any()):
             rest = newton.solve(problem, first.u, reference, None, left)
-            stays = torch.zeros_like(hard).index_fill(0, shard.tall, suits(shard)) & left
+            stays = torch.zeros_like(hard).index_fill(0, shard.tall, is_applicable(shard)) & left
             if bool(stays.any()):
                 steps = first.memory.trail.solves
-                hard, own = hard | stays, _joined(stays, rest.memory, found.memory.newton, u0, rest.u, steps)
+                hard, own = hard | stays, _merge_memories(stays, rest.memory, found.memory.newton, u0, rest.u, steps)
                 found = replace(found, memory=replace(found.memory, newton=own, hard=hard))
-            found = _either(left, rest, found, found.memory)
+            found = _select_solutions(left, rest, found, found.memory)
         return found
 
 
-def _short(shard: Shard) -> Tensor:
+def _few_rows(shard: Shard) -> Tensor:
     """(B,): blocks of few rows."""
     rows = torch.tensor(shard.rows, device=shard.device)
     return rows // (2 * ROOM * shard.shape[2]) < LEAST
@@ -109,27 +108,29 @@ def _pairs(shard: Shard) -> int:
     return max(LEAST, min(MOST, sum(census.rows) // (2 * ROOM * census.blocks * census.columns)))
 
 
-def _helps(shard: Shard) -> bool:
+def _factor_helps(shard: Shard) -> bool:
     """Would a factor help some block of the problem?"""
     return shard.census.columns == 1 and max(shard.census.rows) >= shard.census.features
 
 
-def _either(mask: Tensor, a: LocalSolution, b: LocalSolution, memory: Any) -> LocalSolution:
+def _select_solutions(mask: Tensor, a: LocalSolution, b: LocalSolution, memory: Any) -> LocalSolution:
     """Blocks of a where the mask holds, of b elsewhere, with what both spent there."""
     hvps, iterations = torch.where(mask, a.hvps, 0) + b.hvps, torch.where(mask, a.iterations, 0) + b.iterations
     u, grad_norm = select(mask, a.u, b.u), torch.where(mask, a.grad_norm, b.grad_norm)
     return LocalSolution(u, torch.where(mask, a.converged, b.converged), grad_norm, hvps, iterations, memory)
 
 
-def _joined(some: Tensor, new: Memory, old: Memory | None, before: Tensor, u: Tensor, solves: int) -> Memory:
+def _merge_memories(
+    some: Tensor, new: NewtonMemory, old: NewtonMemory | None, before: Tensor, u: Tensor, solves: int
+) -> NewtonMemory:
     """The memory of Newton's method where it took over in some blocks (B,), after so many solves. They begin without a
     share of the last step."""
-    trail = Trail(u - before, torch.zeros_like(u[:, 0, 0]), solves)
+    trail = Extrapolation(u - before, torch.zeros_like(u[:, 0, 0]), solves)
     if old is None:
         return replace(new, trail=trail)
     move, share = select(some, trail.move, old.trail.move), torch.where(some, 0.0, old.trail.share)
     D = new.D if old.D is None else old.D if new.D is None else select(some, new.D, old.D)
     anchor = None if old.anchor is None or new.anchor is None else select(some, new.anchor, old.anchor)
     spent = None if old.spent is None or new.spent is None else torch.where(some, new.spent, old.spent)
-    trail = Trail(move, share, solves)
+    trail = Extrapolation(move, share, solves)
     return replace(old, D=D, trail=trail, spent=spent, due=old.due or new.due, anchor=anchor)

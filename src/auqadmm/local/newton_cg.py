@@ -38,16 +38,16 @@ from auqadmm.local.base import (
     dot,
     select,
 )
-from auqadmm.local.cg import System, Way, advance, descending, no_rows, only_open
-from auqadmm.local.descent import Descending, Look, Recalled, Step, looked, searched
-from auqadmm.local.extrapolation import Trail, trail
-from auqadmm.local.factored import EASY, PRICE, Factored, factored, suits
-from auqadmm.local.hinge_rows import Corners, bending, corners, with_others
-from auqadmm.local.hinge_rows import suits as suits_corners
+from auqadmm.local.cg import CGState, NewtonSystem, cg_step, ensure_descent, open_runs, zero_products
+from auqadmm.local.descent import DescentSolver, DescentStep, Progress, RecalledState, check_progress, line_search_step
+from auqadmm.local.extrapolation import Extrapolation, extrapolate
+from auqadmm.local.factored import EASY, PRICE, KeptFactor, factored, is_applicable
+from auqadmm.local.hinge_rows import ActiveRowInverse, active_row_inverse, active_rows, add_other_rows
+from auqadmm.local.hinge_rows import is_applicable as hinge_rows_apply
 from auqadmm.local.hinge_step import direction
 from auqadmm.local.line_search import unit_step
 from auqadmm.local.secant import averaged, moved
-from auqadmm.local.tolerance import Goal
+from auqadmm.local.tolerance import Tolerance
 from auqadmm.metrics.weights import Diagonal, Weights
 
 # conjugate-gradient steps of a GPU before the host looks for the first time, where the last such system tells no better
@@ -61,7 +61,7 @@ NEARLY = 0.9
 
 
 @dataclass(frozen=True)
-class NewtonCG(Bounded, Descending):
+class NewtonCG(Bounded, DescentSolver):
     """Newton's method with conjugate gradients inside: products with X only, so sparse blocks are welcome.
 
     Parameters
@@ -80,76 +80,88 @@ class NewtonCG(Bounded, Descending):
         check_count("max_iter", self.max_iter)
         check_count("max_cg", self.max_cg)
 
-    def recall(self, problem: LocalProblem, memory: Any) -> Recalled:
+    def recall(self, problem: LocalProblem, memory: Any) -> RecalledState:
         if problem.curved:
-            return Recalled(State(), memory.anchor if isinstance(memory, Nearby) else None)
-        if not isinstance(memory, Memory):
-            return Recalled(State())
-        return Recalled(memory.state(), memory.anchor, memory.trail, memory.spent)
+            return RecalledState(NewtonCGState(), memory.anchor if isinstance(memory, AnchorMemory) else None)
+        if not isinstance(memory, NewtonMemory):
+            return RecalledState(NewtonCGState())
+        return RecalledState(memory.state(), memory.anchor, memory.trail, memory.spent)
 
     def remember(
-        self, problem: LocalProblem, before: Tensor, found: LocalSolution, recalled: Recalled
-    ) -> Memory | Nearby | None:
+        self, problem: LocalProblem, before: Tensor, found: LocalSolution, recalled: RecalledState
+    ) -> NewtonMemory | AnchorMemory | None:
         state, anchor = found.memory.state, found.memory.anchor
         if problem.curved:  # not where slopes jump: rows near a corner are better seen from nearby
-            return None if anchor is None or problem.shard.loss.cornered else Nearby(anchor)
-        path = trail(before, found.u, recalled.trail, problem.shard.programs)
-        if not len(before) or not suits(problem.shard):
-            return Memory(state.D, path, anchor=anchor, went=state.went, held=state.held)
+            return None if anchor is None or problem.shard.loss.cornered else AnchorMemory(anchor)
+        path = extrapolate(before, found.u, recalled.trail, problem.shard.programs)
+        if not len(before) or not is_applicable(problem.shard):
+            return NewtonMemory(state.D, path, anchor=anchor, went=state.went, held=state.held)
         spent = torch.zeros_like(found.hvps).index_fill(0, problem.shard.tall, 1) * (found.hvps - EASY).clamp(min=0)
         if recalled.spent is not None:
             spent = spent + (recalled.spent if state.built is None else recalled.spent * ~state.built)
-        return Memory(state.D, path, state.factor, spent, bool((spent > PRICE).any()), anchor)
+        return NewtonMemory(state.D, path, state.factor, spent, bool((spent > PRICE).any()), anchor)
 
-    def step(self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: State) -> Step:
+    def step(
+        self, problem: LocalProblem, here: Iterate, look: Progress, goal: Tolerance, state: NewtonCGState
+    ) -> DescentStep:
         """One Newton step of the active blocks."""
         run = problem.shard.programs
-        if suits_corners(problem):
+        if hinge_rows_apply(problem):
             return self._over_corners(problem, here, look, goal, state)
-        system, way, D = run(_begin, problem, here, state.last, state.D, state.keep, state.factor, look.active, goal)
+        system, way, D = run(
+            _newton_system, problem, here, state.last, state.D, state.keep, state.factor, look.active, goal
+        )
         state = replace(state, last=here.point if here.u.shape[2] == 1 else None, D=D)
         if run.active:
             return self._leap(problem, here, look, goal, system, way, state)
         way = self._solved(problem, here, look, system, way)
         P, XP = way.P, way.XP
         if XP is None or not (~look.active | (dot(here.grad, P) < 0)).all():
-            P, XP = descending(here, system, way), None
-        return searched(problem, here, look, P, way.hvps, state, XP)
+            P, XP = ensure_descent(here, system, way), None
+        return line_search_step(problem, here, look, P, way.hvps, state, XP)
 
-    def _limit(self, look: Look) -> int | Tensor:
+    def _limit(self, look: Progress) -> int | Tensor:
         """Steps that a system may take, for each block where they are counted."""
         return self.max_cg if look.left is None else look.left.clamp(max=self.max_cg)
 
-    def _solved(self, problem: LocalProblem, here: Iterate, look: Look, system: System, way: Way) -> Way:
+    def _solved(
+        self, problem: LocalProblem, here: Iterate, look: Progress, system: NewtonSystem, way: CGState
+    ) -> CGState:
         """To the end of a system, on a CPU."""
-        way, limit = replace(way, XP=no_rows(here.point)), self._limit(look)
-        while (left := only_open(problem, way.open)) is not None:
-            way = advance(way, system, problem, limit, left)
+        way, limit = replace(way, XP=zero_products(here.point)), self._limit(look)
+        while (left := open_runs(problem, way.open)) is not None:
+            way = cg_step(way, system, problem, limit, left)
         return way
 
-    def _over_corners(self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, state: State) -> Step:
+    def _over_corners(
+        self, problem: LocalProblem, here: Iterate, look: Progress, goal: Tolerance, state: NewtonCGState
+    ) -> DescentStep:
         """A step of a hinge over its corners; by conjugate gradients in the blocks where too many rows bend."""
         width, held = state.width, state.held
         assert width is not None
         assert held is not None
         model = averaged(here.point, None, width)
-        near = bending(problem, model.hessian, _eta(here).clamp(min=LOOSE), look.active)
+        near = active_rows(problem, model.hessian, _forcing_term(here).clamp(min=LOOSE), look.active)
         many = look.active & ~near.enough
         D, new = state.D, many & ~held
         if not problem.curved and bool(new.any()):
             found = model.hessian_diagonal()
             D, held = found if D is None else select(new, found, D), held | new
-        wider = with_others(problem, D, near)
+        wider = add_other_rows(problem, D, near)
         P = direction(wider, here, near, width, 0.5 * goal.at(here) / here.grad_norm)
         hvps = count(here) + look.active  # a step reads X twice
         if (problem.curved or look.round >= LEAPS) and bool(many.any()):
-            system, way, _ = _begin(problem, here, state.last, None, False, corners(wider, near), many, goal)
+            system, way, _ = _newton_system(
+                problem, here, state.last, None, False, active_row_inverse(wider, near), many, goal
+            )
             way = self._solved(problem, here, look, system, way)
-            P, hvps = select(many, descending(here, system, way), P), torch.where(many, way.hvps, hvps)
-        return _measured(here, searched(problem, here, look, P, hvps, replace(state, last=here.point, D=D, held=held)))
+            P, hvps = select(many, ensure_descent(here, system, way), P), torch.where(many, way.hvps, hvps)
+        return _with_logit_moves(
+            here, line_search_step(problem, here, look, P, hvps, replace(state, last=here.point, D=D, held=held))
+        )
 
-    def begin(self, problem: LocalProblem, here: Iterate, look: Look, state: State) -> State:
-        if suits_corners(problem):
+    def begin(self, problem: LocalProblem, here: Iterate, look: Progress, state: NewtonCGState) -> NewtonCGState:
+        if hinge_rows_apply(problem):
             none = torch.zeros_like(here.grad_norm)
             width, held = none if state.width is None else state.width, state.held
             return replace(state, width=width, went=none, held=none > 0 if held is None else held)
@@ -165,7 +177,7 @@ class NewtonCG(Bounded, Descending):
         built = torch.zeros_like(look.active).index_fill(0, new.blocks, True)
         return replace(state, factor=new if state.factor is None else state.factor.renewed(new), built=built)
 
-    def take(self, state: State, some: Part) -> State:
+    def take(self, state: NewtonCGState, some: Part) -> NewtonCGState:
         last = None if state.last is None else state.last.take(some)  # type: ignore[attr-defined]
         D, factor = state.D, state.factor
         D = None if D is None else D[some.blocks]
@@ -174,7 +186,7 @@ class NewtonCG(Bounded, Descending):
         keep = state.keep and D is not None
         return replace(state, last=last, D=D, factor=own, keep=keep, width=width, went=went, held=held)
 
-    def put(self, state: State, some: Part, new: State) -> State:
+    def put(self, state: NewtonCGState, some: Part, new: NewtonCGState) -> NewtonCGState:
         def together(whole: Tensor | None, part: Tensor | None) -> Tensor | None:
             return whole if whole is None or part is None else whole.index_copy(0, some.blocks, part)
 
@@ -185,55 +197,62 @@ class NewtonCG(Bounded, Descending):
         return replace(state, last=None, D=together(D, new.D), width=None, went=went, held=held)
 
     def _leap(
-        self, problem: LocalProblem, here: Iterate, look: Look, goal: Goal, system: System, way: Way, state: State
-    ) -> Step:
+        self,
+        problem: LocalProblem,
+        here: Iterate,
+        look: Progress,
+        goal: Tolerance,
+        system: NewtonSystem,
+        way: CGState,
+        state: NewtonCGState,
+    ) -> DescentStep:
         """On a GPU direction, unit step and arrival go at one go, in the hope that the system takes no more steps than
         the last one of its kind and the unit step is good. It mostly is."""
         run, kind = problem.shard.programs, (NewtonCG, look.round)
         steps, limit = min(run.notes.get(kind, FIRST), self.max_cg), self._limit(look)
         short = True
         while short:
-            way = run.repeat(advance, steps, way, system, problem, limit)
-            leap = run(_arrive, problem, here, system, way, look.active, look.alive, look.checked, goal)
+            way = run.repeat(cg_step, steps, way, system, problem, limit)
+            leap = run(_finish, problem, here, system, way, look.active, look.alive, look.checked, goal)
             needed, short, further, undo, *flags = leap.told.tolist()
             steps = max(2, needed // 4)
         run.notes[kind] = needed
         if further or undo:
-            return replace(searched(problem, here, look, leap.P, way.hvps, state), most=needed)
-        return Step(leap.there, leap.moved, way.hvps, state, replace(leap.look, told=tuple(flags)), needed)
+            return replace(line_search_step(problem, here, look, leap.P, way.hvps, state), most=needed)
+        return DescentStep(leap.there, leap.moved, way.hvps, state, replace(leap.look, told=tuple(flags)), needed)
 
 
 @dataclass(frozen=True)
-class Memory:
+class NewtonMemory:
     """What a solve leaves to the next: the diagonal D (B, m, C) of ∇²f_j, the path of the solutions, a factor of the
     Hessian where the diagonal was not enough, the products `spent` since it was made (B,) and whether a block is `due`
     for one, u at the last anchor, how far the logits of a hinge `went` (B,), and where its D is `held` (B,)."""
 
     D: Tensor | None
-    trail: Trail
-    factor: Factored | None = None
+    trail: Extrapolation
+    factor: KeptFactor | None = None
     spent: Tensor | None = None
     due: bool = False
     anchor: Tensor | None = None
     went: Tensor | None = None
     held: Tensor | None = None
 
-    def state(self) -> State:
+    def state(self) -> NewtonCGState:
         keep = not self.trail.renew and self.D is not None
         build = self.spent > PRICE if self.due and self.spent is not None else None
         held = self.held if keep else None
-        return State(None, self.D, keep, self.factor, build, width=self.went, held=held)
+        return NewtonCGState(None, self.D, keep, self.factor, build, width=self.went, held=held)
 
 
 @dataclass(frozen=True)
-class Nearby:
+class AnchorMemory:
     """What a solve leaves to the next where W_j preconditions: u at the last anchor (B, m, C)."""
 
     anchor: Tensor
 
 
 @dataclass(frozen=True)
-class State:
+class NewtonCGState:
     """The last point, where `averaged` will look back to it; the diagonal D of ∇²f_j last preconditioned with, and
     whether to `keep` it; the factor in its place, where to `build` a new one (B,), and where it was `built`. Of a hinge
     how far logits may move in the next step, `width`, how far they `went` in this solve, and where D is `held`."""
@@ -241,7 +260,7 @@ class State:
     last: Point | None = None
     D: Tensor | None = None
     keep: bool = False
-    factor: Factored | None = None
+    factor: KeptFactor | None = None
     build: Tensor | None = None
     built: Tensor | None = None
     width: Tensor | None = None
@@ -249,75 +268,75 @@ class State:
     held: Tensor | None = None
 
 
-def _measured(here: Iterate, step: Step) -> Step:
+def _with_logit_moves(here: Iterate, step: DescentStep) -> DescentStep:
     """With how far the logits moved, of a hinge."""
     width = moved(here.point, step.there.point)  # type: ignore[arg-type]
     return replace(step, state=replace(step.state, width=width, went=step.state.went + width))
 
 
-def _begin(
+def _newton_system(
     problem: LocalProblem,
     here: Iterate,
     last: Point | None,
     D: Tensor | None,
     keep: bool,
-    factor: Factored | Corners | None,
+    factor: KeptFactor | ActiveRowInverse | None,
     active: Tensor,
-    goal: Goal,
-) -> tuple[System, Way, Tensor | None]:
+    goal: Tolerance,
+) -> tuple[NewtonSystem, CGState, Tensor | None]:
     """The system, the way to its solution, and the diagonal of ∇²f_j: a new one of the active blocks, unless to `keep`
     the old, and of all where there is none."""
     quadratic = problem.shard.loss.quadratic
     model = here.point if quadratic else averaged(here.point, last)
-    precondition: Weights | Factored | Corners = factor or problem.W
-    whole = isinstance(factor, Corners) or (factor is not None and len(factor.blocks) == len(here.u))
+    precondition: Weights | KeptFactor | ActiveRowInverse = factor or problem.W
+    whole = isinstance(factor, ActiveRowInverse) or (factor is not None and len(factor.blocks) == len(here.u))
     if not problem.curved and not whole:
         if D is None or not keep:
             new = model.hessian_diagonal()
             D = new if D is None else select(active, new, D)
         base = Diagonal(D + problem.W.diagonal())
-        precondition = replace(factor, base=base) if isinstance(factor, Factored) else base
+        precondition = replace(factor, base=base) if isinstance(factor, KeptFactor) else base
     # W_j keeps the residual small in the norm that counts: what is computed next is hardly larger
     enough = (NEARLY if problem.curved and not problem.shard.loss.cornered else 0.5) * goal.at(here)
     if goal.share is not None or not quadratic:
-        enough = torch.maximum(enough, _eta(here) * here.grad_norm)
+        enough = torch.maximum(enough, _forcing_term(here) * here.grad_norm)
     zero = torch.zeros_like(here.grad)
     r = select(active, -here.grad, zero)
     p = select(active, precondition.solve(r), zero)  # weights of a block at rest may be no numbers
     hvps = torch.zeros_like(active, dtype=torch.int64)
-    return System(model.hessian, precondition, enough), Way(zero, r, p, dot(r, p), active.clone(), hvps), D
+    return NewtonSystem(model.hessian, precondition, enough), CGState(zero, r, p, dot(r, p), active.clone(), hvps), D
 
 
-def _eta(here: Iterate) -> Tensor:
+def _forcing_term(here: Iterate) -> Tensor:
     """The share of ‖∇F_j‖ that may be left of a system, (B,)."""
     return (here.grad_norm / here.scale).sqrt().clamp(max=0.1)
 
 
 @dataclass(frozen=True)
-class Leap:
+class UnitStep:
     """The unit step along P; `told`: steps of conjugate gradients, any block left there?, unit step not good?, undo?,
     and the flags of `look`."""
 
     P: Tensor
     there: Iterate
     moved: Tensor
-    look: Look
+    look: Progress
     told: Tensor
 
 
-def _arrive(
+def _finish(
     problem: LocalProblem,
     here: Iterate,
-    system: System,
-    way: Way,
+    system: NewtonSystem,
+    way: CGState,
     active: Tensor,
     alive: Tensor,
     checked: Tensor,
-    goal: Goal,
-) -> Leap:
-    P = select(active, descending(here, system, way), here.u.new_zeros(()))
+    goal: Tolerance,
+) -> UnitStep:
+    P = select(active, ensure_descent(here, system, way), here.u.new_zeros(()))
     there, t, undo, further = unit_step(problem, here, P, active)
     moved = t > 0
-    after = looked(goal, there, alive & (moved | ~active), checked)
+    after = check_progress(goal, there, alive & (moved | ~active), checked)
     flags = (way.open.any(), further, undo, *after.any.unbind())
-    return Leap(P, there, moved, after, torch.stack([way.hvps.max(), *(x.long() for x in flags)]))
+    return UnitStep(P, there, moved, after, torch.stack([way.hvps.max(), *(x.long() for x in flags)]))

@@ -68,17 +68,17 @@ class Released:
         at_once = self.calls if run.active else 1
         for _ in range(0, self.calls, at_once):
             trace = run.repeat(_call, at_once, trace, problem, self.max_iter, self.lr)
-            if not _live(trace).any():
+            if not _live_blocks(trace).any():
                 break
         none = torch.zeros_like(trace.iterations)
         return LocalSolution(trace.safe, trace.alive, problem.norm(trace.g), none, trace.iterations, None)
 
 
-def _call(trace: _Trace, problem: LocalProblem, max_iter: int, lr: float) -> _Trace:
+def _call(trace: _OptimizerState, problem: LocalProblem, max_iter: int, lr: float) -> _OptimizerState:
     """One call of the optimizer in the live blocks."""
-    live = _live(trace)
+    live = _live_blocks(trace)
     for i in range(1, max_iter + 1):
-        trace = _aim(trace, live, lr)
+        trace = _direction(trace, live, lr)
         live = live & ~(dot(trace.g, trace.d) > -CHANGE_TOLERANCE)
         step = over(trace.t, trace.d) * trace.d
         trace = replace(trace, u=select(live, trace.u + step, trace.u))
@@ -91,13 +91,13 @@ def _call(trace: _Trace, problem: LocalProblem, max_iter: int, lr: float) -> _Tr
     return _evaluate(trace, problem)
 
 
-def _live(trace: _Trace) -> Tensor:
+def _live_blocks(trace: _OptimizerState) -> Tensor:
     """The blocks that the next call would change, (B,)."""
     return trace.alive & ~_small(trace.g, GRAD_TOLERANCE)
 
 
 @dataclass(frozen=True)
-class _Trace:
+class _OptimizerState:
     """The optimizers of all blocks: where they are, F and g there, and what they carry from call to call."""
 
     u: Tensor
@@ -112,9 +112,9 @@ class _Trace:
     iterations: Tensor
 
 
-def _start(u0: Tensor, history: int) -> _Trace:
+def _start(u0: Tensor, history: int) -> _OptimizerState:
     per_block = u0.new_zeros(u0.shape[0])
-    return _Trace(  # tensors of their own all of them: a program writes the new state where it read the old
+    return _OptimizerState(  # tensors of their own all of them: a program writes the new state where it read the old
         u=u0,
         safe=u0.clone(),
         alive=per_block == 0,
@@ -128,7 +128,7 @@ def _start(u0: Tensor, history: int) -> _Trace:
     )
 
 
-def _evaluate(trace: _Trace, problem: LocalProblem) -> _Trace:
+def _evaluate(trace: _OptimizerState, problem: LocalProblem) -> _OptimizerState:
     """F and g at u; a block where they are not finite goes back to its last finite u and stops."""
     point = problem.shard.linearize(trace.u)
     F, g = problem.value(point), problem.grad(point)
@@ -137,7 +137,7 @@ def _evaluate(trace: _Trace, problem: LocalProblem) -> _Trace:
     return replace(trace, safe=safe, alive=alive, F=F.double(), g=g)
 
 
-def _aim(trace: _Trace, live: Tensor, lr: float) -> _Trace:
+def _direction(trace: _OptimizerState, live: Tensor, lr: float) -> _OptimizerState:
     """Update the pairs, then direction and step length of the live blocks."""
     first = trace.iterations == 0
     s, y = over(trace.t, trace.d) * trace.d, trace.g - trace.g_prev

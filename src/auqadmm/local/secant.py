@@ -18,7 +18,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from auqadmm.blocks.curvature import Curvature, DiagonalCurvature
+from auqadmm.blocks.curvature import DiagonalCurvature, RowCurvature
 from auqadmm.blocks.rows import Point, RowLoss, RowPoint
 
 
@@ -29,7 +29,7 @@ class SecantPoint(RowPoint):
     width: Tensor = field(kw_only=True)
 
     @cached_property
-    def curvature(self) -> Curvature:
+    def curvature(self) -> RowCurvature:
         return DiagonalCurvature(average(self.loss, self.z, self.shard.target, self.width))
 
 

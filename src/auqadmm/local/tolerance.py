@@ -20,7 +20,7 @@ PROGRESS = 0.9
 
 
 @dataclass(frozen=True)
-class Goal:
+class Tolerance:
     """The gradient norm at which a block is solved.
 
     `fixed` (B,) is known at the start. With a `share`, the norm must also fall to that share of ‖W_j(u − v)‖, the
@@ -33,7 +33,9 @@ class Goal:
     noise: Tensor
 
     @classmethod
-    def known(cls, problem: LocalProblem, reference: float | None, factor: float, tol: float | None) -> Goal | None:
+    def known(
+        cls, problem: LocalProblem, reference: float | None, factor: float, tol: float | None
+    ) -> Tolerance | None:
         """`tol` if given; else `factor` times the outer residual `reference`, so that local work follows the outer
         progress; None if there is none yet.
         """
@@ -46,17 +48,17 @@ class Goal:
         return cls(torch.full_like(zero, wanted), None, zero)
 
     @classmethod
-    def of(cls, start: Iterate, factor: float) -> Goal:
+    def of(cls, start: Iterate, factor: float) -> Tolerance:
         """`factor` times the gradient at the start and the step's size."""
         return cls(factor * start.grad_norm, factor, torch.zeros_like(start.grad_norm))
 
-    def beyond(self, start: Iterate) -> Goal:
+    def beyond(self, start: Iterate) -> Tolerance:
         """The goal, and in any case a step closer than the start: one that is good enough by itself is a guess
         from earlier rounds, of which the outer loop, if it extrapolates them, learns nothing but its own past."""
         return replace(self, fixed=torch.minimum(self.fixed, PROGRESS * start.grad_norm))
 
-    def take(self, some: Part) -> Goal:
-        return Goal(self.fixed[some.blocks], self.share, self.noise[some.blocks])
+    def take(self, some: Part) -> Tolerance:
+        return Tolerance(self.fixed[some.blocks], self.share, self.noise[some.blocks])
 
     def at(self, here: Iterate) -> Tensor:
         """The norm to reach, seen from this iterate, (B,)."""
@@ -69,7 +71,7 @@ class Goal:
         """(B,): solved, or lost in rounding; False for a gradient that is not finite."""
         return here.finite & (here.grad_norm <= self.at(here))
 
-    def attainable(self, problem: LocalProblem, here: Iterate, doubt: Tensor) -> Goal:
+    def attainable(self, problem: LocalProblem, here: Iterate, doubt: Tensor) -> Tolerance:
         """The goal, raised to where rounding really lies in the blocks in doubt (B,): one Hessian-vector product.
 
         u_j itself is rounded, and so is every product on the way to ∇f_j: like a change of u_j by an ulp of each
@@ -82,8 +84,8 @@ class Goal:
         return replace(self, noise=torch.where(doubt, ULPS * torch.finfo(here.u.dtype).eps * change, self.noise))
 
 
-def settle(
-    goal: Goal, problem: LocalProblem, here: Iterate, hvps: Tensor, open_: Tensor | None = None
+def final_status(
+    goal: Tolerance, problem: LocalProblem, here: Iterate, hvps: Tensor, open_: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Which blocks have converged (B,), with the closer look at rounding for those that stopped short, which the ones
     that are still `open_` have not; and `hvps`."""

@@ -27,7 +27,7 @@ RESTARTS = 8
 
 
 @dataclass(frozen=True)
-class Run:
+class PCGState:
     """Conjugate gradients on the way: ry = ⟨r, Mr⟩, steps so far, `open` while they go on, `sound` while A and M are
     positive; numbers are tensors."""
 
@@ -60,24 +60,24 @@ def cg(
     enough = torch.stack([b.new_full((), tol), relative**2 * ry])
     zero = torch.zeros((), dtype=torch.int64, device=b.device)
     sound = torch.ones((), dtype=torch.bool, device=b.device)
-    run = Run(torch.zeros_like(b), b, y, ry, zero, ~_enough(b, ry, enough), sound)
+    run = PCGState(torch.zeros_like(b), b, y, ry, zero, ~_is_small(b, ry, enough), sound)
     several = programs is not None and programs.active
     steps = programs.notes.get(cg, 4) if programs is not None and several else 1
-    done, left, fine = _told(run)
+    done, left, fine = _to_host(run)
     while left and done < max_iter:
         steps = min(steps, max_iter - done)
         if programs is not None and several:
             run = programs.repeat(_step, steps, run, apply, precondition, enough)
         else:
             run = _step(run, apply, precondition, enough)
-        done, left, fine = _told(run)
+        done, left, fine = _to_host(run)
         steps = max(2, done // 4) if several else 1
     if programs is not None:
         programs.notes[cg] = max(done, 2)
     return run.x, int(done), bool(fine)
 
 
-def _step(at: Run, apply: Operator, precondition: Operator, enough: Tensor) -> Run:
+def _step(at: PCGState, apply: Operator, precondition: Operator, enough: Tensor) -> PCGState:
     """One step while it goes on; it changes nothing afterwards."""
     q = apply(at.p)
     curvature = (at.p * q).sum()
@@ -90,15 +90,15 @@ def _step(at: Run, apply: Operator, precondition: Operator, enough: Tensor) -> R
     y = precondition(r)
     ry = (r * y).sum()
     p = torch.where(go, y + (ry / at.ry) * at.p, at.p)
-    left = go & ~_enough(r, ry, enough)
-    return Run(x, r, p, torch.where(go, ry, at.ry), at.steps + go, left, at.sound & (sound | ~at.open))
+    left = go & ~_is_small(r, ry, enough)
+    return PCGState(x, r, p, torch.where(go, ry, at.ry), at.steps + go, left, at.sound & (sound | ~at.open))
 
 
-def _enough(r: Tensor, ry: Tensor, enough: Tensor) -> Tensor:
+def _is_small(r: Tensor, ry: Tensor, enough: Tensor) -> Tensor:
     return (r.norm() <= enough[0]) | ((ry > 0) & (ry <= enough[1]))
 
 
-def _told(run: Run) -> list[int]:
+def _to_host(run: PCGState) -> list[int]:
     """Steps, whether it goes on, whether all was sound: one look at the device."""
     return torch.stack([run.steps, run.open.long(), run.sound.long()]).tolist()
 

@@ -49,7 +49,7 @@ class Coupled(LowRank):
 
     @classmethod
     def of(cls, U: Tensor, pairs: Tensor, d: Tensor, S: Tensor, phi: Tensor, F: Basis) -> Coupled:
-        return cls(U, summed(pairs), d, S, phi, F, H=from_pairs(pairs, S.shape[-1]))
+        return cls(U, sum_over_pairs(pairs), d, S, phi, F, H=from_pairs(pairs, S.shape[-1]))
 
     @cached_property
     def left(self) -> LowRank:
@@ -99,21 +99,21 @@ class Coupled(LowRank):
     def _inverse(self) -> Any:
         W = self.double()
         assert isinstance(W, Coupled)
-        return Inverse.of(W)
+        return CoupledInverse.of(W)
 
 
 @dataclass(frozen=True)
-class Inverse:
+class CoupledInverse:
     """W_j⁻¹ in float64: that of what is left, Z (B, C, m, r) in the bases F and Q, T (B, C·r, C·r)."""
 
-    left: lowrank.Inverse
+    left: lowrank.LowRankInverse
     Z: Tensor
     T: Tensor
 
     @classmethod
-    def of(cls, W: Coupled) -> Inverse:
+    def of(cls, W: Coupled) -> CoupledInverse:
         (blocks, _, k), C = W.U.shape, W.S.shape[-1]
-        known = lowrank.Inverse.of(W.left)
+        known = lowrank.LowRankInverse.of(W.left)
         L = W.U if W.F is None else W.F @ W.U
         Z = known.inside(L[..., None].repeat(1, 1, 1, C)).permute(0, 3, 1, 2).contiguous()
         unused = torch.diag_embed((W.U == 0).all(1).to(L))  # columns that a block does without
@@ -128,7 +128,7 @@ class Inverse:
         T = _between(back, rest.reshape(blocks, C, k, C, k).transpose(2, 3), back)
         return cls(known, Z, T.transpose(2, 3).reshape(blocks, k * C, k * C))
 
-    def take(self, index: Any) -> Inverse:
+    def take(self, index: Any) -> CoupledInverse:
         return replace(self, left=self.left.take(index), Z=self.Z[index], T=self.T[index])
 
     def solve(self, y: Tensor) -> Tensor:
@@ -161,7 +161,7 @@ def from_pairs(pairs: Tensor, C: int) -> Tensor:
     return H.permute(0, 3, 1, 4, 2).reshape(blocks, k * C, k * C)
 
 
-def summed(pairs: Tensor) -> Tensor:
+def sum_over_pairs(pairs: Tensor) -> Tensor:
     """M_j = U_jᵀA_jU_j, (B, r, r): a pair counts in two classes."""
     return 2 * pairs.sum(1)
 

@@ -34,8 +34,8 @@ class CoupledSum(KroneckerSum):
         return self.parts.U.transpose(0, 1).flatten(1).contiguous()
 
     @cached_property
-    def product(self) -> Product:  # type: ignore[override]
-        return Product(self.left.product, self.G, self.parts.H)
+    def product(self) -> CoupledSumProduct:  # type: ignore[override]
+        return CoupledSumProduct(self.left.product, self.G, self.parts.H)
 
     @cached_property
     def left(self) -> KroneckerSum:
@@ -106,10 +106,10 @@ class CoupledSum(KroneckerSum):
 
 
 @dataclass(frozen=True)
-class Product:
+class CoupledSumProduct:
     """x ↦ Kx, in the shape of x: G (m, R), H (N, r·C, r·C)."""
 
-    left: kronecker_sum.Product
+    left: kronecker_sum.KroneckerSumProduct
     G: Tensor
     H: Tensor
 

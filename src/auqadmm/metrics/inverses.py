@@ -24,7 +24,7 @@ Inverse = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Outside:
+class Reshaped:
     """An inverse that acts on x as it is outside; a joint weight sees (m·C, 1)."""
 
     inverse: Inverse

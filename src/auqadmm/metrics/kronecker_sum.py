@@ -81,8 +81,8 @@ class KroneckerSum:
         return self.parts.d.shape[1], self.parts.S.shape[-1]
 
     @cached_property
-    def product(self) -> Product:
-        return Product(self.G, self.Q, self.parts.S, self.kappa, self.parts.F)
+    def product(self) -> KroneckerSumProduct:
+        return KroneckerSumProduct(self.G, self.Q, self.parts.S, self.kappa, self.parts.F)
 
     def apply(self, x: Tensor) -> Tensor:
         return self.product(x)
@@ -213,7 +213,7 @@ class KroneckerSum:
 
 
 @dataclass(frozen=True)
-class Product:
+class KroneckerSumProduct:
     """x ↦ Kx, in the shape of x: G (m, R), Q (m, C, C), S (N, C, C)."""
 
     G: Tensor
@@ -232,10 +232,10 @@ class Product:
 
 
 @dataclass(frozen=True)
-class Plus:
+class ShiftedProduct:
     """x ↦ Kx + h∘x, h in the shape of x."""
 
-    K: Product
+    K: KroneckerSumProduct
     h: Tensor
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -172,12 +172,12 @@ class LowRank:
         return half(self)
 
     @cached_property
-    def _inverse(self) -> Inverse:
-        return Inverse.of(self.double())
+    def _inverse(self) -> LowRankInverse:
+        return LowRankInverse.of(self.double())
 
 
 @dataclass(frozen=True)
-class Inverse:
+class LowRankInverse:
     """W_j⁻¹ in float64. Q (B, C, C), sigma (B, C), D (B, m, C), G (B, m, r), T = L⁻¹ (B, C, r, r) with
     LLᵀ = I + σ_c Gᵀ D_c⁻¹ G: two products are faster than two triangular solves, on a GPU by far. One column needs
     Z = √σ T Gᵀ D⁻¹ (B, r, m) only: W_j⁻¹ = D⁻¹ − Zᵀ Z."""
@@ -194,7 +194,7 @@ class Inverse:
         return self.T[:, 0] @ (self.sigma[:, :, None].sqrt() * self.G / self.D).mT if self.D.shape[2] == 1 else None
 
     @classmethod
-    def of(cls, W: LowRank) -> Inverse:
+    def of(cls, W: LowRank) -> LowRankInverse:
         sigma, Q = spectrum(W.S)
         G = W._half
         G = G if W.F is None else W.F @ G
@@ -209,7 +209,7 @@ class Inverse:
         L = torch.linalg.cholesky_ex(eye + torch.stack(gram, 1))[0]
         return cls(W.F, Q, sigma, D, G, torch.linalg.solve_triangular(L, eye.expand_as(L), upper=False))
 
-    def take(self, index: Any) -> Inverse:
+    def take(self, index: Any) -> LowRankInverse:
         return replace(self, **{name: getattr(self, name)[index] for name in ("Q", "sigma", "D", "G", "T")})
 
     def solve(self, y: Tensor) -> Tensor:

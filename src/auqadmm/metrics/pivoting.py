@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.metrics.cg import cg
-from auqadmm.metrics.proximal_gradient import Best, Composite, prox_and_slope
+from auqadmm.metrics.proximal_gradient import BestIterate, Composite, prox_and_slope
 
 ROUNDS = 30  # of one attempt
 PATIENCE = 6  # rounds without fewer moves
@@ -48,7 +48,7 @@ INNER = 1000  # conjugate gradient iterations for one
 
 
 @dataclass(frozen=True)
-class Guess:
+class ActivePieces:
     """Kink or piece of every coordinate: active, and ξ + h(v − t) on the piece, v = t on the kink."""
 
     active: Tensor
@@ -57,7 +57,7 @@ class Guess:
     h: Tensor
 
     @classmethod
-    def at(cls, problem: Composite, y: Tensor, gamma: Tensor) -> Guess:
+    def at(cls, problem: Composite, y: Tensor, gamma: Tensor) -> ActivePieces:
         t, p = prox_and_slope(problem.g, y, gamma)
         active = p > 0
         h = torch.where(active, 1 / torch.where(active, p, 1.0) - gamma, 0.0).clamp(min=0)
@@ -67,35 +67,35 @@ class Guess:
         """g′ of the piece, continued to v."""
         return self.xi + self.h * (v - self.t)
 
-    def moved(self, problem: Composite, v: Tensor, w: Tensor) -> tuple[Guess, int]:
+    def moved(self, problem: Composite, v: Tensor, w: Tensor) -> tuple[ActivePieces, int]:
         """The next guess at v with w = s − Kv, and how many coordinates changed theirs."""
         D, line = problem.D, self.line(v)
         here, p = prox_and_slope(problem.g, D * v + line, D)
         on_piece = self.active & (p > 0) & ((here - v).abs() <= 1e-12 * (here.abs() + v.abs()))
         pull, gamma = torch.where(self.active, line, w), torch.where(self.active, NEAR, FAR) * D
-        new = Guess.at(problem, gamma * v + pull, gamma)
+        new = ActivePieces.at(problem, gamma * v + pull, gamma)
         over = ~(self.active | new.active) & (new.t != self.t)  # from kink to kink: the piece between them is short
         if over.any():
             new = new.where(~over, self._farther(problem, v, w, over))
         stays = on_piece | ~(self.active | new.active)
         return self.where(stays, new), int((~stays).sum())
 
-    def _farther(self, problem: Composite, v: Tensor, w: Tensor, over: Tensor) -> Guess:
+    def _farther(self, problem: Composite, v: Tensor, w: Tensor, over: Tensor) -> ActivePieces:
         """Pieces next to the kinks of `over`, with γ as large as it takes to find them."""
         gamma = FAR * problem.D
         for _ in range(8):
             gamma = torch.where(over, FAR * gamma, gamma)
-            near = Guess.at(problem, gamma * v + w, gamma)
+            near = ActivePieces.at(problem, gamma * v + w, gamma)
             over = over & ~near.active & (near.t != self.t)
             if not over.any():
                 break
         # once more in the metric D: a large γ would swamp h
-        return Guess.at(problem, problem.D * near.t + near.xi, problem.D)
+        return ActivePieces.at(problem, problem.D * near.t + near.xi, problem.D)
 
-    def where(self, mask: Tensor, other: Guess) -> Guess:
+    def where(self, mask: Tensor, other: ActivePieces) -> ActivePieces:
         """This guess where `mask` holds, the other one elsewhere."""
         mine, others = vars(self), vars(other)
-        return Guess(**{name: torch.where(mask, mine[name], others[name]) for name in mine})
+        return ActivePieces(**{name: torch.where(mask, mine[name], others[name]) for name in mine})
 
     def solve(self, problem: Composite, v: Tensor, tol: float, forcing: float) -> tuple[Tensor, bool]:
         """The point that fits the guess, and whether it was found to the accuracy asked for."""
@@ -114,7 +114,7 @@ class Guess:
         return v + d, sound and k < INNER
 
 
-def pivot(problem: Composite, v: Tensor, tol: float) -> Best:
+def pivot(problem: Composite, v: Tensor, tol: float) -> BestIterate:
     """Solve for separable g, from v, until the residual is `tol` or as small as rounding allows."""
     forcing, mu = LOOSE, 1.0
     settled, best = _attempt(problem, v, tol, forcing)
@@ -123,7 +123,7 @@ def pivot(problem: Composite, v: Tensor, tol: float) -> Best:
     centre, total = best.v, best.iterations
     while total < BUDGET and mu < 1 / NEAR:
         near = max(0.3 * tol, 1e-3 * best.residual)
-        settled, found = _attempt(_pulled(problem, mu, centre), centre, near, forcing)
+        settled, found = _attempt(_with_proximal_term(problem, mu, centre), centre, near, forcing)
         total += found.iterations
         if not settled:
             mu, forcing = SHRINK * mu, max(0.01 * forcing, TIGHT)
@@ -137,9 +137,9 @@ def pivot(problem: Composite, v: Tensor, tol: float) -> Best:
     return replace(best, iterations=total)
 
 
-def _attempt(problem: Composite, v: Tensor, tol: float, forcing: float) -> tuple[bool, Best]:
+def _attempt(problem: Composite, v: Tensor, tol: float, forcing: float) -> tuple[bool, BestIterate]:
     """Rounds from v until nothing moves and the residual is `tol` or no longer falls; False if they cycle."""
-    best, fewest, patience, still = Best(v), math.inf, PATIENCE, math.inf
+    best, fewest, patience, still = BestIterate(v), math.inf, PATIENCE, math.inf
     for k, (x, residual, moves, solved) in enumerate(_rounds(problem, v, tol, forcing)):
         best = best.after(x, residual, k)
         exhausted = moves == 0 and solved and residual > 0.5 * still  # the same guess again, and rounding decides
@@ -155,7 +155,7 @@ def _attempt(problem: Composite, v: Tensor, tol: float, forcing: float) -> tuple
 
 def _rounds(problem: Composite, v: Tensor, tol: float, forcing: float) -> Iterator[tuple[Tensor, float, float, bool]]:
     """Prox point, residual, moves and soundness of the start and of each round."""
-    guess: Guess | None = None
+    guess: ActivePieces | None = None
     moves, solved = math.inf, True
     while True:
         Kv = problem.apply(v)
@@ -163,13 +163,13 @@ def _rounds(problem: Composite, v: Tensor, tol: float, forcing: float) -> Iterat
         yield z, residual, moves, solved
         w = problem.s - Kv
         if guess is None:
-            guess = Guess.at(problem, problem.D * v + w, problem.D)
+            guess = ActivePieces.at(problem, problem.D * v + w, problem.D)
         else:
             guess, moves = guess.moved(problem, v, w)
         v, solved = guess.solve(problem, v, 0.1 * tol, forcing)
 
 
-def _pulled(problem: Composite, mu: float, centre: Tensor) -> Composite:
+def _with_proximal_term(problem: Composite, mu: float, centre: Tensor) -> Composite:
     """f + ½μ‖v − c‖²_D in place of f."""
     pull = mu * problem.D
     return replace(

@@ -56,16 +56,16 @@ class Composite:
 
 
 @dataclass(frozen=True)
-class Best:
+class BestIterate:
     """The best point so far, its residual, and the iterations spent."""
 
     v: Tensor
     residual: float = math.inf
     iterations: int = 0
 
-    def after(self, v: Tensor, residual: float, iterations: int) -> Best:
+    def after(self, v: Tensor, residual: float, iterations: int) -> BestIterate:
         better = residual < self.residual
-        return Best(v, residual, iterations) if better else replace(self, iterations=iterations)
+        return BestIterate(v, residual, iterations) if better else replace(self, iterations=iterations)
 
 
 def scale(apply: Operator, D: Tensor) -> float:
@@ -80,12 +80,12 @@ def scale(apply: Operator, D: Tensor) -> float:
     return MARGIN * largest
 
 
-def accelerated(problem: Composite, x: Tensor, tol: float, max_iter: int) -> Best:
+def accelerated(problem: Composite, x: Tensor, tol: float, max_iter: int) -> BestIterate:
     """Accelerated forward-backward steps from x until the residual is `tol`; any g."""
     gamma = problem.gamma
     point, Kpoint = x, problem.apply(x)  # extrapolated
     x, Kx, t = point, Kpoint, 1.0
-    best = Best(x)
+    best = BestIterate(x)
     for k in range(1, max_iter + 1):
         z, Kz, residual = problem.backward(point, Kpoint, gamma)
         step = z - point

@@ -14,7 +14,7 @@ from torch import Tensor
 BLOCK = 128  # rows of a square that a cache holds
 
 
-def packed(H: Tensor) -> Tensor:
+def pack(H: Tensor) -> Tensor:
     """(g, p, p) -> (g, p(p + 1)/2)."""
     p = H.shape[-1]
     if H.device.type == "cpu":
@@ -27,7 +27,7 @@ def packed(H: Tensor) -> Tensor:
     return H[:, i, j]
 
 
-def unpacked(upper: Tensor) -> Tensor:
+def unpack(upper: Tensor) -> Tensor:
     """The symmetric matrices whose upper triangles these are."""
     p = (math.isqrt(8 * upper.shape[-1] + 1) - 1) // 2
     H = upper.new_empty(upper.shape[0], p, p)

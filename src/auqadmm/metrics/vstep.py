@@ -25,8 +25,8 @@ from torch import Tensor
 from auqadmm.metrics import cg
 from auqadmm.metrics.coupled import Coupled
 from auqadmm.metrics.coupled_sum import CoupledSum
-from auqadmm.metrics.inverses import Inverse, Jacobi, Outside
-from auqadmm.metrics.kronecker_sum import KroneckerSum, Plus
+from auqadmm.metrics.inverses import Inverse, Jacobi, Reshaped
+from auqadmm.metrics.kronecker_sum import KroneckerSum, ShiftedProduct
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.pivoting import pivot
 from auqadmm.metrics.proximal_gradient import Composite, accelerated, prox_and_slope, scale
@@ -110,7 +110,7 @@ class LowRankMetric:
         b = s + (gamma + h) * regularizer.prox(torch.zeros_like(s), gamma)
         around = self._K.inverse(h.reshape(self._K.shape))
         preconditioners: list[Inverse] = [self._outside(around), Jacobi(self.diagonal() + h)]
-        apply = Plus(self._K.product, h)
+        apply = ShiftedProduct(self._K.product, h)
         if self._K.shape[1] == 1:  # the inverse is exact but for rounding
             guess = guess + preconditioners[0](b - apply(guess))
         v, residual, iterations = cg.solve(apply, preconditioners, b, guess, tol, MAX_CG, self._programs(around))
@@ -121,7 +121,7 @@ class LowRankMetric:
         return self._outside(self._K.restricted(active.reshape(inside), h.reshape(inside)))
 
     def _outside(self, inverse: Inverse) -> Inverse:
-        return Outside(inverse, self._K.shape)
+        return Reshaped(inverse, self._K.shape)
 
     def _programs(self, around: Inverse) -> Programs:
         """Recordings that read K and its inverse where they lie: copies would take as much room again."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from auqadmm.paper.catalogue import FIGURES
 from auqadmm.paper.optimum import Optimum
-from auqadmm.paper.results import Line, lines, read_lines, read_optima, write_lines, write_optima
+from auqadmm.paper.results import CurveLine, lines, read_lines, read_optima, write_lines, write_optima
 from auqadmm.paper.spec import Figure
 from auqadmm.paper.store import Store
 
@@ -31,19 +31,19 @@ class Bundle:
     """Curves, arrays by the name of their picture, optima by the name of their problem, what made them, and, where
     it was counted, what weights cost."""
 
-    lines: tuple[Line, ...] = ()
+    lines: tuple[CurveLine, ...] = ()
     arrays: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
     optima: Mapping[str, Optimum] = field(default_factory=dict)
     about: Mapping[str, Any] = field(default_factory=dict)
     costs: tuple[Mapping[str, Any], ...] = ()
 
-    def of(self, figure: str) -> tuple[Line, ...]:
+    def of(self, figure: str) -> tuple[CurveLine, ...]:
         return tuple(line for line in self.lines if line.figure == figure)
 
 
 def gather(figures: Iterable[Figure], store: Store) -> tuple[Bundle, list[str]]:
     """What the store holds of some figures, and the names of what it does not hold."""
-    curves: list[Line] = []
+    curves: list[CurveLine] = []
     arrays: dict[str, Any] = {}
     optima: dict[str, Optimum] = {}
     systems: dict[str, dict[str, Any]] = {}

@@ -25,7 +25,7 @@ from auqadmm.paper.spec import (
     RELEASED,
     Denoising,
     Figure,
-    Panel,
+    PanelSpec,
     ProblemSpec,
     Protocol,
     RunSpec,
@@ -191,7 +191,7 @@ def _readings(
     return found
 
 
-def _comparison(model: str, quick: bool, protocols: Sequence[str]) -> tuple[Panel, ...]:
+def _comparison(model: str, quick: bool, protocols: Sequence[str]) -> tuple[PanelSpec, ...]:
     sets = ("digits",) if quick else DATASETS
     return tuple(
         _panel(problem, protocol, COMPARED, data)
@@ -200,9 +200,9 @@ def _comparison(model: str, quick: bool, protocols: Sequence[str]) -> tuple[Pane
     )
 
 
-def _panel(problem: ProblemSpec, protocol: Protocol, methods: Sequence[str], name: str) -> Panel:
+def _panel(problem: ProblemSpec, protocol: Protocol, methods: Sequence[str], name: str) -> PanelSpec:
     runs = tuple(_run(problem, protocol, method) for method in methods)
-    return Panel(name, protocol.name, problem.reduction, problem.data, runs)
+    return PanelSpec(name, protocol.name, problem.reduction, problem.data, runs)
 
 
 def _run(problem: ProblemSpec, protocol: Protocol, method: str) -> RunSpec:

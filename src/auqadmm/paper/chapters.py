@@ -14,7 +14,7 @@ from auqadmm.paper import curves, images
 from auqadmm.paper.bundle import Bundle
 from auqadmm.paper.catalogue import FIGURES, RANKS
 from auqadmm.paper.readings import by_reading, said
-from auqadmm.paper.results import Line
+from auqadmm.paper.results import CurveLine
 from auqadmm.paper.spec import INTERVAL, PROTOCOLS
 from auqadmm.paper.verdicts import verdicts
 from auqadmm.report.content import Chapter, Curve, Panel, Picture, Report, Table
@@ -106,7 +106,7 @@ def _weighted(dataset: str, model: str, protocol: str) -> str:
 
 
 # ---------------------------------------------------------------------- curves
-def _panel(name: str, reading: tuple[str, str], runs: Mapping[str, Sequence[Line]]) -> Panel:
+def _panel(name: str, reading: tuple[str, str], runs: Mapping[str, Sequence[CurveLine]]) -> Panel:
     return Panel(
         title=f"{curves.panel_title(name)}, {said(reading)}",
         curves=tuple(
@@ -127,7 +127,7 @@ def _panel(name: str, reading: tuple[str, str], runs: Mapping[str, Sequence[Line
     )
 
 
-def _parameters(lines: Sequence[Line]) -> dict[str, str]:
+def _parameters(lines: Sequence[CurveLine]) -> dict[str, str]:
     if not lines:
         return {}
     used = dict.fromkeys(line.protocol for line in lines)
@@ -141,7 +141,7 @@ def _parameters(lines: Sequence[Line]) -> dict[str, str]:
     }
 
 
-def _table(lines: Sequence[Line]) -> Table:
+def _table(lines: Sequence[CurveLine]) -> Table:
     """Rounds, bytes and seconds until each gap; the fewest of each panel marked."""
     costs = tuple(f"{what} to {power(gap)}" for gap in GAPS for what in ("rounds", "kB", "seconds"))
     header = ("panel", "method", *costs, "last gap")
@@ -165,11 +165,11 @@ def _table(lines: Sequence[Line]) -> Table:
     return Table(header, tuple(rows), tuple(best))
 
 
-def _first(run: Sequence[Line], gap: float) -> Line | None:
+def _first(run: Sequence[CurveLine], gap: float) -> CurveLine | None:
     return next((line for line in run if line.gap is not None and line.gap <= gap), None)
 
 
-def _cells(hit: Line | None) -> tuple[str, str, str]:
+def _cells(hit: CurveLine | None) -> tuple[str, str, str]:
     if hit is None:
         return MISSING, MISSING, MISSING
     return str(hit.rounds), f"{hit.bytes / 1000:.0f}", f"{hit.seconds:.2g}"

@@ -18,7 +18,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
-from auqadmm.paper.results import Line
+from auqadmm.paper.results import CurveLine
 from auqadmm.report.style import COSTS, RC, method_style
 
 # below this a gap is the rounding of the optimum
@@ -35,12 +35,12 @@ Y_AXES = {
 }
 
 
-def gap_figure(lines: Sequence[Line], title: str) -> Figure:
+def gap_figure(lines: Sequence[CurveLine], title: str) -> Figure:
     """The gap against iterations, bytes and seconds, both axes logarithmic."""
     return _grid(lines, title, [(x, "gap") for x in X_AXES], log_x=True)
 
 
-def paper_figure(lines: Sequence[Line], title: str) -> Figure:
+def paper_figure(lines: Sequence[CurveLine], title: str) -> Figure:
     """Objective, primal and dual residual against iterations."""
     return _grid(lines, title, [("iteration", y) for y in ("objective", "primal", "dual")], log_x=False)
 
@@ -51,9 +51,9 @@ def panel_title(name: str) -> str:
     return ", ".join([DATASETS.get(dataset, dataset), *rest])
 
 
-def by_panel(lines: Sequence[Line]) -> dict[str, dict[str, list[Line]]]:
+def by_panel(lines: Sequence[CurveLine]) -> dict[str, dict[str, list[CurveLine]]]:
     """panel → method → its lines, in order of appearance."""
-    found: dict[str, dict[str, list[Line]]] = {}
+    found: dict[str, dict[str, list[CurveLine]]] = {}
     for line in lines:
         found.setdefault(line.panel, {}).setdefault(line.method, []).append(line)
     return found
@@ -65,7 +65,7 @@ CELL, GAP_X, GAP_Y = (3.35, 2.25), 1.12, 0.62
 LEFT, RIGHT, BOTTOM = 0.75, 0.55, 0.55
 
 
-def _grid(lines: Sequence[Line], title: str, pairs: list[tuple[str, str]], log_x: bool) -> Figure:
+def _grid(lines: Sequence[CurveLine], title: str, pairs: list[tuple[str, str]], log_x: bool) -> Figure:
     """One cell per panel and pair of axes: panels side by side; a single panel has its pairs side by side."""
     panels = by_panel(lines)
     if not panels:
@@ -128,7 +128,7 @@ def _legend(figure: Figure, handles: dict[str, Any], title: str, wide: int) -> N
     )
 
 
-def _curve(axis: Any, run: Sequence[Line], x: str, y: str, method: str, shift: float, log_x: bool) -> Any:
+def _curve(axis: Any, run: Sequence[CurveLine], x: str, y: str, method: str, shift: float, log_x: bool) -> Any:
     style = method_style(method)
     points = [(getattr(line, x), getattr(line, y)) for line in run]
     kept = [(a, b) for a, b in points if a is not None and b is not None and a > 0]

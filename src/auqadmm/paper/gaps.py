@@ -5,43 +5,43 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from auqadmm.paper.results import Line
+from auqadmm.paper.results import CurveLine
 
 EARLY = 10
 # below this a gap is the rounding of the optimum
 LEAST = 1e-10
 
 
-def gap_at(run: Sequence[Line], iteration: int) -> float:
+def gap_at(run: Sequence[CurveLine], iteration: int) -> float:
     """The gap after an iteration, or after the last one before it that is known; never below rounding."""
     known = [line.gap for line in run if line.gap is not None and line.iteration <= iteration]
     return max(known[-1], LEAST) if known else math.inf
 
 
-def reached(run: Sequence[Line], gap: float) -> int | None:
+def reached(run: Sequence[CurveLine], gap: float) -> int | None:
     """The first iteration within a gap."""
     return next((line.iteration for line in run if line.gap is not None and line.gap <= gap), None)
 
 
-def early(run: Sequence[Line]) -> float:
+def early(run: Sequence[CurveLine]) -> float:
     return gap_at(run, EARLY)
 
 
-def last(run: Sequence[Line]) -> float:
+def last(run: Sequence[CurveLine]) -> float:
     return gap_at(run, run[-1].iteration)
 
 
-def times(runs: dict[str, list[Line]]) -> tuple[Callable[[Sequence[Line]], float], ...]:
+def times(runs: dict[str, list[CurveLine]]) -> tuple[Callable[[Sequence[CurveLine]], float], ...]:
     """Early and at the end; only the latter where runs are short."""
     return (early, last) if max(run[-1].iteration for run in runs.values()) > EARLY else (last,)
 
 
-def when(runs: dict[str, list[Line]], when: Callable[[Sequence[Line]], float]) -> str:
+def when(runs: dict[str, list[CurveLine]], when: Callable[[Sequence[CurveLine]], float]) -> str:
     last = max(run[-1].iteration for run in runs.values())
     return f"after {min(EARLY, last) if when is early else last}"
 
 
-def shared_iterations(runs: dict[str, list[Line]]) -> list[int]:
+def shared_iterations(runs: dict[str, list[CurveLine]]) -> list[int]:
     return sorted(set.intersection(*({line.iteration for line in run} for run in runs.values())))
 
 

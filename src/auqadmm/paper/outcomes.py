@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 
 from auqadmm.paper import gaps
 from auqadmm.paper.curves import panel_title
-from auqadmm.paper.results import Line
+from auqadmm.paper.results import CurveLine
 from auqadmm.report.content import Cell
 from auqadmm.report.style import method_style
 
@@ -40,7 +40,7 @@ def outcome(own: float, other: float, tie: float = EQUAL) -> str:
     return "worse" if own > tie * other else "equal"
 
 
-def compared(panel: str, runs: dict[str, list[Line]], own: str, rivals: Sequence[str]) -> list[Cell]:
+def compared(panel: str, runs: dict[str, list[CurveLine]], own: str, rivals: Sequence[str]) -> list[Cell]:
     """A method against the best of its rivals, after ten iterations and at the end."""
     if own not in runs or not (rivals := [m for m in rivals if m in runs]):
         return []
@@ -61,7 +61,7 @@ def listed(head: str, cells: Iterable[Cell]) -> str:
     return "\n".join([head, *parts]) if parts else ""
 
 
-def long_enough(lines: Sequence[Line]) -> bool:
+def long_enough(lines: Sequence[CurveLine]) -> bool:
     """Runs shorter than ten iterations decide nothing."""
     return bool(lines) and max(line.iteration for line in lines) >= gaps.EARLY
 

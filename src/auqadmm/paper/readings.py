@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from auqadmm.paper.curves import READING
-from auqadmm.paper.results import Line
+from auqadmm.paper.results import CurveLine
 
 MODELS = {"fig-elastic": "elastic net", "fig-multinomial": "multinomial", "fig-svm": "SVM"}
 
 Reading = tuple[str, str]
 
 
-def by_reading(lines: Iterable[Line]) -> dict[Reading, list[Line]]:
+def by_reading(lines: Iterable[CurveLine]) -> dict[Reading, list[CurveLine]]:
     """(protocol, reduction) → lines."""
-    found: dict[Reading, list[Line]] = {}
+    found: dict[Reading, list[CurveLine]] = {}
     for line in lines:
         found.setdefault((line.protocol, line.reduction), []).append(line)
     return found

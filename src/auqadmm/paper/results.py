@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from auqadmm.paper.optimum import Optimum
-from auqadmm.paper.spec import Figure, Panel, RunSpec
+from auqadmm.paper.spec import Figure, PanelSpec, RunSpec
 from auqadmm.paper.store import Record
 
 FIRST = 20
@@ -28,7 +28,7 @@ KEPT_GAPS = tuple(10.0**-k for k in range(1, 10))
 
 
 @dataclass(frozen=True)
-class Line:
+class CurveLine:
     """One iteration of one run in one panel; None: not measured. Counters are cumulative, `bytes` of one worker."""
 
     figure: str
@@ -48,12 +48,12 @@ class Line:
     dual: float | None
 
 
-NAMES = tuple(f.name for f in fields(Line))
+NAMES = tuple(f.name for f in fields(CurveLine))
 WHOLE = ("iteration", "rounds", "bytes")
 REAL = {"seconds": ".4g", "objective": ".13g", "gap": ".5g", "primal": ".5g", "dual": ".5g"}
 
 
-def lines(figure: Figure, panel: Panel, run: RunSpec, record: Record) -> list[Line]:
+def lines(figure: Figure, panel: PanelSpec, run: RunSpec, record: Record) -> list[CurveLine]:
     """The lines of one run, thinned."""
     held = record.columns
     values: dict[str, Any] = {
@@ -66,7 +66,7 @@ def lines(figure: Figure, panel: Panel, run: RunSpec, record: Record) -> list[Li
         "control": run.control,
     }
     return [
-        Line(**values, **{name: held[name][k] for name in NAMES if name in held})
+        CurveLine(**values, **{name: held[name][k] for name in NAMES if name in held})
         for k in thinned(held["iteration"], held["gap"])
     ]
 
@@ -82,7 +82,7 @@ def thinned(iterations: Sequence[int], gaps: Sequence[float | None]) -> list[int
 
 
 # ---------------------------------------------------------------------- files
-def write_lines(path: Path, found: Iterable[Line]) -> Path:
+def write_lines(path: Path, found: Iterable[CurveLine]) -> Path:
     """One CSV file, complete or not at all."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -92,12 +92,12 @@ def write_lines(path: Path, found: Iterable[Line]) -> Path:
     return _write(path, text.getvalue())
 
 
-def read_lines(path: Path) -> list[Line]:
+def read_lines(path: Path) -> list[CurveLine]:
     """What `write_lines` wrote; `ValueError` names the file and what is wrong with it."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             entries = list(csv.DictReader(file, strict=True))
-        return [Line(**{name: _value(name, entry[name]) for name in NAMES}) for entry in entries]
+        return [CurveLine(**{name: _value(name, entry[name]) for name in NAMES}) for entry in entries]
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror or error}).") from None
     except (KeyError, ValueError, TypeError, csv.Error) as error:

@@ -27,7 +27,7 @@ import torch
 from auqadmm.paper import bundle
 from auqadmm.paper.catalogue import FIGURES, select
 from auqadmm.paper.results import read_optima
-from auqadmm.paper.runner import Interrupted, Runner
+from auqadmm.paper.runner import Runner, RunnerInterrupted
 from auqadmm.paper.spec import PROTOCOLS, Figure, ProblemSpec, RunSpec
 from auqadmm.paper.store import Store
 
@@ -64,7 +64,7 @@ def perform(runner: Runner, job: Job, threads: int | None = None) -> Done:
     name = f"optimum of {job.name}" if isinstance(job, ProblemSpec) else job.name
     try:
         text = _do(runner, job)
-    except Interrupted:
+    except RunnerInterrupted:
         raise KeyboardInterrupt from None
     except Exception as error:
         return Done(name, time.perf_counter() - began, "", f"{type(error).__name__}: {error}")

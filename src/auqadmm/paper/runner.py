@@ -4,7 +4,7 @@
     record = runner.run(spec)
 
 A run ends after its iterations, or when its gap is that of rounding. Scoring is off the clock (`core/history.py`).
-The library prints nothing: `progress` is called with a `Progress` after each iteration.
+The library prints nothing: `progress` is called with a `RunnerProgress` after each iteration.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ROUNDING = 1e-10
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunnerProgress:
     """What a progress callback sees: which run, how far it is, and the row just made."""
 
     name: str
@@ -49,7 +49,7 @@ class Progress:
     gap: float
 
 
-class Interrupted(Exception):
+class RunnerInterrupted(Exception):
     """Somebody pressed Ctrl-C; what was complete is kept."""
 
 
@@ -81,7 +81,7 @@ class Runner:
     force: bool = False
     known: Mapping[str, Optimum] | None = None
     time_limit: float | None = None
-    progress: Callable[[Progress], Any] | None = None
+    progress: Callable[[RunnerProgress], Any] | None = None
 
     def run(self, spec: RunSpec) -> Record:
         """The record of a run, from the store where it is there."""
@@ -144,7 +144,7 @@ class Runner:
             seen.append(row)
             gap = math.nan if row.objective is None else (row.objective - best.objective) / scale
             if self.progress is not None:
-                self.progress(Progress(spec.name, row.iteration, spec.iterations, row, gap))
+                self.progress(RunnerProgress(spec.name, row.iteration, spec.iterations, row, gap))
             return gap <= ROUNDING
 
         began, started = time.perf_counter(), time.strftime("%Y-%m-%d %H:%M:%S %z")
@@ -168,7 +168,7 @@ class Runner:
         gaps = [None if r.objective is None else (r.objective - best.objective) / scale for r in rows]
         reached = bool(gaps) and gaps[-1] is not None and gaps[-1] <= ROUNDING
         if result.status is Status.interrupted and not reached:
-            raise Interrupted(f"Interrupted in {spec.name}; what was complete is kept.")
+            raise RunnerInterrupted(f"Interrupted in {spec.name}; what was complete is kept.")
         about = {
             "name": spec.name,
             "spec": asdict(spec),

@@ -137,7 +137,7 @@ class RunSpec:
 
 
 @dataclass(frozen=True)
-class Panel:
+class PanelSpec:
     """Runs on common axes. `name` is the dataset's, with what sets the panel apart."""
 
     name: str
@@ -200,7 +200,7 @@ class Figure:
     id: str
     title: str
     caption: str
-    panels: tuple[Panel, ...] = ()
+    panels: tuple[PanelSpec, ...] = ()
     pictures: tuple[PictureSpec, ...] = ()
 
     @property

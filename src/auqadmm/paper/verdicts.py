@@ -23,7 +23,7 @@ from auqadmm.paper.bundle import Bundle
 from auqadmm.paper.curves import by_panel, panel_title
 from auqadmm.paper.outcomes import compared, listed, long_enough, outcome, short, tolerance
 from auqadmm.paper.readings import MODELS, Reading, by_reading, said
-from auqadmm.paper.results import Line
+from auqadmm.paper.results import CurveLine
 from auqadmm.paper.spec import CONTROLS, METHODS
 from auqadmm.paper.verdicts_on_weights import average, cost, weights
 from auqadmm.report.content import OUTCOMES, Cell, Verdict
@@ -61,7 +61,7 @@ def _one_line(text: str) -> str:
 
 
 # ---------------------------------------------------------------------- comparisons of methods
-def fastest(figure: str, model: str, reading: Reading, lines: Sequence[Line]) -> Verdict:
+def fastest(figure: str, model: str, reading: Reading, lines: Sequence[CurveLine]) -> Verdict:
     """Is AUQ's gap the smallest of the paper's methods, after ten iterations and at the end, on every data set?"""
     rivals = [m for m in METHODS if m != "auq-admm"]
     cells = [cell for panel, runs in by_panel(lines).items() for cell in compared(panel, runs, "auq-admm", rivals)]
@@ -89,7 +89,7 @@ def _why_fastest(reading: Reading, cells: Sequence[Cell]) -> str:
     )
 
 
-def control(figure: str, model: str, reading: Reading, lines: Sequence[Line]) -> Verdict:
+def control(figure: str, model: str, reading: Reading, lines: Sequence[CurveLine]) -> Verdict:
     """Does AUQ beat what has the same penalty but not its information?"""
     panels = by_panel(lines)
     cells = [cell for panel, runs in panels.items() for cell in compared(panel, runs, "auq-admm", tuple(CONTROLS))]
@@ -105,7 +105,7 @@ def control(figure: str, model: str, reading: Reading, lines: Sequence[Line]) ->
     )
 
 
-def improve(figure: str, model: str, reading: Reading, lines: Sequence[Line]) -> Verdict:
+def improve(figure: str, model: str, reading: Reading, lines: Sequence[CurveLine]) -> Verdict:
     """Are the adaptive penalties of RB, as in textbooks and as printed, and of AC ahead of C-ADMM at their start?"""
     by_method = {
         method: [cell for panel, runs in by_panel(lines).items() for cell in compared(panel, runs, method, ("c-admm",))]
@@ -133,7 +133,7 @@ def improve(figure: str, model: str, reading: Reading, lines: Sequence[Line]) ->
 
 
 # ---------------------------------------------------------------------- rank, workers
-def rank(reading: Reading, lines: Sequence[Line]) -> Verdict:
+def rank(reading: Reading, lines: Sequence[CurveLine]) -> Verdict:
     """Every rank against the largest, and how far apart they are where they are furthest."""
     panel, runs = next(iter(by_panel(lines).items()))
     *smaller, largest = runs
@@ -157,7 +157,7 @@ def rank(reading: Reading, lines: Sequence[Line]) -> Verdict:
     )
 
 
-def workers(reading: Reading, lines: Sequence[Line]) -> Verdict:
+def workers(reading: Reading, lines: Sequence[CurveLine]) -> Verdict:
     """How many times more iterations to a gap it takes with more workers than with the fewest, AUQ and C-ADMM."""
     panels = by_panel(lines)
     pairs = {
@@ -196,5 +196,5 @@ def workers(reading: Reading, lines: Sequence[Line]) -> Verdict:
     )
 
 
-def _holds(cells: Sequence[Cell], lines: Sequence[Line]) -> str:
+def _holds(cells: Sequence[Cell], lines: Sequence[CurveLine]) -> str:
     return outcomes.holds(cells) if long_enough(lines) else "open"

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from auqadmm.blocks.curvature import Curvature, DiagonalCurvature, SoftmaxCurvature
+from auqadmm.blocks.curvature import DiagonalCurvature, RowCurvature, SoftmaxCurvature
 from auqadmm.blocks.rows import RowLoss
 from auqadmm.problem.ingest import InputError
 
@@ -56,7 +56,7 @@ class LeastSquares(RowLoss):
     def row_slope(self, s: Tensor, y: Tensor) -> Tensor:
         return s - y[:, None]
 
-    def row_curvature(self, s: Tensor, y: Tensor) -> Curvature:
+    def row_curvature(self, s: Tensor, y: Tensor) -> RowCurvature:
         return DiagonalCurvature(torch.ones_like(s))
 
     def row_conjugate(self, a: Tensor, y: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ class Multinomial(RowLoss):
         others = s.scatter(1, y[:, None], 0.0)
         return others.scatter(1, y[:, None], -others.sum(1, keepdim=True))
 
-    def row_curvature(self, s: Tensor, y: Tensor) -> Curvature:
+    def row_curvature(self, s: Tensor, y: Tensor) -> RowCurvature:
         return SoftmaxCurvature(s)
 
     def row_conjugate(self, a: Tensor, y: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ class Logistic(RowLoss):
         sign = y[:, None]
         return -sign * torch.sigmoid(-sign * s)
 
-    def row_curvature(self, s: Tensor, y: Tensor) -> Curvature:
+    def row_curvature(self, s: Tensor, y: Tensor) -> RowCurvature:
         return DiagonalCurvature(torch.sigmoid(s) * torch.sigmoid(-s))
 
     def row_conjugate(self, a: Tensor, y: Tensor) -> Tensor:
@@ -206,11 +206,11 @@ class SmoothedHinge(RowLoss):
         h, root = self._hinge(1 - y[:, None] * s)
         return -y[:, None] * (h / root)  # h' = h/√(t² + ε²)
 
-    def row_curvature(self, s: Tensor, y: Tensor) -> Curvature:
+    def row_curvature(self, s: Tensor, y: Tensor) -> RowCurvature:
         root = self._hinge(1 - y[:, None] * s)[1]
         return DiagonalCurvature((self.eps / root).square() / (2 * root))
 
-    def row_expected(self, s: Tensor, y: Tensor, variance: Tensor) -> Curvature:
+    def row_expected(self, s: Tensor, y: Tensor, variance: Tensor) -> RowCurvature:
         # a spike of mass 1 and width ε, blurred: the normal density at t, of variance + ε²
         t = 1 - y[:, None] * s
         spread = variance[:, None] + self.eps**2
@@ -267,10 +267,10 @@ class Huber(RowLoss):
     def row_slope(self, s: Tensor, y: Tensor) -> Tensor:
         return (s - y[:, None]).clamp(-self.delta, self.delta)
 
-    def row_curvature(self, s: Tensor, y: Tensor) -> Curvature:
+    def row_curvature(self, s: Tensor, y: Tensor) -> RowCurvature:
         return DiagonalCurvature(((s - y[:, None]).abs() <= self.delta).to(s.dtype))
 
-    def row_expected(self, s: Tensor, y: Tensor, variance: Tensor) -> Curvature:
+    def row_expected(self, s: Tensor, y: Tensor, variance: Tensor) -> RowCurvature:
         # the chance that the residual, uncertain as it is, lies in the quadratic part
         r, spread = s - y[:, None], variance.sqrt()[:, None].clamp(min=torch.finfo(s.dtype).tiny)
         inside = torch.special.ndtr((self.delta - r) / spread) - torch.special.ndtr((-self.delta - r) / spread)
@@ -317,7 +317,7 @@ class Poisson(RowLoss):
     def row_slope(self, s: Tensor, y: Tensor) -> Tensor:
         return s - y[:, None]
 
-    def row_curvature(self, s: Tensor, y: Tensor) -> Curvature:
+    def row_curvature(self, s: Tensor, y: Tensor) -> RowCurvature:
         return DiagonalCurvature(s)
 
     def row_conjugate(self, a: Tensor, y: Tensor) -> Tensor:
@@ -342,7 +342,7 @@ class Times(RowLoss):
     def row_slope(self, s: Tensor, y: Tensor) -> Tensor:
         return self.factor * self.loss.row_slope(s, y)
 
-    def row_curvature(self, s: Tensor, y: Tensor) -> Curvature:
+    def row_curvature(self, s: Tensor, y: Tensor) -> RowCurvature:
         return DiagonalCurvature(self.factor * self.loss.row_curvature(s, y).diagonal())
 
     def row_conjugate(self, a: Tensor, y: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from auqadmm.blocks.curvature import Curvature, DiagonalCurvature
+from auqadmm.blocks.curvature import DiagonalCurvature, RowCurvature
 from auqadmm.blocks.rows import RowLoss
 
 
@@ -56,10 +56,10 @@ class OneAgainstRest(RowLoss):
     def row_slope(self, s: Tensor, y: Tensor) -> Tensor:
         return self.loss.row_slope(*_flat(s, y)).reshape(s.shape)
 
-    def row_curvature(self, s: Tensor, y: Tensor) -> Curvature:
+    def row_curvature(self, s: Tensor, y: Tensor) -> RowCurvature:
         return DiagonalCurvature(self.loss.row_curvature(*_flat(s, y)).diagonal().reshape(s.shape))
 
-    def row_expected(self, s: Tensor, y: Tensor, variance: Tensor) -> Curvature:
+    def row_expected(self, s: Tensor, y: Tensor, variance: Tensor) -> RowCurvature:
         each = self.loss.row_expected(*_flat(s, y), variance.repeat_interleave(s.shape[1]))
         return DiagonalCurvature(each.diagonal().reshape(s.shape))
 

@@ -18,7 +18,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from auqadmm.blocks.curvature import Curvature, DiagonalCurvature
+from auqadmm.blocks.curvature import DiagonalCurvature, RowCurvature
 from auqadmm.blocks.rows import RowLoss
 from auqadmm.problem.ingest import InputError
 from auqadmm.problem.losses import check_positive, rounded
@@ -83,11 +83,11 @@ class Quantile(RowLoss):
         above, below, root = self._sides(y[:, None] - s)
         return (below - above) / root  # h' = h/√(t² + ε²)
 
-    def row_curvature(self, s: Tensor, y: Tensor) -> Curvature:
+    def row_curvature(self, s: Tensor, y: Tensor) -> RowCurvature:
         root = rounded(y[:, None] - s, self.eps)[1]
         return DiagonalCurvature((self.eps / root).square() / (2 * root))
 
-    def row_expected(self, s: Tensor, y: Tensor, variance: Tensor) -> Curvature:
+    def row_expected(self, s: Tensor, y: Tensor, variance: Tensor) -> RowCurvature:
         # a spike of mass 1 and width ε, blurred: the normal density at r, of variance + ε²
         r = y[:, None] - s
         spread = variance[:, None] + self.eps**2

@@ -19,7 +19,7 @@ from auqadmm.problem.wrappers import FreeIntercept
 
 
 @dataclass(frozen=True, eq=False)
-class Scaled(Regularizer):
+class ScaledRegularizer(Regularizer):
     """`inner` of v/scale. `subgradient_distance` is measured in the columns of `inner`."""
 
     inner: Regularizer
@@ -40,7 +40,7 @@ class Scaled(Regularizer):
 
     def some(self, rows: Tensor, features: int) -> Regularizer | None:
         inner = self.inner.some(rows, features)
-        return None if inner is None else Scaled(inner, self.scale[rows.to(self.scale.device)])
+        return None if inner is None else ScaledRegularizer(inner, self.scale[rows.to(self.scale.device)])
 
     def prox(self, t: Tensor, K: Metric) -> Tensor:
         s = self._s(t)

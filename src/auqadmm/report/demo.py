@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from auqadmm.comparison.runs import Run
+from auqadmm.comparison.runs import MethodRun
 from auqadmm.report.content import Chapter, Curve, Panel, Picture, Report, Table
 from auqadmm.report.style import COSTS, method_style
 from auqadmm.report.tables import headers, table_row
@@ -13,7 +13,7 @@ from auqadmm.report.tables import headers, table_row
 FLOOR = 1e-10  # below it, the optimum that gaps are measured against is not known
 
 
-def demo_report(runs: Sequence[Run], weights: Mapping[str, bytes], about: Mapping[str, Any]) -> Report:
+def demo_report(runs: Sequence[MethodRun], weights: Mapping[str, bytes], about: Mapping[str, Any]) -> Report:
     """`weights`: a PNG per model."""
     models = dict.fromkeys(run.model for run in runs)
     return Report(
@@ -27,7 +27,7 @@ def demo_report(runs: Sequence[Run], weights: Mapping[str, bytes], about: Mappin
     )
 
 
-def _chapter(model: str, runs: Sequence[Run], weights: bytes) -> Chapter:
+def _chapter(model: str, runs: Sequence[MethodRun], weights: bytes) -> Chapter:
     rows = [table_row(run) for run in runs]
     best = []
     for column, counts in enumerate(zip(*(row.iterations for row in rows), strict=True), start=1):
@@ -48,7 +48,7 @@ def _chapter(model: str, runs: Sequence[Run], weights: bytes) -> Chapter:
     )
 
 
-def _panel(title: str, runs: Sequence[Run], key: str, words: str) -> Panel:
+def _panel(title: str, runs: Sequence[MethodRun], key: str, words: str) -> Panel:
     curves = []
     for run in runs:
         history = run.result.history

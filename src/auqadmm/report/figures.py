@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from auqadmm.comparison.runs import Run
+from auqadmm.comparison.runs import MethodRun
 from auqadmm.report.files import whole
 from auqadmm.report.style import RC, method_style
 
@@ -24,7 +24,7 @@ SMALLEST = 1e-13
 MARKERS = 9
 
 
-def convergence(runs: Sequence[Run], target: float | None = 1e-6) -> Figure:
+def convergence(runs: Sequence[MethodRun], target: float | None = 1e-6) -> Figure:
     """How fast each method approaches the optimum.
 
     Parameters

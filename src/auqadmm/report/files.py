@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from auqadmm.comparison.runs import Run
+from auqadmm.comparison.runs import MethodRun
 from auqadmm.files import atomic
 from auqadmm.report.tables import HISTORY_COLUMNS, history_rows
 
@@ -30,7 +30,7 @@ def write_summary(path: Path, summary: Mapping[str, Any]) -> Path:
     return path
 
 
-def write_history(path: Path, runs: Sequence[Run]) -> Path:
+def write_history(path: Path, runs: Sequence[MethodRun]) -> Path:
     """One line per iteration of every run; empty where something was not evaluated."""
     with whole(path) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, HISTORY_COLUMNS)

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 from auqadmm import __version__
-from auqadmm.comparison.runs import GAPS, Run
+from auqadmm.comparison.runs import GAPS, MethodRun
 from auqadmm.core.history import History
 from auqadmm.report.style import method_style
 
@@ -55,7 +55,7 @@ def headers(gaps: Sequence[float] = GAPS) -> list[str]:
     ]
 
 
-def table_row(run: Run, gaps: Sequence[float] = GAPS) -> TableRow:
+def table_row(run: MethodRun, gaps: Sequence[float] = GAPS) -> TableRow:
     """The row of one run; rounds are those to the last of `gaps`."""
     reached = [run.first_within(gap) for gap in gaps]
     history, certificate = run.result.history, run.result.certificate
@@ -70,7 +70,7 @@ def table_row(run: Run, gaps: Sequence[float] = GAPS) -> TableRow:
     )
 
 
-def run_summary(run: Run, gaps: Sequence[float] = GAPS) -> dict[str, Any]:
+def run_summary(run: MethodRun, gaps: Sequence[float] = GAPS) -> dict[str, Any]:
     """One run as plain values, for summary.json. Counters are zero when no iteration was complete."""
     result, history = run.result, run.result.history
     last = history[-1] if len(history) else None
@@ -92,7 +92,7 @@ def run_summary(run: Run, gaps: Sequence[float] = GAPS) -> dict[str, Any]:
     }
 
 
-def history_rows(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
+def history_rows(runs: Sequence[MethodRun]) -> Iterator[dict[str, Any]]:
     """All iterations of all runs, for one flat file: `HISTORY_COLUMNS`."""
     for run in runs:
         for row, gap in zip(run.result.history, run.gaps.tolist(), strict=True):
@@ -108,7 +108,7 @@ def versions() -> dict[str, str]:
     return {"auqadmm": __version__, "python": platform.python_version()} | {name: version(name) for name in LIBRARIES}
 
 
-def _when(run: Run, gap: float) -> dict[str, Any] | None:
+def _when(run: MethodRun, gap: float) -> dict[str, Any] | None:
     row = run.first_within(gap)
     if row is None:
         return None

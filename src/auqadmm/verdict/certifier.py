@@ -13,7 +13,7 @@ from torch import Tensor
 from auqadmm.core.certificate import Certificate, score
 from auqadmm.core.reduce import Reduce
 from auqadmm.verdict.duality import full_gap, plain_gap
-from auqadmm.verdict.queries import Conjugate
+from auqadmm.verdict.queries import ConjugateQuery
 
 
 class Certifier:
@@ -36,4 +36,4 @@ class Certifier:
         return Certificate(f + float(self.g.value(v)), kkt, gap)
 
     def _conjugate(self, v: Tensor, scale: float, shift: Tensor | None) -> float:
-        return float(self.reduce.free(Conjugate(None, scale, shift), None, v)["conjugate"])
+        return float(self.reduce.free(ConjugateQuery(None, scale, shift), None, v)["conjugate"])

@@ -26,7 +26,7 @@ def plain_gap(g: Any, v: Tensor, G: Tensor, precision: float) -> float | None:
     """The gap where it costs nothing: no intercept, and −G in the domain of g*. None elsewhere."""
     if g.dual_scale(-G) != 1.0:
         return None
-    return lifted([float(g.value(v)), float((G * v).sum()), float(g.conjugate(-G))], precision)
+    return at_least_rounding([float(g.value(v)), float((G * v).sum()), float(g.conjugate(-G))], precision)
 
 
 def full_gap(
@@ -57,7 +57,7 @@ def full_gap(
     if scale is None:
         return None
     terms = [f, float(inner.value(v)), conjugate(scale, shift), float(inner.conjugate(-scale * slopes))]
-    return lifted(terms, precision, noise)
+    return at_least_rounding(terms, precision, noise)
 
 
 def intercept_inverse(block: Tensor) -> Tensor | None:
@@ -78,7 +78,7 @@ def intercept_inverse(block: Tensor) -> Tensor | None:
     return torch.cholesky_inverse(L) / root / root[:, None]
 
 
-def lifted(terms: list[float], precision: float, noise: float = 0.0) -> float | None:
+def at_least_rounding(terms: list[float], precision: float, noise: float = 0.0) -> float | None:
     """The sum of terms that cancel; what is below their rounding is not known to be smaller."""
     gap, rounding = sum(terms), precision * sum(map(abs, terms)) + noise
     return max(gap, rounding) if math.isfinite(gap) else None

@@ -15,8 +15,8 @@ from torch import Tensor
 from auqadmm.core.certificate import Certificate
 from auqadmm.verdict.duality import full_gap
 from auqadmm.verdict.model import EPS
-from auqadmm.verdict.point import ROUNDED, Point, over
-from auqadmm.verdict.queries import Conjugate, Sketch
+from auqadmm.verdict.point import ROUNDED, JudgedPoint, relative_to
+from auqadmm.verdict.queries import ConjugateQuery, ProductsQuery
 
 DIGITS = 1e-8  # of a gap, that the rounding of slopes times far bounds may take
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from auqadmm.verdict.judge import Judge
 
 
-def gap_at(judge: Judge, at: Point, B: Tensor | None) -> Certificate | None:
+def gap_at(judge: Judge, at: JudgedPoint, B: Tensor | None) -> Certificate | None:
     """The certificate with the duality gap, at one round where conjugates are needed; None where there is none."""
     assert judge.columns is not None
     centre, v = judge.columns.centre, at.v
@@ -36,16 +36,16 @@ def gap_at(judge: Judge, at: Point, B: Tensor | None) -> Certificate | None:
 
     def conjugate(scale: float, shift: Tensor | None) -> float:
         here = v.to(judge.setup.device)
-        return float(judge.reduce.judging(Conjugate(centre, scale, shift), here, (here,))["conjugate"])
+        return float(judge.reduce.judging(ConjugateQuery(centre, scale, shift), here, (here,))["conjugate"])
 
     B = None if B is None else B.to(v)
     gap = full_gap(judge.g, v, float(at.f), at.G, B, conjugate, EPS, at.noise)
     if gap is None or (known is not None and known <= gap):
         return None if known is None else at.known
-    return replace(at.known, duality_gap=gap, gap_bound=gap, relative=over(gap, at.scale), evidence="proved")
+    return replace(at.known, duality_gap=gap, gap_bound=gap, relative=relative_to(gap, at.scale), evidence="proved")
 
 
-def gap_ahead(judge: Judge, at: Point, d: Tensor) -> Certificate | None:
+def gap_ahead(judge: Judge, at: JudgedPoint, d: Tensor) -> Certificate | None:
     """The duality gap with the slopes of v + d, which are nearer to the optimal ones: two rounds."""
     columns, there = judge.columns, at.v + d
     assert columns is not None
@@ -55,7 +55,7 @@ def gap_ahead(judge: Judge, at: Point, d: Tensor) -> Certificate | None:
         return at.known if at.known.duality_gap is not None else None
     here = there.to(judge.setup.device)
     E = intercept_directions(judge, here)
-    sums = judge.reduce.judging(Sketch(columns.centre, score=True), (here, E), (here,))
+    sums = judge.reduce.judging(ProductsQuery(columns.centre, score=True), (here, E), (here,))
     F = float(sums["f"]) + float(judge.g.value(here))
     if not math.isfinite(F) or not bool(sums["G"].isfinite().all()):
         return at.known if at.known.duality_gap is not None else None
@@ -67,7 +67,7 @@ def gap_ahead(judge: Judge, at: Point, d: Tensor) -> Certificate | None:
     gap = (1 + DIGITS) * (max(at.F - F, 0.0) + found.duality_gap) + ROUNDED * at.noise
     if known.duality_gap is not None and known.duality_gap <= gap:
         return known
-    return replace(known, duality_gap=gap, gap_bound=gap, relative=over(gap, at.scale), evidence="proved")
+    return replace(known, duality_gap=gap, gap_bound=gap, relative=relative_to(gap, at.scale), evidence="proved")
 
 
 def intercept_directions(judge: Judge, v: Tensor) -> Tensor | None:

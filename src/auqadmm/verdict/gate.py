@@ -66,7 +66,7 @@ class Gate:
         if rough is None:
             metric = shared.metric
             K = metric.k if isinstance(metric, DiagonalMetric) else columns.spread[:, None]
-            rough = _promised(judge.g, shared.v, sums["G"] if isinstance(metric, DiagonalMetric) else G, K)
+            rough = _predicted_fall(judge.g, shared.v, sums["G"] if isinstance(metric, DiagonalMetric) else G, K)
         return rough if self.ratio is None else self.ratio * rough
 
     def _kept(self, judge: Judge, G: Tensor, v: Tensor) -> float:
@@ -82,7 +82,7 @@ class Gate:
         """May the verdict after iteration k be yes, or that rounding ends the run?"""
         if not math.isfinite(objective):
             return False
-        if due(k):
+        if is_due(k):
             return judge.spent >= judge.price
         if k < self.asked + 2**self.wrong and self.wrong:
             return False
@@ -124,12 +124,12 @@ class Gate:
         return new if judge.spent - (new.since or 0.0) < judge.price else None
 
 
-def due(k: int) -> bool:
+def is_due(k: int) -> bool:
     """Is it asked for in any case?"""
     return k >= FIRST and k & (k - 1) == 0 and k.bit_length() % 2 == 1
 
 
-def _promised(g: Any, v: Tensor, G: Tensor, K: Tensor) -> float:
+def _predicted_fall(g: Any, v: Tensor, G: Tensor, K: Tensor) -> float:
     """What a proximal step in the diagonal metric K promises; v may be where g is infinite."""
     K = torch.as_tensor(K, dtype=v.dtype, device=v.device)
     x = g.prox(K * v - G, K)

@@ -24,13 +24,13 @@ from torch import Tensor
 from auqadmm.core.certificate import Certificate, score
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Setup
-from auqadmm.verdict.duality import lifted
+from auqadmm.verdict.duality import at_least_rounding
 from auqadmm.verdict.large import DIRECTIONS
 from auqadmm.verdict.model import HOME
-from auqadmm.verdict.moments import Columns
-from auqadmm.verdict.point import Point, Verdict, over
+from auqadmm.verdict.moments import ColumnMoments
+from auqadmm.verdict.point import JudgedPoint, Verdict, relative_to
 from auqadmm.verdict.products import by_products
-from auqadmm.verdict.queries import Null, moments
+from auqadmm.verdict.queries import NullQuery, moments
 from auqadmm.verdict.sentences import infinite, notes
 from auqadmm.verdict.triangle import by_triangle
 
@@ -50,7 +50,7 @@ class Judge:
     def __init__(self, reduce: Reduce, setup: Setup) -> None:
         self.reduce, self.setup, self.g = reduce, setup, setup.regularizer
         self.loss = setup.loss
-        self.columns: Columns | None = None
+        self.columns: ColumnMoments | None = None
         self.null: float | None = None
         self.constant: tuple[int, ...] = ()
         self.gram: Tensor | None = None  # the triangle of a loss whose Hessian is the same everywhere
@@ -59,7 +59,7 @@ class Judge:
         """Round 0."""
         if self.columns is None:
             sums = self.reduce.once(moments)
-            self.columns = Columns.of(sums, self.setup.intercept, self.loss, self.setup.columns)
+            self.columns = ColumnMoments.of(sums, self.setup.intercept, self.loss, self.setup.columns)
 
     # ------------------------------------------------------------------ what costs nothing
     def cheap(self, v: Tensor, sums: Any) -> Certificate:
@@ -76,7 +76,7 @@ class Judge:
         scale = sizes + (0.0 if self.columns is None else self.columns.steepness)
         # all gradients vanish (e.g. a zero data matrix): only the distance itself can speak
         kkt = distance / scale if scale > 0 else distance
-        gap = lifted([penalty, *more], self.setup.precision) if dual and math.isfinite(objective) else None
+        gap = at_least_rounding([penalty, *more], self.setup.precision) if dual and math.isfinite(objective) else None
         if gap is None and "gap" in sums:
             gap = float(sums["gap"])
         if not self.loss.null_searched:  # else it takes rounds
@@ -85,7 +85,7 @@ class Judge:
         if gap is None or self.columns is None:
             return found
         scale = self.scale(objective)
-        return replace(found, gap_bound=gap, relative=over(gap, scale), evidence="proved", scale=scale)
+        return replace(found, gap_bound=gap, relative=relative_to(gap, scale), evidence="proved", scale=scale)
 
     def scale(self, objective: float, least: bool = True) -> float:
         """What gaps are relative to; the least it can be as long as the null model is not known, or the most."""
@@ -100,7 +100,7 @@ class Judge:
         """One round of one number."""
         assert self.columns is not None
         if self.null is None:
-            self.know_null(self.reduce.judging(Null(self.columns.null), None))
+            self.know_null(self.reduce.judging(NullQuery(self.columns.null), None))
 
     def score(self, v: Tensor) -> Any:
         """The sums of a cheap certificate, where they did not travel with an iteration."""
@@ -152,7 +152,7 @@ class Judge:
         return self.reduce.traffic.rounds * self.setup.round_cost + self.reduce.traffic.up / 8
 
     # ------------------------------------------------------------------ shared
-    def at(self, v: Tensor, sums: Any, known: Certificate) -> Point | Verdict:
+    def at(self, v: Tensor, sums: Any, known: Certificate) -> JudgedPoint | Verdict:
         F = float(sums["f"]) + float(self.g.value(v))
         if not math.isfinite(F) or not bool(sums["G"].isfinite().all()):
             return Verdict(replace(known, objective=F, evidence="none", reason=infinite(self, v)))
@@ -161,8 +161,8 @@ class Judge:
         gap = known.duality_gap
         known = replace(known, objective=F, scale=scale, gap_bound=math.inf, relative=math.inf, evidence="none")
         if gap is not None:
-            known = replace(known, gap_bound=gap, relative=over(gap, scale), evidence="proved")
-        at = Point(v.to(home), sums["G"].to(home), F, scale, floor, float(sums["noise"]), known, sums["f"])
+            known = replace(known, gap_bound=gap, relative=relative_to(gap, scale), evidence="proved")
+        at = JudgedPoint(v.to(home), sums["G"].to(home), F, scale, floor, float(sums["noise"]), known, sums["f"])
         assert self.columns is not None
         left = F - self.columns.infimum
         if 0 <= left < floor:
@@ -180,14 +180,14 @@ class Judge:
             value = least + float(self.g.value(zero.to(self.setup.device)))
             self.null = value if math.isfinite(value) else math.inf
 
-    def _searched(self, columns: Columns) -> float:
+    def _searched(self, columns: ColumnMoments) -> float:
         """The best constant model where it does not follow from means: a few rounds of a fan of constants each. Where
         the end of the first is the best, as for a quantile far out, the next one begins there and is twice as wide."""
         centre, width = columns.null, 4 * columns.target_spread
         best, closer, moves = math.inf, 0, 0
         while closer < SEARCHES:
             fan = centre + width * torch.linspace(-1, 1, FAN, dtype=torch.float64, device=centre.device)[:, None]
-            values = self.reduce.judging(Null(fan), None, (fan,))["null"]
+            values = self.reduce.judging(NullQuery(fan), None, (fan,))["null"]
             best, k = min(best, float(values.min())), int(values.argmin())
             out = closer == 0 and k in (0, FAN - 1) and moves < MOVES
             closer, moves = (closer, moves + 1) if out else (closer + 1, moves)

@@ -32,7 +32,7 @@ DROP = 1e-12  # eigenvalues of the sketch below this share are rounding
 
 
 @dataclass(frozen=True)
-class Eliminated:
+class EliminatedIntercept:
     """The intercept taken out: B (m, C, b) and H_bb⁺ (b, b); without an intercept both are empty."""
 
     B: Tensor
@@ -40,7 +40,7 @@ class Eliminated:
     intercept: bool
 
     @classmethod
-    def of(cls, B: Tensor | None, v: Tensor) -> Eliminated:
+    def of(cls, B: Tensor | None, v: Tensor) -> EliminatedIntercept:
         if B is None:
             return cls(v.new_zeros(*v.shape, 0), v.new_zeros(0, 0), False)
         inverse = intercept_inverse(B[-1])
@@ -155,7 +155,7 @@ def bounds(
     return found
 
 
-def signs(v: Tensor, k: int, intercept: bool) -> Tensor:
+def random_signs(v: Tensor, k: int, intercept: bool) -> Tensor:
     """Directions (m, C, k) of random signs, zero on the intercept's row; the same in every process."""
     coins = torch.Generator().manual_seed(0)
     O = torch.randint(0, 2, (*v.shape, k), generator=coins, dtype=torch.int8).to(v.device).to(v.dtype).mul_(2).sub_(1)
@@ -164,7 +164,7 @@ def signs(v: Tensor, k: int, intercept: bool) -> Tensor:
     return O
 
 
-def orthogonal(HO: Tensor) -> Tensor:
+def orthonormal_basis(HO: Tensor) -> Tensor:
     """An orthonormal basis (m, C, ≤ k) of the directions, twice from their inner products: quicker than QR on a GPU."""
     m, C, k = HO.shape
     Q = HO.reshape(m * C, k)
@@ -175,7 +175,7 @@ def orthogonal(HO: Tensor) -> Tensor:
     return Q.reshape(m, C, -1)
 
 
-def diagonal_reach(P: Preconditioner, out: Eliminated, shape: tuple[int, int]) -> tuple[Tensor, Tensor, float]:
+def diagonal_reach(P: Preconditioner, out: EliminatedIntercept, shape: tuple[int, int]) -> tuple[Tensor, Tensor, float]:
     """α, β (m,) and γ: tr of ‖x ⊗ ·‖² in (H + l2)⁻¹ is at most Σ_k α_k x_k² − 2β_k x_k + γ (docs/theory.md)."""
     m, C = shape
     weight = torch.where(P.kept, 1 / (P.mu * P.delta.reshape(m, C)), 0.0)

@@ -34,7 +34,7 @@ POLISH = 3
 
 
 @dataclass(frozen=True)
-class Group:
+class HessianGroup:
     """Unknowns that share a Hessian: K = H/ss, S = K + l2/s², both scaled; s, absent (p,): without influence."""
 
     K: Tensor
@@ -45,7 +45,7 @@ class Group:
     least: float
 
     @classmethod
-    def of(cls, H: Tensor, l2: Tensor, absent: Tensor, gauge: Tensor | None) -> Group:
+    def of(cls, H: Tensor, l2: Tensor, absent: Tensor, gauge: Tensor | None) -> HessianGroup:
         if bool(absent.any()):
             H = torch.where(absent[:, None] | absent, 0.0, H)
         size = H.diagonal() + l2
@@ -60,9 +60,9 @@ class Group:
         L, info = torch.linalg.cholesky_ex(S)
         vanished = bool(((size <= 0) & ~absent).any())  # rows that no longer bend say nothing of a column
         sound = bool(info == 0) and bool(L.isfinite().all()) and not vanished
-        return cls(K, S, s, absent, L if sound else None, _least(S, L) if sound else 0.0)
+        return cls(K, S, s, absent, L if sound else None, _smallest_eigenvalue(S, L) if sound else 0.0)
 
-    def lifted(self) -> Group:
+    def lifted(self) -> HessianGroup:
         more = LIFT * torch.eye(len(self.s), dtype=self.S.dtype, device=self.S.device)
         lift = LIFT
         while True:
@@ -94,7 +94,7 @@ class Group:
         return torch.linalg.eigh(self.S)[1][:, 0]
 
 
-def _least(S: Tensor, L: Tensor) -> float:
+def _smallest_eigenvalue(S: Tensor, L: Tensor) -> float:
     """The smallest eigenvalue; for many unknowns 0.7 of what a few steps of inverse iteration say."""
     if len(S) <= EXACT:
         return float(torch.linalg.eigvalsh(S)[0])
@@ -106,7 +106,7 @@ def _least(S: Tensor, L: Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class Step:
+class ProximalStep:
     """d (m, C) and an upper bound of δ; `rest`: how much of it the inner solver could not account for."""
 
     d: Tensor
@@ -115,15 +115,15 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Model:
+class QuadraticModel:
     """The quadratic model at a point, in centred columns."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[HessianGroup, ...]
     shape: tuple[int, int]
     l2: Tensor
 
     @classmethod
-    def of(cls, H: Tensor, l2: Tensor, absent: Tensor, gauge: Tensor | None = None) -> Model:
+    def of(cls, H: Tensor, l2: Tensor, absent: Tensor, gauge: Tensor | None = None) -> QuadraticModel:
         """`absent` (m, C): unknowns that F does not depend on but through g; `gauge` (m,): rows in which one number
         may be added to all columns."""
         m, C = l2.shape
@@ -135,10 +135,10 @@ class Model:
             free[gauge.nonzero()[:, 0], :, torch.arange(free.shape[2])] = 1.0
             free = free.reshape(m * C, -1)
         parts = zip(rows, _split(absent, coupled), strict=True)
-        groups = [Group.of(H[min(i, len(H) - 1)], l, a, free) for i, (l, a) in enumerate(parts)]
+        groups = [HessianGroup.of(H[min(i, len(H) - 1)], l, a, free) for i, (l, a) in enumerate(parts)]
         return cls(tuple(groups), (m, C), l2)
 
-    def lifted(self) -> Model:
+    def lifted(self) -> QuadraticModel:
         """The model with a little curvature in every direction: for a step where H is singular, not for a bound."""
         return replace(self, groups=tuple(g.lifted() for g in self.groups))
 
@@ -163,7 +163,7 @@ class Model:
         """1 + what rounding of S may hide of δ."""
         return 1 + 4 * EPS * max(len(g.s) for g in self.groups) / max(self.least, 1e-300)
 
-    def step(self, g: Any, G: Tensor, v: Tensor, enough: float) -> Step:
+    def step(self, g: Any, G: Tensor, v: Tensor, enough: float) -> ProximalStep:
         """The proximal Newton step and δ; the model is minimised until `enough` of δ is left, or as rounding allows."""
         if g.quadratic:
             return self.newton(G, v)
@@ -190,7 +190,7 @@ class Model:
         return e.reshape(m, C).amax(1) if self.coupled else e
 
     # ------------------------------------------------------------------ the two ways
-    def newton(self, G: Tensor, v: Tensor) -> Step:
+    def newton(self, G: Tensor, v: Tensor) -> ProximalStep:
         """The step where g is the parabola of l2 and no more."""
         G = torch.where(self._join([k.absent for k in self.groups]), 0.0, G)
         d, delta, rest = [], 0.0, 0.0
@@ -202,9 +202,9 @@ class Model:
             rest += 0.5 * float(left @ group.solve(left))
             delta -= float(r @ e + 0.5 * (e @ (group.S @ e)))
             d.append(e / group.s)
-        return Step(self._join(d), max(delta, 0.0) + rest, rest)
+        return ProximalStep(self._join(d), max(delta, 0.0) + rest, rest)
 
-    def _composite(self, g: Any, G: Tensor, v: Tensor, enough: float) -> Step:
+    def _composite(self, g: Any, G: Tensor, v: Tensor, enough: float) -> ProximalStep:
         s = self.s
         scaled, Gs = _Scaled(g, s), G / s
         D = self._join([k.K.diagonal() for k in self.groups]).clamp(min=1e-10)
@@ -213,7 +213,7 @@ class Model:
         problem = Composite(self._apply, self._restricted, scaled, target, D, wide)
         tol = max(math.sqrt(max(enough, 0.0) * self.least), 1e-15 * float(target.norm()))
         x = (pivot(problem, v * s, tol) if g.separable else accelerated(problem, v * s, tol, STEPS)).v
-        best: Step | None = None
+        best: ProximalStep | None = None
         for k in range(POLISH):  # with d in place of v + d the digits of G are kept
             slope = Gs + self._apply(x - v * s)
             y = wide * x - slope
@@ -227,7 +227,7 @@ class Model:
             done, rest = rest <= max(0.01 * enough, 4 * EPS * size), rest + 4 * EPS * size
             delta = max(fall, 0.0) + rest if math.isfinite(fall) else math.inf
             if best is None or delta < best.delta:
-                best = Step(there - v, delta, rest)
+                best = ProximalStep(there - v, delta, rest)
             if done or not g.separable or k == POLISH - 1:
                 break
             _, p = prox_and_slope(scaled, y, wide)

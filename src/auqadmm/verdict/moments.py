@@ -26,7 +26,7 @@ CONSTANT = 64.0  # times ε·|μ|: what is left of a constant column after centr
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnMoments:
     """What round 0 found: `centre` (None: zero), `spread` Σcx̃² > 0, which columns are `empty`, the numbers of data held
     by all, the infimum of Σ_j f_j, logits (1, C) of the null model, the standard deviation
     of the target and its root mean square, and Σ∇f_j(0)."""
@@ -44,7 +44,7 @@ class Columns:
     intercept: bool
 
     @classmethod
-    def of(cls, sums: Mapping[str, Tensor], intercept: bool, loss: Any, columns: int) -> Columns:
+    def of(cls, sums: Mapping[str, Tensor], intercept: bool, loss: Any, columns: int) -> ColumnMoments:
         weight, xx = float(sums["weight"]), sums["xx"]
         mean = sums["x"] / weight if weight > 0 else torch.zeros_like(xx)
         mean[-1:] = torch.where(torch.tensor(intercept), 0.0, mean[-1:])

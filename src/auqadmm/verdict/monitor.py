@@ -14,9 +14,9 @@ from torch import Tensor
 
 from auqadmm.core.certificate import Certificate
 from auqadmm.core.state import Consensus
-from auqadmm.verdict.gate import Gate, due
+from auqadmm.verdict.gate import Gate, is_due
 from auqadmm.verdict.judge import Judge
-from auqadmm.verdict.point import at_rounding, over
+from auqadmm.verdict.point import at_rounding, relative_to
 
 PATIENCE = 3  # iterations without a way on, before a run ends
 NOTHING = 1e-3  # of the tolerance: a fall that is none
@@ -24,7 +24,7 @@ GONE = 1e-12  # of what there was to explain
 PART = 0.1  # of the objective that the next step takes away, where classes are separable
 
 
-class Watch:
+class Monitor:
     """Remembers what verdicts taught (`gate`, part of a checkpoint), the last of them, and a guess of the gap."""
 
     def __init__(self, judge: Judge, tol: float) -> None:
@@ -54,14 +54,18 @@ class Watch:
             judge.ask_null()  # what the gap is relative to
             found = judge.cheap(shared.v, sums)
         estimate = self.gate.estimate(judge, shared, sums)
-        self.expected = over(estimate, judge.scale(found.objective, least=False)) if math.isfinite(estimate) else None
+        self.expected = (
+            relative_to(estimate, judge.scale(found.objective, least=False)) if math.isfinite(estimate) else None
+        )
         exactly = shared.exactly
         free = exactly is not None and "H" in exactly
         opens = free or self.gate.opens(judge, shared.iteration, estimate, found.objective, tol)
         if opens and not free and exactly is not None and "gap" in sums:  # nothing better to be asked for
-            opens = at_rounding(float(sums["gap"]), float(exactly["noise"]), found.objective) or due(shared.iteration)
+            opens = at_rounding(float(sums["gap"]), float(exactly["noise"]), found.objective) or is_due(
+                shared.iteration
+            )
         opens = opens or (shared.still and not self.gate.rest)
-        by_gradients = shared.residuals is None and not due(shared.iteration)
+        by_gradients = shared.residuals is None and not is_due(shared.iteration)
         waiting = self.gate.waits(judge, gap, by_gradients) if opens and not free else None
         if waiting is not None:
             opens, self.gate = False, waiting

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from auqadmm.core.certificate import Certificate
-from auqadmm.verdict.model import EPS, Model
+from auqadmm.verdict.model import EPS, QuadraticModel
 
 POWER = 16  # of the sum that stands for a maximum over rows
 UNTOLD = 8.0  # roundings of F that a duality gap is added up from
@@ -25,14 +25,14 @@ class Verdict:
     """A certificate, and what the next question may be judged by: the model it came from and the step it found."""
 
     certificate: Certificate
-    model: Model | None = None
+    model: QuadraticModel | None = None
     preconditioner: Any = None
     inflation: float = 1.0
     floor: float = 0.0
 
 
 @dataclass(frozen=True)
-class Point:
+class JudgedPoint:
     """A point that is judged: v and G where the model is computed, F, scale, rounding, and what is known already."""
 
     v: Tensor
@@ -52,14 +52,14 @@ class Point:
         gap = self.known.duality_gap
         known = replace(self.known, delta=delta)
         if math.isfinite(bound) and (gap is None or bound <= gap):
-            return replace(known, gap_bound=bound, relative=over(bound, self.scale), evidence="proved")
+            return replace(known, gap_bound=bound, relative=relative_to(bound, self.scale), evidence="proved")
         return known
 
     def untold(self, gap: float) -> bool:
         return at_rounding(gap, self.noise, self.F)
 
     def rounding(self, found: Certificate, floor: float | None = None) -> Certificate:
-        reach = over(self.floor if floor is None else floor, self.scale)
+        reach = relative_to(self.floor if floor is None else floor, self.scale)
         far = (
             f"to about {reach:.0e} of the scale, no further" if math.isfinite(reach) else "no further: nothing is left"
         )
@@ -71,7 +71,7 @@ def at_rounding(gap: float, noise: float, F: float) -> bool:
     return gap <= UNTOLD * (noise + EPS * abs(F))
 
 
-def over(gap: float, scale: float) -> float:
+def relative_to(gap: float, scale: float) -> float:
     """gap / scale; nothing is nothing of anything."""
     if gap == 0:
         return 0.0
@@ -85,7 +85,7 @@ def inflation(x: float) -> float:
     return 1.0 + x / 3 if x < 1e-4 else 2 * (x + (1 - x) * math.log1p(-x)) / x**2
 
 
-def foreseen(x: float, delta: float, enough: float) -> float:
+def expected_inflation(x: float, delta: float, enough: float) -> float:
     """What a bound will be above δ where δ is just enough: by the theorem, or where that fails, an estimate's."""
     if not delta > 0:
         return 1.0
@@ -93,12 +93,12 @@ def foreseen(x: float, delta: float, enough: float) -> float:
     return there if math.isfinite(there) else MARGIN
 
 
-def agrees(at: Point, delta: float, fell: float, after: float, small: float, found: Certificate) -> Certificate:
+def agrees(at: JudgedPoint, delta: float, fell: float, after: float, small: float, found: Certificate) -> Certificate:
     true = after <= max(0.25 * delta, small) and abs(fell - delta) <= max(0.5 * delta, small) + ROUNDED * at.noise
     if not true:
         return replace(found, reason="The quadratic model does not hold where it leads: run on.")
     bound = MARGIN * (max(delta, fell) + 2 * after)
-    return replace(found, gap_bound=bound, relative=over(bound, at.scale), evidence="estimated")
+    return replace(found, gap_bound=bound, relative=relative_to(bound, at.scale), evidence="estimated")
 
 
 def root(total: Tensor) -> float:

@@ -15,8 +15,8 @@ from torch import Tensor
 from auqadmm.core.certificate import Certificate
 from auqadmm.verdict import large
 from auqadmm.verdict.gaps import gap_at, intercept_directions
-from auqadmm.verdict.point import Verdict, agrees, foreseen, inflation, over, root
-from auqadmm.verdict.queries import DiagonalReach, Sketch
+from auqadmm.verdict.point import Verdict, agrees, expected_inflation, inflation, relative_to, root
+from auqadmm.verdict.queries import DiagonalReachQuery, ProductsQuery
 from auqadmm.verdict.sentences import undecidable
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ def by_products(judge: Judge, v: Tensor, tol: float, known: Certificate, sums: A
     bounded = judge.g.quadratic and bool((l2[kept] > 0).all())
     directions = E = intercept_directions(judge, v)
     if bounded:
-        O = large.signs(v, min(large.DIRECTIONS, v.numel()), intercept)
+        O = large.random_signs(v, min(large.DIRECTIONS, v.numel()), intercept)
         directions = O if E is None else torch.cat([O, E], 2)
     null = columns.null if judge.null is None else None
-    ask = Sketch(columns.centre, diagonal=bounded, score=True, null=null)
+    ask = ProductsQuery(columns.centre, diagonal=bounded, score=True, null=null)
     if sums is None or bounded or (intercept and "HP" not in sums):
         sums = judge.reduce.judging(ask, (v, directions), (v,))  # directions are seeded, and known to all
     judge.know_null(sums)
@@ -53,11 +53,11 @@ def by_products(judge: Judge, v: Tensor, tol: float, known: Certificate, sums: A
         elif not found.passes(tol) and at.untold(found.gap_bound):
             found = at.rounding(found, found.gap_bound)
         return Verdict(found, floor=at.floor)
-    out = large.Eliminated.of(B, v)
+    out = large.EliminatedIntercept.of(B, v)
     if not bool(out.inverse.isfinite().all()):
         return Verdict(replace(found, reason="The intercept hardly bends the objective any more."), floor=at.floor)
     HO = out.products(sums["HP"] if B is None else sums["HP"][:, :, :-C])
-    Q = large.orthogonal(HO)
+    Q = large.orthonormal_basis(HO)
     HQ = _products(judge, v, Q)
     P = large.Preconditioner.of(out.products(HQ), Q, out.diagonal(sums["diagonal"]), l2, kept)
     slopes, base, step = out.slopes(at.G)
@@ -73,14 +73,14 @@ def by_products(judge: Judge, v: Tensor, tol: float, known: Certificate, sums: A
     x = 0.0 if M == 0 else math.inf
     if 0 < M < math.inf and of.upper <= enough:
         alpha, beta, gamma = large.diagonal_reach(P, out, (v.shape[0], v.shape[1]))
-        reach = judge.reduce.judging(DiagonalReach(columns.centre, gamma), (alpha, beta), (alpha, beta))
+        reach = judge.reduce.judging(DiagonalReachQuery(columns.centre, gamma), (alpha, beta), (alpha, beta))
         x = M * root(reach["reach"]) * math.sqrt(2 * of.upper)
     bound = inflation(x) * of.upper
     judged = at.judged(of.upper, bound)
     if dual is not None and dual.gap_bound < judged.gap_bound:
         judged = replace(dual, delta=of.upper)
     asked = of.upper <= enough or M == 0
-    verdict = Verdict(judged, None, P, foreseen(x, of.upper, enough) if asked else 1.0, at.floor)
+    verdict = Verdict(judged, None, P, expected_inflation(x, of.upper, enough) if asked else 1.0, at.floor)
     if judged.passes(tol):
         return verdict
     if of.upper <= 4 * at.floor:
@@ -90,7 +90,7 @@ def by_products(judge: Judge, v: Tensor, tol: float, known: Certificate, sums: A
         if intercept:
             d[-1] = step - out.back(of.d)
         there = v + d
-        sums = judge.reduce.judging(Sketch(columns.centre, score=True), (there, None), (there,))
+        sums = judge.reduce.judging(ProductsQuery(columns.centre, score=True), (there, None), (there,))
         F, G = float(sums["f"]) + float(judge.g.value(there)), sums["G"]
         after = math.inf
         if math.isfinite(F):
@@ -99,12 +99,12 @@ def by_products(judge: Judge, v: Tensor, tol: float, known: Certificate, sums: A
             after = base + 0.5 * float((r * P.solve(r)).sum())
         return replace(verdict, certificate=agrees(at, of.upper, at.F - F, after, 0.01 * enough, judged))
     if of.lower <= enough < of.upper and not judged.reason:
-        more = f"{of.products} Hessian products leave the gap between {over(of.lower, at.scale):.1e} and "
-        judged = replace(judged, reason=f"{more}{over(of.upper, at.scale):.1e} of the optimum.")
+        more = f"{of.products} Hessian products leave the gap between {relative_to(of.lower, at.scale):.1e} and "
+        judged = replace(judged, reason=f"{more}{relative_to(of.upper, at.scale):.1e} of the optimum.")
     return replace(verdict, certificate=judged)
 
 
 def _products(judge: Judge, v: Tensor, P: Tensor) -> Tensor:
     """H P, one counted round: directions go down, products come up."""
     assert judge.columns is not None
-    return judge.reduce.judging(Sketch(judge.columns.centre), (v, P), (P,))["HP"]
+    return judge.reduce.judging(ProductsQuery(judge.columns.centre), (v, P), (P,))["HP"]

@@ -19,7 +19,7 @@ def moments(shard: Any, blocks: Any, shared: Any) -> tuple[Any, Sums]:
 
 
 @dataclass(frozen=True)
-class Null:
+class NullQuery:
     """The loss of models that are constants, logits (k, C)."""
 
     logits: Tensor
@@ -29,7 +29,7 @@ class Null:
 
 
 @dataclass(frozen=True)
-class Triangle:
+class TriangleQuery:
     """Value, gradient, Hessian and rounding at v; the reach of rows in `spread`; the null model where not yet known."""
 
     centre: Tensor | None
@@ -40,12 +40,12 @@ class Triangle:
         spread = None if self.spread is None else self.spread.to(shard.device)
         sums = shard.exact(self.centre).triangle(v.to(shard.device), spread)
         if self.null is not None:
-            sums |= Null(self.null)(shard, None, v)[1]
+            sums |= NullQuery(self.null)(shard, None, v)[1]
         return blocks, sums
 
 
 @dataclass(frozen=True)
-class Reach:
+class ReachQuery:
     """Σ_i ‖T x_i‖^16 for the roots T of an inverse Hessian, (g, q, m)."""
 
     centre: Tensor | None
@@ -55,7 +55,7 @@ class Reach:
 
 
 @dataclass(frozen=True)
-class DiagonalReach:
+class DiagonalReachQuery:
     """The same for an inverse bounded by a diagonal: Σ_i (Σ_k α_k x_k² − 2β_k x_k + γ)^8."""
 
     centre: Tensor | None
@@ -67,7 +67,7 @@ class DiagonalReach:
 
 
 @dataclass(frozen=True)
-class Sketch:
+class ProductsQuery:
     """Products of the Hessian at v with directions (m, C, k); with them, where asked for, its diagonal, and value,
     gradient and rounding; the null model where not yet known."""
 
@@ -80,12 +80,12 @@ class Sketch:
         v, directions = (None if x is None else x.to(shard.device) for x in asked)
         sums = shard.exact(self.centre).sketch(v, directions, self.diagonal, self.score)
         if self.null is not None:
-            sums |= Null(self.null)(shard, None, v)[1]
+            sums |= NullQuery(self.null)(shard, None, v)[1]
         return blocks, sums
 
 
 @dataclass(frozen=True)
-class Conjugate:
+class ConjugateQuery:
     """Σ_i φ_i*(scale·θ_i) at the slopes θ of v, shifted so that a free intercept is content."""
 
     centre: Tensor | None

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from auqadmm.verdict.model import Model
+from auqadmm.verdict.model import QuadraticModel
 
 if TYPE_CHECKING:
     from auqadmm.verdict.judge import Judge
 
 
-def collinear(judge: Judge, model: Model) -> str:
+def collinear(judge: Judge, model: QuadraticModel) -> str:
     weights = model.weakest()
     names = [_named(judge, k) for k in (weights > 0.1 * weights.max()).nonzero()[:, 0].tolist()]
     if len(names) <= 1:

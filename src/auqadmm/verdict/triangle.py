@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.certificate import Certificate
-from auqadmm.metrics.triangles import unpacked
+from auqadmm.metrics.triangles import unpack
 from auqadmm.verdict.gaps import gap_ahead
-from auqadmm.verdict.model import Model
-from auqadmm.verdict.point import Point, Verdict, agrees, foreseen, inflation, root
-from auqadmm.verdict.queries import Reach, Sketch, Triangle
+from auqadmm.verdict.model import QuadraticModel
+from auqadmm.verdict.point import JudgedPoint, Verdict, agrees, expected_inflation, inflation, root
+from auqadmm.verdict.queries import ProductsQuery, ReachQuery, TriangleQuery
 from auqadmm.verdict.sentences import collinear, notes
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ def by_triangle(judge: Judge, v: Tensor, tol: float, known: Certificate, sums: A
     spread = columns.spread if 0 < M < math.inf else None
     null = columns.null if judge.null is None else None
     if sums is None and judge.gram is None:
-        sums = judge.reduce.judging(Triangle(columns.centre, spread, null), v, (v,))
+        sums = judge.reduce.judging(TriangleQuery(columns.centre, spread, null), v, (v,))
     elif sums is None:
-        ask = Sketch(columns.centre, score=True, null=null)
+        ask = ProductsQuery(columns.centre, score=True, null=null)
         sums = judge.reduce.judging(ask, (v, None), (v,)) | {"H": judge.gram}
     judge.know_null(sums)
     at = judge.at(v, sums, known)
@@ -65,11 +65,11 @@ def by_triangle(judge: Judge, v: Tensor, tol: float, known: Certificate, sums: A
     bound = inflation(x) * delta if delta > 0 else 0.0
     if bound > tol * at.scale >= delta and math.isfinite(M):
         roots = model.roots()
-        reach = judge.reduce.judging(Reach(columns.centre), roots.to(judge.setup.device), (roots,))
+        reach = judge.reduce.judging(ReachQuery(columns.centre), roots.to(judge.setup.device), (roots,))
         x = M * root(reach["reach"]) * math.sqrt(2 * delta)
         bound = inflation(x) * delta
     found = at.judged(delta, bound)
-    verdict = Verdict(found, model, None, foreseen(x, delta, tol * at.scale), at.floor)
+    verdict = Verdict(found, model, None, expected_inflation(x, delta, tol * at.scale), at.floor)
     if found.passes(tol):
         return verdict
     found = replace(found, reason=reason)
@@ -84,11 +84,11 @@ def by_triangle(judge: Judge, v: Tensor, tol: float, known: Certificate, sums: A
     return replace(verdict, certificate=_second_look(judge, at, step.d, delta, tol, found))
 
 
-def _second_look(judge: Judge, at: Point, d: Tensor, delta: float, tol: float, found: Certificate) -> Certificate:
+def _second_look(judge: Judge, at: JudgedPoint, d: Tensor, delta: float, tol: float, found: Certificate) -> Certificate:
     """No proof: does the model hold where it leads?"""
     assert judge.columns is not None
     there = at.v + d
-    sums = judge.reduce.judging(Triangle(judge.columns.centre, None, None), there.to(judge.setup.device), (there,))
+    sums = judge.reduce.judging(TriangleQuery(judge.columns.centre, None, None), there.to(judge.setup.device), (there,))
     F = float(sums["f"]) + float(judge.g.value(there))
     small, fell, after = 0.01 * tol * at.scale, at.F - F, math.inf
     if math.isfinite(F) and bool(sums["G"].isfinite().all()):
@@ -98,7 +98,7 @@ def _second_look(judge: Judge, at: Point, d: Tensor, delta: float, tol: float, f
     return agrees(at, delta, fell, after, small, found)
 
 
-def _freed(judge: Judge, at: Point, sums: Any) -> Model | None:
+def _freed(judge: Judge, at: JudgedPoint, sums: Any) -> QuadraticModel | None:
     """The model without g, where classes may be shifted together and g forbids it: where v minimises g, F without g
     can fall no less far. None elsewhere, or where that is singular too."""
     g, zero = judge.g, torch.zeros_like(at.v)
@@ -109,10 +109,10 @@ def _freed(judge: Judge, at: Point, sums: Any) -> Model | None:
     return None if model.singular else model
 
 
-def _model(judge: Judge, at: Point, sums: Any, free: bool = False) -> Model:
+def _model(judge: Judge, at: JudgedPoint, sums: Any, free: bool = False) -> QuadraticModel:
     columns = judge.columns
     assert columns is not None
-    H = unpacked(sums["H"]).to(at.v)
+    H = unpack(sums["H"]).to(at.v)
     m, C = at.v.shape
     l2 = judge.g.convexity(at.v)
     diagonal = H.diagonal(dim1=1, dim2=2)
@@ -129,4 +129,4 @@ def _model(judge: Judge, at: Point, sums: Any, free: bool = False) -> Model:
         if judge.setup.intercept:
             gauge[-1] = True
         gauge = gauge & ~absent.all(1)
-    return Model.of(H, l2, absent, gauge)
+    return QuadraticModel.of(H, l2, absent, gauge)

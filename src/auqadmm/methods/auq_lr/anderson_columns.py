@@ -19,7 +19,7 @@ PIECE = 8
 Columns = tuple[Tensor, ...]
 
 
-def appended(columns: Columns, new: Tensor) -> Columns:
+def append(columns: Columns, new: Tensor) -> Columns:
     """One column more, the newest last."""
     new = new[:, None]
     if columns and columns[-1].shape[1] < PIECE:

@@ -21,7 +21,7 @@ from torch import Tensor
 from auqadmm.core.certificate import score
 from auqadmm.core.state import Blocks, Consensus
 from auqadmm.curvature.posterior import Posterior
-from auqadmm.methods.auq_lr.anderson_columns import appended, combined, inner, latest
+from auqadmm.methods.auq_lr.anderson_columns import append, combined, inner, latest
 from auqadmm.metrics.weights import sum_blocks
 
 Sums = dict[str, Tensor]
@@ -58,7 +58,7 @@ class Directive:
 
 
 @dataclass(frozen=True)
-class Round:
+class BlockRound:
     """One round of every block: `memory` columns, `local` solves, of at most so many `products` of a block, or gradient
     steps."""
 
@@ -69,7 +69,7 @@ class Round:
 
     def __call__(self, shard: Any, blocks: Blocks, told: tuple[Directive, Consensus]) -> tuple[Blocks, Sums]:
         directive, shared = told
-        memory = _moved(blocks.memory, directive)
+        memory = _apply_action(blocks.memory, directive)
         if directive.home is not None:
             home = shard.expand(directive.home)
             memory = {"U": memory["U"], "z": blocks.W.apply(home) - shard.linearize(home).grad}
@@ -152,7 +152,7 @@ class Round:
             return found, found.hvps.sum()
         grad = shard.linearize(v).grad - lam
         done = torch.ones(shard.blocks, dtype=torch.bool, device=shard.device)
-        stepped = _Stepped(v - W.solve(grad), done, grad.flatten(1).norm(dim=1), None)
+        stepped = _GradientSolution(v - W.solve(grad), done, grad.flatten(1).norm(dim=1), None)
         return stepped, torch.zeros((), device=shard.device)
 
     def _columns(self, W: Any, memory: dict[str, Any], r: Tensor, Wr: Tensor) -> tuple[dict[str, Any], Sums]:
@@ -161,14 +161,14 @@ class Round:
             return memory, {}
         a, b = r - memory["r_old"], memory["z"] - memory["z_old"]
         Wa = Wr - memory["Wr_old"]
-        dR, dS = appended(memory.get("dR", ()), a), appended(memory.get("dS", ()), a + b)
+        dR, dS = append(memory.get("dR", ()), a), append(memory.get("dS", ()), a + b)
         sums = {"gram": inner(dR, Wa), "heft": inner(dS, Wa + W.solve(b))}
         dR, dS = latest(dR, self.memory), latest(dS, self.memory)
         return {**memory, "dR": dR, "dS": dS}, sums | {"against": inner(dR, Wr)}
 
 
 @dataclass(frozen=True)
-class _Stepped:
+class _GradientSolution:
     """A gradient step, in the form of a local solution."""
 
     u: Tensor
@@ -177,7 +177,7 @@ class _Stepped:
     memory: Any
 
 
-def _moved(memory: Mapping[str, Any], directive: Directive) -> dict[str, Any]:
+def _apply_action(memory: Mapping[str, Any], directive: Directive) -> dict[str, Any]:
     """z_j of this round from what the server decided, with the last round kept for differences."""
     kept = dict(memory)
     if directive.action == KEEP:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.state import Blocks
-from auqadmm.metrics.coupled import Coupled, from_pairs, summed, to_pairs
+from auqadmm.metrics.coupled import Coupled, from_pairs, sum_over_pairs, to_pairs
 from auqadmm.metrics.kronecker import Basis
 from auqadmm.metrics.lowrank import LowRank, pieces
 
@@ -70,7 +70,7 @@ def _coupled(U: Tensor, sent: Tensor, C: int, *rest: Any) -> Coupled:
     ends = [0, *(pairs * (used * (used + 1) // 2).cumsum(0)).tolist()]
     for some in pieces(len(U), H[0].numel()):
         squares = _squares(U[some], sent[ends[some.start] : ends[some.stop]], pairs)
-        M[some], H[some] = summed(squares), from_pairs(squares, C)
+        M[some], H[some] = sum_over_pairs(squares), from_pairs(squares, C)
     return Coupled(U, M, *rest, H=H)
 
 

@@ -33,14 +33,14 @@ from auqadmm.core.state import ROUND_COST, Consensus, Residuals, Setup, State
 from auqadmm.core.stopping import is_number
 from auqadmm.curvature.posterior import Posterior, second_wins, typical_curvature
 from auqadmm.methods.auq_lr.anderson import EPSILON, Anderson, D
-from auqadmm.methods.auq_lr.blocks import Directive, Round
+from auqadmm.methods.auq_lr.blocks import BlockRound, Directive
 from auqadmm.methods.auq_lr.message import directions, first_parts, next_parts, unpacked
 from auqadmm.methods.auq_lr.schedule import Schedule
-from auqadmm.methods.auq_lr.server import Heard, Server, first_z, next_z, tolerance, watched
+from auqadmm.methods.auq_lr.server import RoundSums, ServerState, first_z, next_z, tolerance, watch_objective
 from auqadmm.methods.checks import at_least_one, one_of, relaxation, round_cost, whole
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.vstep import LowRankMetric
-from auqadmm.problem.scaled import Scaled
+from auqadmm.problem.scaled import ScaledRegularizer
 
 ALPHA = 1.8
 ROOM = 2**30  # bytes that the directions of all blocks may take on the server
@@ -118,8 +118,8 @@ class AUQLR:
             at_least_one("refresh", k)
 
     @property
-    def _round(self) -> Round:
-        return Round(self.memory, self.local, self.skip, self.products)
+    def _round(self) -> BlockRound:
+        return BlockRound(self.memory, self.local, self.skip, self.products)
 
     @property
     def _schedule(self) -> Schedule:
@@ -150,8 +150,8 @@ class AUQLR:
             typical = float(reduce(typical_curvature, blocks, v)[1]["mean"]) / setup.blocks
         cosines = None if setup.image is None else replace(posterior, image=setup.image)
         directive = Directive(posterior, typical, self._alpha, refresh=True, contest=cosines)
-        shared = replace(shared, memory=Server(Anderson.empty(self.memory, v), directive, zero))
-        blocks, sums = reduce(self._round, blocks, (directive, _told(shared)), down=(v,))
+        shared = replace(shared, memory=ServerState(Anderson.empty(self.memory, v), directive, zero))
+        blocks, sums = reduce(self._round, blocks, (directive, _broadcast(shared)), down=(v,))
         return State(blocks, self._received(shared, sums, blocks, reduce))
 
     def step(self, state: State, reduce: Reduce) -> State:
@@ -161,7 +161,7 @@ class AUQLR:
         failed = failed_blocks(state, reduce)
         k, g = old.iteration + 1, old.setup.regularizer
         server = next_z(old.memory) if k > 1 else first_z(old.memory, metric, g, old.v)
-        server = watched(server, metric, g, old.v, old.scored)
+        server = watch_objective(server, metric, g, old.v, old.scored)
         found = metric.solve(g, server.z, old.v, tolerance(server))
         server = replace(self._schedule.told(server, k), v_residual=found.residual)
         shared = replace(
@@ -177,7 +177,7 @@ class AUQLR:
             metric.rest()
         told = (found.v, server.directive.gamma, server.directive.home)
         down = tuple(x for x in told if x is not None)
-        blocks, sums = reduce(self._round, state.blocks, (server.directive, _told(shared)), down=down)
+        blocks, sums = reduce(self._round, state.blocks, (server.directive, _broadcast(shared)), down=down)
         return State(blocks, self._received(shared, sums, blocks, reduce))
 
     def _received(self, shared: Consensus, sums: Mapping[str, Tensor], blocks: Any, reduce: Reduce) -> Consensus:
@@ -196,7 +196,7 @@ class AUQLR:
         numbers = torch.stack([sums[name].double() for name in names] + [shared.v.norm()]).tolist()  # one look
         rr, dual, primal, u, lam, hvps, inner_failures, not_finite, v_norm = numbers
         norm, dual = math.sqrt(max(rr, 0.0)), math.sqrt(dual)
-        heard = Heard(
+        heard = RoundSums(
             Tz=sums["Tz"],
             r=sums["Tz"] - server.z,
             norm=norm,
@@ -267,14 +267,14 @@ def curvature_falls(loss: Any) -> bool:
     return labels and not loss.cornered and not loss.expects
 
 
-def _told(shared: Consensus) -> Consensus:
+def _broadcast(shared: Consensus) -> Consensus:
     """What blocks need of the replicated state: v and the tolerances, not the server's own memory."""
     return replace(shared, memory=None, metric=None)
 
 
 def curvature_of(regularizer: Any) -> float:
     """l2 of g on the penalised rows; in other columns the least of them (blocks know the rest: `Frame.prior`)."""
-    if isinstance(regularizer, Scaled):
+    if isinstance(regularizer, ScaledRegularizer):
         return regularizer.least
     return float(getattr(regularizer, "inner", regularizer).strong_convexity)
 

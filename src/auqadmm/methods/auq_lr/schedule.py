@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from auqadmm.methods.auq_lr.server import Server
+from auqadmm.methods.auq_lr.server import ServerState
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,7 @@ class Schedule:
 
     refresh: tuple[int, ...]
 
-    def told(self, server: Server, k: int) -> Server:
+    def told(self, server: ServerState, k: int) -> ServerState:
         """What the blocks are told for iteration k + 1. Whether weights are stale was found out one round earlier."""
         heard, told = server.heard, server.directive
         assert heard is not None

@@ -20,7 +20,7 @@ STRAY = 1e-2  # of F: so far above its best, twice in a row, a run has lost its 
 
 
 @dataclass(frozen=True)
-class Heard:
+class RoundSums:
     """The sums of the last round: Tz and r (m, C), ‖r‖ in W⁻¹, the scalars for Anderson, whether weights are out of
     date (`stale`) and whether they would fit better in the other basis (`contest_won`)."""
 
@@ -36,24 +36,24 @@ class Heard:
 
 
 @dataclass(frozen=True)
-class Server:
+class ServerState:
     """The replicated half of the state. `z` is Σ_j z_j; `before` are z and r of the round before; `plain` the step
     that acceleration replaced; `U` the directions of all blocks."""
 
     anderson: Anderson
     directive: Directive
     z: Tensor
-    heard: Heard | None = None
+    heard: RoundSums | None = None
     before: tuple[Tensor, Tensor] | None = None
     plain: Tensor | None = None
     U: Tensor | None = None
     v_residual: float = 0.0
-    best: Best | None = None
+    best: BestPoint | None = None
     strayed: int = 0
 
 
 @dataclass(frozen=True)
-class Best:
+class BestPoint:
     """The least F so far, with its v and Σ_j ∇f_j(v)."""
 
     F: float
@@ -61,14 +61,16 @@ class Best:
     G: Tensor
 
 
-def watched(server: Server, metric: LowRankMetric, g: Any, v: Tensor, sums: Mapping[str, Tensor] | None) -> Server:
+def watch_objective(
+    server: ServerState, metric: LowRankMetric, g: Any, v: Tensor, sums: Mapping[str, Tensor] | None
+) -> ServerState:
     """With F at v. Where the weights are far from the curvature, over-relaxed steps lead astray: a run that has lost
     its way goes back to its best v, and on without over-relaxation."""
     if sums is None or server.directive.relaxation == 1.0:
         return server
     F, best = float(sums["f"]) + float(g.value(v)), server.best
     if best is None or best.F > F:
-        return replace(server, best=Best(F, v, sums["G"]), strayed=0)
+        return replace(server, best=BestPoint(F, v, sums["G"]), strayed=0)
     strayed = server.strayed + 1 if best.F + STRAY * abs(best.F) < F else 0
     if strayed < 2:
         return replace(server, strayed=strayed)
@@ -77,7 +79,7 @@ def watched(server: Server, metric: LowRankMetric, g: Any, v: Tensor, sums: Mapp
     return replace(server, anderson=server.anderson.cleared(), directive=home, z=z, before=None, plain=None, best=None)
 
 
-def first_z(server: Server, metric: LowRankMetric, g: Any, v: Tensor) -> Server:
+def first_z(server: ServerState, metric: LowRankMetric, g: Any, v: Tensor) -> ServerState:
     """After the first round. A start whose v does not come from its z (a neighbour's model and multipliers, say) has
     taught nothing of T, nor has one that was a solution: keep z, and begin with the v that belongs to it."""
     assert server.heard is not None
@@ -88,7 +90,7 @@ def first_z(server: Server, metric: LowRankMetric, g: Any, v: Tensor) -> Server:
     return replace(server, directive=replace(server.directive, action=KEEP, gamma=None, refresh=False, home=None))
 
 
-def next_z(server: Server) -> Server:
+def next_z(server: ServerState) -> ServerState:
     """Judge the round that came back, and choose the next Σz: accelerated, plain, or the step taken back."""
     heard, anderson, told = server.heard, server.anderson, server.directive
     assert heard is not None
@@ -110,7 +112,7 @@ def next_z(server: Server) -> Server:
     return replace(server, anderson=anderson, directive=directive, z=z, before=before, plain=heard.Tz)
 
 
-def tolerance(server: Server) -> float:
+def tolerance(server: ServerState) -> float:
     """The v-step is solved far below the residual it follows, in the units of a gradient."""
     assert server.heard is not None
     scale = float(server.z.norm())

@@ -1,8 +1,8 @@
 """What `method="auto"` does: `seen` looks at round 0, `cost` estimates, `method` chooses, watches and changes, `plan`
 remembers and explains."""
 
-from auqadmm.methods.auto.cost import ROUND_COST, Estimate, Facts, estimates
+from auqadmm.methods.auto.cost import ROUND_COST, CostEstimate, Facts, estimates
 from auqadmm.methods.auto.method import Auto
 from auqadmm.methods.auto.plan import Change, Choice, Plan
 
-__all__ = ["ROUND_COST", "Auto", "Change", "Choice", "Estimate", "Facts", "Plan", "estimates"]
+__all__ = ["ROUND_COST", "Auto", "Change", "Choice", "CostEstimate", "Facts", "Plan", "estimates"]

@@ -18,7 +18,7 @@ from auqadmm.methods.auq_lr.method import MOST as MOST_DIRECTIONS
 from auqadmm.methods.newton.method import MOST
 from auqadmm.methods.newton.working_set import affordable, numbers, some_rest, whole
 
-__all__ = ["ROUND_COST", "Estimate", "Facts", "estimates"]
+__all__ = ["ROUND_COST", "CostEstimate", "Facts", "estimates"]
 
 # Rounds of Newton's method: squares, smooth losses, and what corners add for every factor e; with a working set, and
 # what it adds on squares whenever it has to double
@@ -75,7 +75,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class CostEstimate:
     """Of one method: rounds, numbers that one worker sends in all, and why it is considered."""
 
     method: str
@@ -87,14 +87,14 @@ class Estimate:
         return self.rounds * round_cost + self.numbers
 
 
-def estimates(facts: Facts, round_cost: float) -> tuple[Estimate, ...]:
+def estimates(facts: Facts, round_cost: float) -> tuple[CostEstimate, ...]:
     """Of every method that can solve the problem, the cheapest first."""
     every = (_newton(facts, round_cost), _lowrank(facts, round_cost), _weighted(facts, round_cost), _gradient(facts))
     found = [e for e in every if e is not None]
     return tuple(sorted(found, key=lambda e: e.cost(round_cost)))
 
 
-def _newton(facts: Facts, round_cost: float) -> Estimate | None:
+def _newton(facts: Facts, round_cost: float) -> CostEstimate | None:
     n, shape, loss = facts.unknowns, (facts.features, facts.columns), facts.loss
     easing = loss.sharpness(facts.spread)
     rounds = SQUARES if loss.quadratic else SMOOTH
@@ -117,15 +117,15 @@ def _newton(facts: Facts, round_cost: float) -> Estimate | None:
             rounds = max(rounds, ACTIVE)
         triangles = 1.0 if loss.quadratic else rounds
         why = "few unknowns will be active" if active < n else "it needs the fewest rounds"
-        return Estimate("newton", rounds, triangles * numbers(active) + rounds * n, why)
+        return CostEstimate("newton", rounds, triangles * numbers(active) + rounds * n, why)
     size = whole(loss, shape)
     if size > MOST:
         return None
     triangles = 1.0 if loss.quadratic else rounds - 1
-    return Estimate("newton", rounds, triangles * size + rounds * n, f"{n} unknowns make small Hessians")
+    return CostEstimate("newton", rounds, triangles * size + rounds * n, f"{n} unknowns make small Hessians")
 
 
-def _lowrank(facts: Facts, round_cost: float) -> Estimate:
+def _lowrank(facts: Facts, round_cost: float) -> CostEstimate:
     n, N, loss = facts.unknowns, facts.blocks, facts.loss
     weights = LR_WEIGHTS
     if loss.quadratic and math.isfinite(facts.stiff):
@@ -152,10 +152,10 @@ def _lowrank(facts: Facts, round_cost: float) -> Estimate:
         sent = LR_HINGED * rounds + W_HINGE_WEIGHTS
     else:
         sent = LR_COUPLED * rounds if facts.coupled else rounds + weights
-    return Estimate("auq-lr", rounds, sent * n, "curvature weights need the fewest rounds for their size")
+    return CostEstimate("auq-lr", rounds, sent * n, "curvature weights need the fewest rounds for their size")
 
 
-def _weighted(facts: Facts, round_cost: float) -> Estimate | None:
+def _weighted(facts: Facts, round_cost: float) -> CostEstimate | None:
     """L-BFGS on the weights of AUQ-LR: no local solve that could run away. A hinge has use for it only nearby."""
     loss, n, far = facts.loss, facts.unknowns, facts.far
     why = "curvature weights serve it without local solves"
@@ -163,17 +163,17 @@ def _weighted(facts: Facts, round_cost: float) -> Estimate | None:
         return None
     if loss.cornered or loss.sharpness(facts.spread) > 4:
         rounds = 3 + W_HINGE_ROUNDS * math.sqrt(far) if loss.cornered and far <= W_HINGE else math.inf
-        return Estimate("lbfgs-w", rounds, (rounds + W_HINGE_WEIGHTS) * n, why) if math.isfinite(rounds) else None
+        return CostEstimate("lbfgs-w", rounds, (rounds + W_HINGE_WEIGHTS) * n, why) if math.isfinite(rounds) else None
     if facts.coupled and far <= W_NEAR * facts.features**2:
         rounds = W_NEAR_ROUNDS * max(far, 1.0) ** W_NEAR_POWER
-        return Estimate("lbfgs-w", rounds, (rounds + W_NEAR_WEIGHTS) * n, why)
+        return CostEstimate("lbfgs-w", rounds, (rounds + W_NEAR_WEIGHTS) * n, why)
     several = facts.columns > 1
     rounds = facts.by_stiffness(W_UNKNOWN, 2, *((W_CLASSES, 0.25) if several else (W_SMOOTH, 0.2)))
     rounds = max(rounds * (W_UNCOUPLED if facts.coupled else 1.0), W_AFTER * _lowrank(facts, round_cost).rounds)
-    return Estimate("lbfgs-w", rounds, (rounds + LR_WEIGHTS) * n, why)
+    return CostEstimate("lbfgs-w", rounds, (rounds + LR_WEIGHTS) * n, why)
 
 
-def _gradient(facts: Facts) -> Estimate:
+def _gradient(facts: Facts) -> CostEstimate:
     smooth = facts.g.quadratic
     name, rounds = ("lbfgs", GRADIENT) if smooth else ("fista", PROXIMAL)
     if smooth and facts.loss.cornered and math.isfinite(facts.far):
@@ -181,4 +181,4 @@ def _gradient(facts: Facts) -> Estimate:
     elif smooth:
         most = max(rounds, facts.by_stiffness(rounds, 0, *GRADIENT_MOST))
         rounds = min(facts.by_stiffness(rounds, LEAST, 2.5, 0.5), most)
-    return Estimate(name, rounds, rounds * facts.unknowns, "a gradient a round is all that this takes")
+    return CostEstimate(name, rounds, rounds * facts.unknowns, "a gradient a round is all that this takes")

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from auqadmm.columns.method import Inside, in_columns
+from auqadmm.columns.method import InColumns, in_columns
 from auqadmm.columns.reduce import InnerReduce
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Setup, State, WarmStart
-from auqadmm.methods.auto.cost import ROUND_COST, Estimate, estimates
+from auqadmm.methods.auto.cost import ROUND_COST, CostEstimate, estimates
 from auqadmm.methods.auto.facts import facts_of
 from auqadmm.methods.auto.plan import Change, Choice, Plan
 from auqadmm.methods.checks import round_cost
@@ -68,7 +68,7 @@ class Auto:
         inner = replace(shared, iteration=shared.iteration - plan.first, memory=plan.inner)
         new = self._method(plan.method).step(State(state.blocks, inner), reduce)
         k = shared.iteration + 1
-        plan = _watched(plan, new.shared)
+        plan = _observe(plan, new.shared)
         why, other = self._left(plan, new.shared)
         cost = replace(new.shared.cost, hvps=new.shared.cost.hvps + plan.before)
         if other is None:
@@ -86,13 +86,13 @@ class Auto:
         return State(begun.blocks, fresh)
 
     # ------------------------------------------------------------------ decisions
-    def _estimates(self, setup: Setup) -> tuple[Estimate, ...]:
+    def _estimates(self, setup: Setup) -> tuple[CostEstimate, ...]:
         if not self._known or self._known[0] is not setup:
             self._known[:] = [setup, estimates(facts_of(setup), self.round_cost)]
-        known: tuple[Estimate, ...] = self._known[1]
+        known: tuple[CostEstimate, ...] = self._known[1]
         return known
 
-    def _left(self, plan: Plan, shared: Consensus) -> tuple[str, Estimate | None]:
+    def _left(self, plan: Plan, shared: Consensus) -> tuple[str, CostEstimate | None]:
         """Why the method is left, and for which one; None: it goes on."""
         tried = {plan.method, *(c.old for c in plan.changes)}
         known = self._estimates(shared.setup)
@@ -114,8 +114,8 @@ class Auto:
             others = [e for e in others if e.method != "lbfgs"]
             if not others:
                 return "", None
-        ahead, other = _ahead(plan), others[0]
-        rest = _rest(plan, spent, shared.iteration)
+        ahead, other = _iterations_left(plan), others[0]
+        rest = _remaining_cost(plan, spent, shared.iteration)
         if (plan.method, other.method) == ("auq-lr", "lbfgs-w") and (ahead or 0.0) > ALIKE * other.rounds:
             return "the rest would take longer", other
         least = max(SOON * mine.cost(self.round_cost), other.cost(self.round_cost) / DEARER)
@@ -144,13 +144,13 @@ class Auto:
     def resume(self, shared: Consensus, reduce: Reduce) -> None:
         """Before the blocks' half of a saved state is put in place."""
         plan = shared.memory
-        if isinstance(method := self._method(plan.method), Inside):
+        if isinstance(method := self._method(plan.method), InColumns):
             method.resume(replace(shared, memory=plan.inner), reduce)
 
     def leave(self, reduce: Reduce) -> None:
         """The end of a run."""
         for method in self._made.values():
-            if isinstance(method, Inside):
+            if isinstance(method, InColumns):
                 method.leave(reduce)
 
     # ------------------------------------------------------------------ for people
@@ -170,7 +170,7 @@ class Auto:
         return Choice(plan.method, names[0], reason, known, plan.changes, self.round_cost, screened=screened)
 
 
-def _watched(plan: Plan, shared: Consensus) -> Plan:
+def _observe(plan: Plan, shared: Consensus) -> Plan:
     """With the products, the objective and the expected fall of the new iterate."""
     many = shared.hvps - plan.hvps > HARD * shared.setup.blocks
     many = many and not shared.setup.loss.cornered  # whose rows bend by turns: many products, and few rounds
@@ -201,13 +201,13 @@ def _next_hessian(here: Any) -> float:
     return numbers(min(int(GROWTH * active), here.inside.numel())) - numbers(known)
 
 
-def _rest(plan: Plan, spent: float, iterations: int) -> float | None:
+def _remaining_cost(plan: Plan, spent: float, iterations: int) -> float | None:
     """What the rest of the method's way costs; None: not known yet."""
-    ahead = _ahead(plan)
+    ahead = _iterations_left(plan)
     return None if ahead is None else spent / max(iterations, 1) * ahead
 
 
-def _ahead(plan: Plan) -> float | None:
+def _iterations_left(plan: Plan) -> float | None:
     """Iterations that are left, by how fast expected falls shrink; None: not known yet."""
     seen = [x for x in plan.expected if 0 < x < math.inf]
     if len(seen) < LOOK:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from auqadmm.methods.auto.cost import Estimate
+from auqadmm.methods.auto.cost import CostEstimate
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Choice:
     method: str
     first: str
     reason: str
-    estimates: tuple[Estimate, ...]
+    estimates: tuple[CostEstimate, ...]
     changes: tuple[Change, ...]
     round_cost: float
     rounds: int = 0

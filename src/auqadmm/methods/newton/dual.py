@@ -30,8 +30,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.verdict.duality import ROUNDINGS, lifted
-from auqadmm.verdict.moments import EPS, Columns
+from auqadmm.verdict.duality import ROUNDINGS, at_least_rounding
+from auqadmm.verdict.moments import EPS, ColumnMoments
 
 SCALES = (0.5, 0.9, 0.99, 0.999, 0.9999)
 FAR = 1e300  # a slope that no g with kinks leaves as it is
@@ -39,13 +39,13 @@ ROUNDED = 64.0  # of ε: what is left of a column's mean in its spread
 
 
 @dataclass(frozen=True)
-class Dual:
+class DualBound:
     """A bound of F(v) − F*, and −Σxθ for the slopes that it was found with."""
 
     gap: float
     w: Tensor
 
-    def zero(self, g: Any, bend: float, columns: Columns) -> Tensor | None:
+    def zero(self, g: Any, bend: float, columns: ColumnMoments) -> Tensor | None:
         """Which unknowns (m, C) are zero at the optimum, as far as this shows; None: nothing is known."""
         if not math.isfinite(bend):
             return None
@@ -65,7 +65,9 @@ def scales(g: Any, loss: Any, like: Tensor) -> tuple[float, ...]:
     return SCALES if limit is not None and limit < 1 else ()
 
 
-def foreseen(g: Any, loss: Any, columns: Columns, v: Tensor, sums: Mapping[str, Tensor]) -> Dual | None:
+def predicted_bound(
+    g: Any, loss: Any, columns: ColumnMoments, v: Tensor, sums: Mapping[str, Tensor]
+) -> DualBound | None:
     """The bound at v by slopes that the step to it foresaw; None: they are no dual point, or did not come along."""
     if "foreseen_G" not in sums:
         return None
@@ -85,19 +87,23 @@ def foreseen(g: Any, loss: Any, columns: Columns, v: Tensor, sums: Mapping[str, 
         if r < s < 1:
             t = (s - r) / (1 - r)
             best = min(best, t * at_one + (1 - t) * value)
-    return _bounded(inner, [f, float(inner.value(inside)), best], s, slopes, noise, columns.intercept)
+    return _gap_bound(inner, [f, float(inner.value(inside)), best], s, slopes, noise, columns.intercept)
 
 
-def _bounded(inner: Any, terms: list[float], s: float, slopes: Tensor, noise: float, intercept: bool) -> Dual | None:
+def _gap_bound(
+    inner: Any, terms: list[float], s: float, slopes: Tensor, noise: float, intercept: bool
+) -> DualBound | None:
     """The gap f + g + D + g*(−Σxθ), with what rounding leaves of it."""
     w = -s * slopes
-    gap = lifted([*terms, float(inner.conjugate(w))], EPS, noise)
+    gap = at_least_rounding([*terms, float(inner.conjugate(w))], EPS, noise)
     if gap is None:
         return None
-    return Dual(gap, torch.cat([w, torch.zeros_like(w[:1])]) if intercept else w)
+    return DualBound(gap, torch.cat([w, torch.zeros_like(w[:1])]) if intercept else w)
 
 
-def dual(g: Any, loss: Any, columns: Columns, v: Tensor, sums: Mapping[str, Tensor], B: Tensor | None) -> Dual | None:
+def dual_bound(
+    g: Any, loss: Any, columns: ColumnMoments, v: Tensor, sums: Mapping[str, Tensor], B: Tensor | None
+) -> DualBound | None:
     """The bound at v, from f, G, noise and conjugates; B where there is an intercept. None: there is none."""
     if not hasattr(loss, "row_value") or (columns.intercept and (B is None or v.shape[1] > 1)):
         return None
@@ -132,4 +138,4 @@ def dual(g: Any, loss: Any, columns: Columns, v: Tensor, sums: Mapping[str, Tens
         if r < s < 1:
             t = (s - r) / (1 - r)
             best = min(best, t * whole(s * a / t) + (1 - t) * value)
-    return _bounded(inner, [f, float(inner.value(inside)), best], s, slopes, noise, B is not None)
+    return _gap_bound(inner, [f, float(inner.value(inside)), best], s, slopes, noise, B is not None)

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.metrics.pivoting import PATIENCE, ROUNDS, Guess
+from auqadmm.metrics.pivoting import PATIENCE, ROUNDS, ActivePieces
 from auqadmm.metrics.proximal_gradient import Composite
 from auqadmm.verdict.model import EPS, SINGULAR
 
@@ -38,7 +38,7 @@ SAME = 1e-12  # of a diagonal
 
 
 @dataclass(frozen=True)
-class Factor:
+class ActiveFactor:
     """(H + diag h)_AA = LLᵀ for the unknowns `where` (a,), `place` (p,) among them, −1: not one of them."""
 
     H: Tensor
@@ -48,7 +48,7 @@ class Factor:
     L: Tensor
 
     @classmethod
-    def of(cls, H: Tensor, active: Tensor, h: Tensor) -> Factor | None:
+    def of(cls, H: Tensor, active: Tensor, h: Tensor) -> ActiveFactor | None:
         """None: it is not positive, or hardly."""
         where = active.nonzero()[:, 0]
         A = H if len(where) == len(H) else H[where].index_select(1, where)
@@ -94,7 +94,7 @@ class Factor:
 
 
 @dataclass(frozen=True)
-class Point:
+class ModelPoint:
     """x, −∇ of the smooth part there, and the value of the model."""
 
     x: Tensor
@@ -102,24 +102,24 @@ class Point:
     value: float
 
 
-def minimised(g: Any, H: Tensor, G: Tensor, v: Tensor, enough: float, share: float) -> Point | None:
+def minimise_model(g: Any, H: Tensor, G: Tensor, v: Tensor, enough: float, share: float) -> ModelPoint | None:
     """The minimiser, or a point that is as good for a step; None: guesses went round in circles."""
     D = H.diagonal()[:, None]
     if not bool((D > 0).all()):
         return None
-    at = _measured(g, H, G, v)
+    at = _model_at(g, H, G, v)
     problem = Composite(H.__matmul__, _factored_here, g, H @ v - G, D, D)
     start, start_w = v, -G
-    guess, factor, best = _first(problem, v, -G), None, Point(v, -G, 0.0)
+    guess, factor, best = _first(problem, v, -G), None, ModelPoint(v, -G, 0.0)
     fewest, patience, settled = math.inf, PATIENCE, False
     for _ in range(ROUNDS):
         x = torch.where(guess.active, start, guess.t)
-        here = Point(x, start_w, 0.0) if torch.equal(x, start) else at(x)
+        here = ModelPoint(x, start_w, 0.0) if torch.equal(x, start) else at(x)
         b = torch.where(guess.active, here.w - guess.line(x), 0.0)[:, 0]
         active, h = guess.active[:, 0], guess.h[:, 0]
         d = factor.solve(active, h, b) if factor is not None else None
         if d is None:
-            factor = Factor.of(H, active, h)
+            factor = ActiveFactor.of(H, active, h)
             d = None if factor is None else factor.solve(active, h, b)
         if d is None or not bool(d.isfinite().all()):
             return None
@@ -142,12 +142,12 @@ def minimised(g: Any, H: Tensor, G: Tensor, v: Tensor, enough: float, share: flo
     return None
 
 
-def _first(problem: Composite, v: Tensor, w: Tensor) -> Guess:
+def _first(problem: Composite, v: Tensor, w: Tensor) -> ActivePieces:
     """Of those at rest that g does not hold there, the half that would move farther: most others would be back."""
     D = problem.D
-    guess = Guess.at(problem, D * v + w, D)
+    guess = ActivePieces.at(problem, D * v + w, D)
     coming = (v == problem.g.prox(torch.zeros_like(v), torch.ones_like(v))) & guess.active
-    resting = Guess(torch.zeros_like(coming), v, w, torch.zeros_like(v))
+    resting = ActivePieces(torch.zeros_like(coming), v, w, torch.zeros_like(v))
     count = int(coming.sum())
     if count < MANY:
         return guess
@@ -155,12 +155,12 @@ def _first(problem: Composite, v: Tensor, w: Tensor) -> Guess:
     return guess.where(~coming | (far > far[coming].median()), resting)
 
 
-def _measured(g: Any, H: Tensor, G: Tensor, v: Tensor) -> Callable[[Tensor], Point]:
-    def at(x: Tensor) -> Point:
+def _model_at(g: Any, H: Tensor, G: Tensor, v: Tensor) -> Callable[[Tensor], ModelPoint]:
+    def at(x: Tensor) -> ModelPoint:
         d = x - v
         Hd = H @ d
         fell = float(g.fall(v, x)[0])
-        return Point(x, -G - Hd, float((G * d).sum() + 0.5 * (d * Hd).sum()) - fell)
+        return ModelPoint(x, -G - Hd, float((G * d).sum() + 0.5 * (d * Hd).sum()) - fell)
 
     return at
 

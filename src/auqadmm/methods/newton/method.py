@@ -31,10 +31,10 @@ from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import ROUND_COST, Consensus, Cost, Setup, State
 from auqadmm.methods.checks import round_cost
 from auqadmm.methods.newton.dual import scales
-from auqadmm.methods.newton.model import Proposed, inside_of
-from auqadmm.methods.newton.query import Ask
-from auqadmm.methods.newton.state import Here
-from auqadmm.methods.newton.sums import heard, without
+from auqadmm.methods.newton.model import NewtonStep, into_domain
+from auqadmm.methods.newton.query import NewtonQuery
+from auqadmm.methods.newton.state import NewtonState
+from auqadmm.methods.newton.sums import drop_screened, state_from_sums
 from auqadmm.methods.newton.working_set import (
     Movers,
     affordable,
@@ -45,7 +45,7 @@ from auqadmm.methods.newton.working_set import (
     together,
     whole,
 )
-from auqadmm.verdict.moments import Columns
+from auqadmm.verdict.moments import ColumnMoments
 from auqadmm.verdict.queries import moments
 
 FAN = (2.0, 1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
@@ -82,7 +82,7 @@ class Newton:
     def init(self, setup: Setup, reduce: Reduce) -> State:
         columns = setup.seen
         if columns is None:
-            columns = Columns.of(reduce.once(moments), setup.intercept, setup.loss, setup.columns)
+            columns = ColumnMoments.of(reduce.once(moments), setup.intercept, setup.loss, setup.columns)
         zero = torch.zeros(setup.features, setup.columns, dtype=torch.float64, device=setup.device)
         v = zero if setup.warm is None else setup.warm.v.to(zero)
         if setup.warm is None and setup.intercept:  # the best constant is a better start than none
@@ -98,14 +98,16 @@ class Newton:
         complete = self._complete(setup)
         aside = _aside(setup, complete)
         some = () if complete else scales(setup.regularizer, setup.loss, inside)
-        ask = Ask(columns.centre, index, None, (), spread if complete else None, columns.null, aside, ease, ease, some)
+        ask = NewtonQuery(
+            columns.centre, index, None, (), spread if complete else None, columns.null, aside, ease, ease, some
+        )
         sums = reduce(ask, None, (inside, None), down=(inside,))[1]
-        at = Here(
+        at = NewtonState(
             columns, inside, 0.0, 0.0, inside, {}, sums["noise"], sums["floor"], index, null=sums["null"], ease=ease,
             eased=ease > 1, tighter=TIGHTER, least=affordable(self.round_cost),
             apart=apart(setup.loss, setup.columns), complete=complete, scales=some,
         )  # fmt: skip
-        return State(None, self._shared(setup, 0, v, heard(at, setup, inside, sums, index), cost))
+        return State(None, self._shared(setup, 0, v, state_from_sums(at, setup, inside, sums, index), cost))
 
     def step(self, state: State, reduce: Reduce) -> State:
         old, here = state.shared, state.shared.memory
@@ -126,7 +128,7 @@ class Newton:
         return State(None, self._shared(setup, old.iteration + 1, old.v, here.rest(), reduce.cost(hvps=0), old))
 
     # ------------------------------------------------------------------ one step
-    def _tried(self, here: Here, setup: Setup, reduce: Reduce) -> tuple[Tensor, Here | None, Cost]:
+    def _tried(self, here: NewtonState, setup: Setup, reduce: Reduce) -> tuple[Tensor, NewtonState | None, Cost]:
         """A step along d that lowers F, in one round or two; None if no t of the fan does."""
         columns, move, g = here.columns, here.move(setup), setup.regularizer
         full = here.stretch * here.shrink
@@ -151,7 +153,7 @@ class Newton:
             new = replace(
                 here, ease=easier, tighter=tighter, stretch=stretch, shrink=1.0, fell=max(here.F - F[full], 0.0)
             )
-            return v, heard(new, setup, inside, sums, index), cost
+            return v, state_from_sums(new, setup, inside, sums, index), cost
         good -= {t for t in good if not F[t] < here.F}  # a smaller step must be better, and not only no worse
         if not good:
             return v, None, cost
@@ -170,11 +172,11 @@ class Newton:
             shrink=1.0,
             fell=max(here.F - F[t], 0.0),
         )
-        return v, heard(new, setup, inside, sums, index), cost
+        return v, state_from_sums(new, setup, inside, sums, index), cost
 
     def _ask(
         self,
-        here: Here,
+        here: NewtonState,
         setup: Setup,
         reduce: Reduce,
         inside: Tensor,
@@ -188,16 +190,16 @@ class Newton:
         """One round at `inside`; for squares only products that are not known yet."""
         known = None
         if here.gram is not None:
-            index, known = without(index, here.index), here.index
+            index, known = drop_screened(index, here.index), here.index
         aside = here.aside is not None
-        ask = Ask(here.columns.centre, index, known, fan, None, None, aside, ease, eased, here.scales, foreseen)
+        ask = NewtonQuery(here.columns.centre, index, known, fan, None, None, aside, ease, eased, here.scales, foreseen)
         down = (inside,) if d is None else (inside, d)
         if not here.complete:  # workers are told for which unknowns
             down = (*down, index)
         return reduce(ask, None, (inside, d), down=down)[1]
 
     # ------------------------------------------------------------------ the working set
-    def _first(self, setup: Setup, columns: Columns, inside: Tensor) -> Tensor:
+    def _first(self, setup: Setup, columns: ColumnMoments, inside: Tensor) -> Tensor:
         """Of the first round: all, or by the gradient that round 0 knows."""
         free = ~columns.empty.to(inside.device)[:, None].expand(inside.shape)
         if self._complete(setup):
@@ -222,7 +224,7 @@ class Newton:
             )
         return True
 
-    def _next(self, here: Here, setup: Setup, inside: Tensor) -> Tensor:
+    def _next(self, here: NewtonState, setup: Setup, inside: Tensor) -> Tensor:
         """Of the round at `inside`: its support, and those that would move farthest by what is known now."""
         if here.complete:
             return here.index
@@ -231,7 +233,7 @@ class Newton:
         movers = replace(movers, support=(inside != rest) & here.free)
         return chosen(movers, together(setup.regularizer, inside.shape, inside.device), here.least, setup.columns)
 
-    def _wider(self, here: Here, setup: Setup, reduce: Reduce) -> Here:
+    def _wider(self, here: NewtonState, setup: Setup, reduce: Reduce) -> NewtonState:
         """One more round at the same point, for unknowns that would move farther than all that were asked for."""
         index = chosen(
             here.movers(setup),
@@ -240,11 +242,11 @@ class Newton:
             setup.columns,
         )
         sums = self._ask(here, setup, reduce, here.inside, None, index, (), here.ease, here.ease)
-        return heard(here, setup, here.inside, sums, index)
+        return state_from_sums(here, setup, here.inside, sums, index)
 
     # ------------------------------------------------------------------ bookkeeping
     def _shared(
-        self, setup: Setup, k: int, v: Tensor, here: Here, cost: Cost, old: Consensus | None = None
+        self, setup: Setup, k: int, v: Tensor, here: NewtonState, cost: Cost, old: Consensus | None = None
     ) -> Consensus:
         finite = here.finite
         return Consensus(
@@ -259,19 +261,19 @@ class Newton:
         )
 
 
-def _along(g: Any, here: Here, move: Proposed, t: float) -> tuple[Tensor, float]:
+def _along(g: Any, here: NewtonState, move: NewtonStep, t: float) -> tuple[Tensor, float]:
     """v + td, and g there; between v and v + d rounding may not leave the domain of g."""
     x = here.inside + t * move.d
-    return inside_of(g, x) if t <= 1 else (x, float(g.value(x)))
+    return into_domain(g, x) if t <= 1 else (x, float(g.value(x)))
 
 
-def _outside(columns: Columns, inside: Tensor) -> tuple[Tensor, Tensor]:
+def _outside(columns: ColumnMoments, inside: Tensor) -> tuple[Tensor, Tensor]:
     """v in the user's columns, and where exactly that is inside."""
     v = columns.outside(inside)
     return v, columns.inside(v)
 
 
-def _easing(setup: Setup, columns: Columns) -> float:
+def _easing(setup: Setup, columns: ColumnMoments) -> float:
     """How many times as wide corners are at first."""
     return setup.loss.easing(columns.target_spread if setup.intercept else columns.target_size)
 

@@ -13,15 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.methods.newton.inner import minimised
-from auqadmm.metrics.triangles import unpacked
-from auqadmm.verdict.model import Model
+from auqadmm.methods.newton.inner import minimise_model
+from auqadmm.metrics.triangles import unpack
+from auqadmm.verdict.model import QuadraticModel
 
 SHARP = 1e100  # a metric in which a proximal step moves nothing that may stay
 
 
 @dataclass(frozen=True)
-class On:
+class RestrictedRegularizer:
     """g as a function of some unknowns, the others left where they are in v."""
 
     g: Any
@@ -57,37 +57,37 @@ class On:
 
 
 @dataclass(frozen=True)
-class Hessian:
+class GroupedHessian:
     """H of some unknowns, in groups that do not interact: flat indices and matrices."""
 
     groups: tuple[tuple[Tensor, Tensor], ...]
 
     @classmethod
-    def of(cls, upper: Tensor, index: Tensor, columns: int, apart: bool) -> Hessian:
+    def of(cls, upper: Tensor, index: Tensor, columns: int, apart: bool) -> GroupedHessian:
         """From what workers send: a triangle for every class (`apart`), or one for all."""
         parts = [index[index % columns == c] for c in range(columns)] if apart else [index]
         found, first = [], 0
         for part in parts:
             size = len(part) * (len(part) + 1) // 2
             if len(part):
-                found.append((part, unpacked(upper[None, first : first + size])[0]))
+                found.append((part, unpack(upper[None, first : first + size])[0]))
             first += size
         return cls(tuple(found))
 
-    def joined(self) -> Hessian:
+    def joined(self) -> GroupedHessian:
         """In one group."""
         if len(self.groups) <= 1:
             return self
         index = torch.cat([i for i, _ in self.groups])
-        return Hessian(((index, torch.block_diag(*[H for _, H in self.groups])),))
+        return GroupedHessian(((index, torch.block_diag(*[H for _, H in self.groups])),))
 
-    def where(self, flat: Tensor) -> Hessian:
+    def where(self, flat: Tensor) -> GroupedHessian:
         """Of the unknowns for which `flat` holds alone."""
         found = []
         for index, H in self.groups:
             few = flat[index].nonzero()[:, 0]
             found.append((index[few], H.index_select(0, few).index_select(1, few)))
-        return Hessian(tuple(found))
+        return GroupedHessian(tuple(found))
 
     def diagonal(self, like: Tensor) -> Tensor:
         """The diagonal where it is known, NaN elsewhere, in the shape of v."""
@@ -105,7 +105,7 @@ class Hessian:
 
 
 @dataclass(frozen=True)
-class Proposed:
+class NewtonStep:
     """d, the decrease of the model δ, and its linear part ⟨−G, d⟩ + g(v) − g(v + d) ≥ δ."""
 
     d: Tensor
@@ -113,7 +113,7 @@ class Proposed:
     linear: float
 
 
-def inside_of(g: Any, x: Tensor) -> tuple[Tensor, float]:
+def into_domain(g: Any, x: Tensor) -> tuple[Tensor, float]:
     """x, moved back by a rounding where g would be infinite for it, and g there."""
     value = float(g.value(x))
     if math.isfinite(value):
@@ -123,7 +123,9 @@ def inside_of(g: Any, x: Tensor) -> tuple[Tensor, float]:
     return x, float(g.value(x))
 
 
-def proposed(g: Any, v: Tensor, G: Tensor, H: Hessian, enough: float, share: float | None = None) -> Proposed:
+def newton_step(
+    g: Any, v: Tensor, G: Tensor, H: GroupedHessian, enough: float, share: float | None = None
+) -> NewtonStep:
     """The step; a singular H is given a little curvature in every direction. With a `share` of δ that
     may be missing δ is what was found, else a bound of what there is."""
     groups: Sequence[tuple[Tensor, Tensor]] = H.groups if g.separable or g.quadratic else H.joined().groups
@@ -133,19 +135,19 @@ def proposed(g: Any, v: Tensor, G: Tensor, H: Hessian, enough: float, share: flo
         quick = None
         if share is not None and g.separable and not g.quadratic:
             few = g.some(index, len(v)) if v.shape[1] == 1 else None
-            quick = minimised(few or On(g, v, index), matrix.to(v), slopes, some, enough, share)
+            quick = minimise_model(few or RestrictedRegularizer(g, v, index), matrix.to(v), slopes, some, enough, share)
         if quick is not None:
             d[index] = (quick.x - some)[:, 0]
             delta += max(-quick.value, 0.0)
             continue
         strength = l2[index][:, None]
         absent = torch.zeros_like(strength, dtype=torch.bool)
-        model = Model.of(matrix[None].to(v), strength, absent)
+        model = QuadraticModel.of(matrix[None].to(v), strength, absent)
         if model.singular:
             model = model.lifted()
-        found = model.step(On(g, v, index), slopes, some, enough)
+        found = model.step(RestrictedRegularizer(g, v, index), slopes, some, enough)
         d[index] = found.d[:, 0]
         delta += found.delta
     d = d.reshape(v.shape)
-    fell = float(g.fall(v, inside_of(g, v + d)[0])[0])
-    return Proposed(d, delta, fell - float((G * d).sum()))
+    fell = float(g.fall(v, into_domain(g, v + d)[0])[0])
+    return NewtonStep(d, delta, fell - float((G * d).sum()))

@@ -19,13 +19,13 @@ from typing import Any
 
 from torch import Tensor
 
-from auqadmm.verdict.queries import Null
+from auqadmm.verdict.queries import NullQuery
 
 Sums = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Ask:
+class NewtonQuery:
     """The question. `index`: unknowns whose Hessian is asked for, `known`: those that were told before (squares);
     `aside`: whether products with the intercept are; `ease` and `eased`: how many times as wide corners are now, and
     were when d was found; `foreseen`: whether slopes by the model that d minimises come along."""
@@ -59,5 +59,5 @@ class Ask:
         if self.spread is not None:
             sums["reach"] = now.reach_apart(self.spread.to(shard.device))
         if self.null is not None:
-            sums |= Null(self.null)(shard, None, v)[1]
+            sums |= NullQuery(self.null)(shard, None, v)[1]
         return blocks, sums

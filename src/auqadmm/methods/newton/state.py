@@ -15,18 +15,18 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.state import Setup
-from auqadmm.methods.newton.dual import Dual
-from auqadmm.methods.newton.model import Hessian, Proposed, proposed
+from auqadmm.methods.newton.dual import DualBound
+from auqadmm.methods.newton.model import GroupedHessian, NewtonStep, newton_step
 from auqadmm.methods.newton.working_set import Movers
-from auqadmm.metrics.triangles import packed
-from auqadmm.verdict.moments import Columns
+from auqadmm.metrics.triangles import pack
+from auqadmm.verdict.moments import ColumnMoments
 
 INNER = 1e-4  # of the decrease of the last step: what the next may miss of its own
 MISS = 1e-2  # of its own decrease: what a step on a working set may miss at first
 
 
 @dataclass(frozen=True)
-class Here:
+class NewtonState:
     """Replicated. `inside`: v in centred columns; f, F, G and the Hessian there are those of the loss eased by `ease`
     (next time by `tighter` times that), `plain` are value and gradient of the loss itself. `index`: unknowns whose
     Hessian is known, `upper` as it was sent, or `gram`, the products of squares; `aside`: products of all columns with
@@ -35,7 +35,7 @@ class Here:
     `scales` of slopes whose conjugates come along. `turned`: how much the last step changed G.
     """
 
-    columns: Columns
+    columns: ColumnMoments
     inside: Tensor
     f: float
     F: float
@@ -61,7 +61,7 @@ class Here:
     complete: bool = True
     stalled: bool = False
     scales: tuple[float, ...] = ()
-    dual: Dual | None = None
+    dual: DualBound | None = None
     out: Tensor | None = None
     turned: Tensor | None = None
 
@@ -70,13 +70,13 @@ class Here:
         return math.isfinite(self.F) and bool(self.G.isfinite().all())
 
     @cached_property
-    def hessian(self) -> Hessian:
+    def hessian(self) -> GroupedHessian:
         if not len(self.index):
-            return Hessian(())
+            return GroupedHessian(())
         if self.gram is not None:
-            return Hessian(((self.index, self.gram),))
+            return GroupedHessian(((self.index, self.gram),))
         assert self.upper is not None
-        return Hessian.of(self.upper, self.index, self.inside.shape[1], self.apart)
+        return GroupedHessian.of(self.upper, self.index, self.inside.shape[1], self.apart)
 
     @cached_property
     def free(self) -> Tensor:
@@ -104,7 +104,7 @@ class Here:
             )
         return vars(self)["_movers"]
 
-    def move(self, setup: Setup) -> Proposed:
+    def move(self, setup: Setup) -> NewtonStep:
         """The step from here; found once."""
         if "_move" not in vars(self):
             enough = max(INNER * self.fell, 1e-3 * float(self.noise), 1e-300)
@@ -115,7 +115,7 @@ class Here:
             kept, flat = self.hessian, self.free.reshape(-1)
             if not bool(flat[self.index].all()):
                 kept = kept.where(flat)
-            vars(self)["_move"] = proposed(setup.regularizer, self.inside, self.G, kept, enough, miss)
+            vars(self)["_move"] = newton_step(setup.regularizer, self.inside, self.G, kept, enough, miss)
         return vars(self)["_move"]
 
     def _miss(self, setup: Setup) -> float:
@@ -178,13 +178,13 @@ class Here:
             H = torch.zeros(m * C, m * C, dtype=like.dtype, device=like.device)
             for index, known in self.hessian.groups:
                 H[index[:, None], index] = known.to(like)
-            return packed(H[None])
+            return pack(H[None])
         H = torch.zeros(C, m, m, dtype=like.dtype, device=like.device)
         for index, known in self.hessian.groups:
             c, rows = int(index[0]) % C, index // C
             H[c][rows[:, None], rows] = known.to(like)
-        return packed(H)
+        return pack(H)
 
-    def rest(self) -> Here:
+    def rest(self) -> NewtonState:
         """Nothing is better within rounding."""
         return replace(self, stalled=True)

@@ -13,19 +13,21 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.state import Setup
-from auqadmm.methods.newton.dual import dual, foreseen
-from auqadmm.methods.newton.state import Here
-from auqadmm.metrics.triangles import unpacked
+from auqadmm.methods.newton.dual import dual_bound, predicted_bound
+from auqadmm.methods.newton.state import NewtonState
+from auqadmm.metrics.triangles import unpack
 
 
-def heard(here: Here, setup: Setup, inside: Tensor, sums: dict[str, Tensor], index: Tensor) -> Here:
+def state_from_sums(
+    here: NewtonState, setup: Setup, inside: Tensor, sums: dict[str, Tensor], index: Tensor
+) -> NewtonState:
     """What a round told, at `inside`."""
     f, g = float(sums["f"]), setup.regularizer
     plain = {"f": sums.get("plain_f", sums["f"]), "G": sums.get("plain_G", sums["G"])}
     F = f + float(g.value(inside))
     upper, gram = sums.get("H"), None
     if setup.loss.quadratic and setup.columns == 1:
-        index, gram = grown(here, sums, index)
+        index, gram = grow_gram(here, sums, index)
         upper = None
     new = replace(
         here,
@@ -46,15 +48,18 @@ def heard(here: Here, setup: Setup, inside: Tensor, sums: dict[str, Tensor], ind
     )
     known, size = new.hessian, scale(new)
     new = replace(new, scale=size)
-    new = new if new.complete or new.ease > 1 else screened(new, setup, sums)
+    new = new if new.complete or new.ease > 1 else screen(new, setup, sums)
     vars(new)["hessian"] = known  # which does not depend on these
     return new
 
 
-def screened(here: Here, setup: Setup, sums: Mapping[str, Tensor]) -> Here:
+def screen(here: NewtonState, setup: Setup, sums: Mapping[str, Tensor]) -> NewtonState:
     """With a duality gap, where there is one; unknowns at zero which it proves to be zero stay there for good."""
     g, loss, columns = setup.regularizer, setup.loss, here.columns
-    bounds = dual(g, loss, columns, here.inside, sums, here.aside), foreseen(g, loss, columns, here.inside, sums)
+    bounds = (
+        dual_bound(g, loss, columns, here.inside, sums, here.aside),
+        predicted_bound(g, loss, columns, here.inside, sums),
+    )
     found = min((x for x in bounds if x is not None), key=lambda x: x.gap, default=None)
     zero = None if found is None else found.zero(g, loss.bend, columns)
     if found is None or zero is None:
@@ -63,12 +68,12 @@ def screened(here: Here, setup: Setup, sums: Mapping[str, Tensor]) -> Here:
     return replace(here, dual=found, out=out if here.out is None else here.out | out)
 
 
-def grown(here: Here, sums: dict[str, Tensor], index: Tensor) -> tuple[Tensor, Tensor]:
+def grow_gram(here: NewtonState, sums: dict[str, Tensor], index: Tensor) -> tuple[Tensor, Tensor]:
     """The products of squares known so far, with the new ones."""
     H = sums.get("H")
     if here.gram is None:
-        return index, sums["G"].new_zeros(0, 0) if H is None else unpacked(H[None])[0]
-    new = without(index, here.index)
+        return index, sums["G"].new_zeros(0, 0) if H is None else unpack(H[None])[0]
+    new = drop_screened(index, here.index)
     if H is None or not len(new):
         return here.index, here.gram
     k, p = len(new), len(here.index)
@@ -78,7 +83,7 @@ def grown(here: Here, sums: dict[str, Tensor], index: Tensor) -> tuple[Tensor, T
     return torch.cat([here.index, new]), torch.cat([top, torch.cat([H[:, :p], corner], 1)])
 
 
-def scale(here: Here) -> float:
+def scale(here: NewtonState) -> float:
     """The diagonal of H over the spread of its columns, on average."""
     size = here.hessian.diagonal(here.inside)
     known = size.isfinite()
@@ -88,5 +93,5 @@ def scale(here: Here) -> float:
     return found if math.isfinite(found) and found > 0 else here.scale
 
 
-def without(index: Tensor, known: Tensor) -> Tensor:
+def drop_screened(index: Tensor, known: Tensor) -> Tensor:
     return index[~torch.isin(index, known)]
