@@ -126,7 +126,7 @@ def _all_open(problem: Any, open_: Any) -> Any:
 
 
 def _rough(old: Any, hit: Hit, shard: Any, u: Any) -> Any:
-    if shard.light:
+    if shard.single_precision:
         hit()
     return shard.linearize(u)
 

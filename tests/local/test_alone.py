@@ -84,13 +84,13 @@ def test_a_block_that_single_precision_does_not_suit(large, monkeypatch):
     blocks[1][0][:, 3] = 1e6 + blocks[1][0][:, 3]
     problem = aq.Problem(aq.Logistic(reduction="mean"), aq.Zero(), blocks)
     shard = problem.shard(torch.float64, CPU)
-    assert shard.light
+    assert shard.single_precision
     assert shard.design.coarse.tolist() == [False, True, False]
-    assert [alone(problem, j).light for j in range(3)] == [True, False, True]
+    assert [alone(problem, j).single_precision for j in range(3)] == [True, False, True]
     u = torch.randn(shard.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    exact, rough = shard.design.forward(u), shard.design.forward(u, light=True)
+    exact, rough = shard.design.forward(u), shard.design.forward(u, single_precision=True)
     mine = shard.design.block_of_row == 1
     assert torch.equal(exact[mine], rough[mine])
     assert not torch.equal(exact[~mine], rough[~mine])
     for adjoint in (shard.design.adjoint, shard.design.adjoint_squared):
-        torch.testing.assert_close(adjoint(exact, light=True)[1], adjoint(exact)[1], rtol=1e-12, atol=0)
+        torch.testing.assert_close(adjoint(exact, single_precision=True)[1], adjoint(exact)[1], rtol=1e-12, atol=0)

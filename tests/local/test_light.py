@@ -29,7 +29,7 @@ def products(small, monkeypatch):
     for name in ("forward", "adjoint"):
         plain = getattr(Design, name)
 
-        def spied(self, x, light=False, only=(), plain=plain):
+        def spied(self, x, single_precision=False, only=(), plain=plain):
             calls["light" if single_precision else "exact"] += 1
             return plain(self, x, single_precision, only)
 
@@ -167,37 +167,37 @@ def shard(X, dtype=torch.float64):
 
 def test_data_that_single_precision_would_spoil(small):
     X = np.random.default_rng(0).normal(size=(50, 4))
-    assert shard(X).light
+    assert shard(X).single_precision
     offset = X + np.array([0.0, 100.0, 0.0, 0.0])
-    assert shard(offset).light
+    assert shard(offset).single_precision
     offset[:, 1] += 1e6  # a standard deviation of one, seen to a sixteenth
-    assert not shard(offset).light
+    assert not shard(offset).single_precision
     constant = X.copy()
     constant[:, 1] = 1e6
-    assert shard(constant).light
+    assert shard(constant).single_precision
     for size in (1e20, 1e-20):
         scaled = X.copy()
         scaled[:, 2] *= size
-        assert not shard(scaled).light
+        assert not shard(scaled).single_precision
 
 
 def test_only_where_it_pays(small, monkeypatch):
     X = np.random.default_rng(0).normal(size=(50, 4))
-    assert not shard(X, torch.float32).light
+    assert not shard(X, torch.float32).single_precision
     monkeypatch.setenv("AUQADMM_LIGHT", "0")
-    assert not shard(X).light
+    assert not shard(X).single_precision
     monkeypatch.delenv("AUQADMM_LIGHT")
     monkeypatch.setattr(single_precision, "SMALL", 401)
-    assert not shard(X).light
+    assert not shard(X).single_precision
 
 
 def test_a_copy_that_memory_has_no_room_for(small, monkeypatch):
     X = np.random.default_rng(0).normal(size=(50, 4))
     assert 2**28 < single_precision.memory() < 2**50
     monkeypatch.setattr(single_precision, "memory", lambda: 16 * 4 * 400)
-    assert shard(X).light
+    assert shard(X).single_precision
     monkeypatch.setattr(single_precision, "memory", lambda: 16 * 4 * 400 - 1)
-    assert not shard(X).light
+    assert not shard(X).single_precision
 
 
 def test_numbers_out_of_the_range_of_single_precision(small):
@@ -206,8 +206,8 @@ def test_numbers_out_of_the_range_of_single_precision(small):
     for size in (1e-60, 1e60):
         u = size * torch.ones(local.shape, dtype=torch.float64)
         exact = local.design.forward(u)
-        torch.testing.assert_close(local.design.forward(u, light=True), exact, rtol=1e-4, atol=1e-6 * size)
-    assert torch.equal(local.design.forward(torch.zeros(local.shape), light=True), torch.zeros(100, 1))
+        torch.testing.assert_close(local.design.forward(u, single_precision=True), exact, rtol=1e-4, atol=1e-6 * size)
+    assert torch.equal(local.design.forward(torch.zeros(local.shape), single_precision=True), torch.zeros(100, 1))
 
 
 def test_solutions_of_groups_and_of_all(small):
