@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import auqadmm as aq
-from auqadmm.core.checkpoint_codec import CheckpointError, Reader
+from auqadmm.checkpoint.codec import CheckpointError, Reader
 from auqadmm.states import REGISTRY
 from tests.core.checkpoints import no_waiting
 from tests.golden.stored_runs import CASES, STORED, new_rows

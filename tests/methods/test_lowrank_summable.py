@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import auqadmm as aq
-from auqadmm.core.acceleration import EPSILON
 from auqadmm.local import NewtonCG
+from auqadmm.methods.auq_lr.anderson import EPSILON
 from tests.problems import regression_blocks
 
 

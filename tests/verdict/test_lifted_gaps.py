@@ -8,9 +8,9 @@ import torch
 
 import auqadmm as aq
 from auqadmm.core.reduce import Reduce
-from auqadmm.core.verdict.certifier import Certifier
-from auqadmm.core.verdict.duality import full_gap
 from auqadmm.engines import LocalEngine
+from auqadmm.verdict.certifier import Certifier
+from auqadmm.verdict.duality import full_gap
 from tests.problems import pooled, regression_blocks
 from tests.verdict.asking import judge_of
 
