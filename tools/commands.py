@@ -1,7 +1,7 @@
 """docs/commands.md, made from the parser of the command line.
 
-    python tools/commands.py --write      make the page anew
-    python tools/commands.py --check      the exit status is 1 if the page disagrees with the parser
+python tools/commands.py --write      make the page anew
+python tools/commands.py --check      the exit status is 1 if the page disagrees with the parser
 """
 
 from __future__ import annotations
