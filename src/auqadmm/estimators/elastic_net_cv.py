@@ -49,6 +49,17 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
     mse_path_ : ndarray of shape (n_alphas, n_folds), or (n_l1_ratio, n_alphas, n_folds)
     n_rounds_ : int, reductions over all workers, of all folds and the last fit
     coef_, intercept_, n_iter_, status_, message_, certificate_, history_ : of the last fit, on all rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+    >>> y = np.array([1.0, 2.0, 3.0, 5.0, 4.0, 0.5])
+    >>> sites = [0, 0, 0, 1, 1, 1]
+    >>> model = aq.ConsensusElasticNetCV(alphas=[0.01, 1.0], cv=2).fit(X, y, sites=sites)
+    >>> float(model.alpha_), model.mse_path_.shape
+    (0.01, (2, 2))
     """
 
     _chunks_stay = False  # folds cut through them
@@ -83,7 +94,35 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> ConsensusElasticNetCV:
-        """Choose strength and share, then fit all rows; parameters as in `ConsensusElasticNet.fit`."""
+        """Choose strength and share, then fit all rows.
+
+        Parameters
+        ----------
+        X, y, sites, sample_weight
+            As in `ConsensusElasticNet.fit`.
+
+        Returns
+        -------
+        self
+            Fitted.
+
+        Raises
+        ------
+        InputError
+            Rows, labels, weights or sites cannot be used; the message says where and what to do.
+        ValueError
+            A parameter of the estimator has a value that it cannot have.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+        >>> y = np.array([1.0, 2.0, 3.0, 5.0, 4.0, 0.5])
+        >>> sites = [0, 0, 0, 1, 1, 1]
+        >>> aq.ConsensusElasticNetCV(alphas=[0.01, 1.0], cv=2).fit(X, y, sites=sites).coef_.round(2)
+        array([1.85, 0.8 ])
+        """
         settings = Settings.of(self)
         ratios = [checks.share("l1_ratio", r) for r in np.atleast_1d(self.l1_ratio).tolist()]
         for ratio in ratios:

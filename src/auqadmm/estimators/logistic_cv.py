@@ -52,6 +52,15 @@ class ConsensusLogisticRegressionCV(ConsensusLogisticRegression):
     n_rounds_ : int, reductions over all workers, of all folds and the last fit
     classes_, coef_, intercept_, n_iter_, status_, message_, certificate_, history_ : of the last fit, on all rows; with
         `refit=False` the run of the last fold.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = aq.ConsensusLogisticRegressionCV(Cs=[0.1, 10.0], cv=3).fit(X, y, sites=y)
+    >>> float(model.C_), model.scores_.shape
+    (10.0, (3, 1, 2))
     """
 
     _chunks_stay = False  # folds cut through them
@@ -88,7 +97,33 @@ class ConsensusLogisticRegressionCV(ConsensusLogisticRegression):
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> ConsensusLogisticRegressionCV:
-        """Choose strength and share, then fit all rows; parameters as in `ConsensusLogisticRegression.fit`."""
+        """Choose strength and share, then fit all rows.
+
+        Parameters
+        ----------
+        X, y, sites, sample_weight
+            As in `ConsensusLogisticRegression.fit`.
+
+        Returns
+        -------
+        self
+            Fitted.
+
+        Raises
+        ------
+        InputError
+            Rows, labels, weights or sites cannot be used; the message says where and what to do.
+        ValueError
+            A parameter of the estimator has a value that it cannot have.
+
+        Examples
+        --------
+        >>> import auqadmm as aq
+        >>> from sklearn.datasets import load_iris
+        >>> X, y = load_iris(return_X_y=True)
+        >>> round(aq.ConsensusLogisticRegressionCV(Cs=[10.0], cv=3).fit(X, y, sites=y).score(X, y), 2) > 0.9
+        True
+        """
         settings, Cs, ratios = Settings.of(self), self._strengths(), self._shares()
         checks.truth("refit", self.refit)
         scorer = get_scorer(self.scoring or "accuracy")

@@ -43,6 +43,16 @@ class ConsensusRidge(ConsensusElasticNet):
     fit_intercept, n_blocks, max_iter, tol, method, engine, warm_start, verbose
         As in `ConsensusElasticNet`, and so are the attributes. The certificate's objective is that of scikit-learn
         divided by twice the weight of all rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+    >>> y = np.array([1.0, 2.0, 3.0, 5.0, 4.0, 0.5])
+    >>> sites = [0, 0, 0, 1, 1, 1]
+    >>> aq.ConsensusRidge(alpha=1.0).fit(X, y, sites=sites).coef_.round(3)
+    array([1.5, 0.5])
     """
 
     def __init__(
@@ -98,6 +108,17 @@ class ConsensusRidgeCV(ConsensusElasticNet):
     scores_ : ndarray of shape (n_alphas,), or (n_alphas, n_folds) with `cv`
     n_rounds_ : int, reductions over all workers
     coef_, intercept_, n_iter_, status_, message_, certificate_, history_ : of the last fit, on all rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+    >>> y = np.array([1.0, 2.0, 3.0, 5.0, 4.0, 0.5])
+    >>> sites = [0, 0, 0, 1, 1, 1]
+    >>> model = aq.ConsensusRidgeCV(alphas=[0.1, 10.0]).fit(X, y, sites=sites)
+    >>> float(model.alpha_), model.scores_.shape
+    (0.1, (2,))
     """
 
     _chunks_stay = False  # folds cut through them
@@ -124,7 +145,35 @@ class ConsensusRidgeCV(ConsensusElasticNet):
     max_iter, method, verbose, warm_start = 500, "auto", 0, False
 
     def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> ConsensusRidgeCV:
-        """Choose the strength, then fit all rows; parameters as in `ConsensusElasticNet.fit`."""
+        """Choose the strength, then fit all rows.
+
+        Parameters
+        ----------
+        X, y, sites, sample_weight
+            As in `ConsensusElasticNet.fit`.
+
+        Returns
+        -------
+        self
+            Fitted.
+
+        Raises
+        ------
+        InputError
+            Rows, labels, weights or sites cannot be used; the message says where and what to do.
+        ValueError
+            A parameter of the estimator has a value that it cannot have.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+        >>> y = np.array([1.0, 2.0, 3.0, 5.0, 4.0, 0.5])
+        >>> sites = [0, 0, 0, 1, 1, 1]
+        >>> aq.ConsensusRidgeCV(alphas=[0.1, 10.0]).fit(X, y, sites=sites).coef_.round(2)
+        array([1.83, 0.78])
+        """
         settings = Settings.of(self)
         allowed = checks.above_zero if self.cv is None else checks.at_least_zero
         alphas = np.array([allowed("alphas", a) for a in np.atleast_1d(np.asarray(self.alphas)).ravel().tolist()])

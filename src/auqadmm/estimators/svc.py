@@ -54,6 +54,16 @@ class ConsensusLinearSVC(ConsensusClassifier):
     status_, message_ : how the fit ended (the first run that did not converge, if any), and a sentence to act on.
     certificate_, history_ : of the run for two classes, else lists with one entry per class.
     n_features_in_, feature_names_in_ : as in scikit-learn.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+    >>> y = np.array(["a", "a", "b", "b", "b", "a"])
+    >>> sites = [0, 0, 0, 1, 1, 1]
+    >>> aq.ConsensusLinearSVC(C=1.0).fit(X, y, sites=sites).predict(X)
+    array(['a', 'a', 'b', 'b', 'b', 'a'], dtype='<U1')
     """
 
     _chunks_stay = True
@@ -96,6 +106,28 @@ class ConsensusLinearSVC(ConsensusClassifier):
             Which worker owns a row: labels of any kind.
         sample_weight : array (n_samples,), optional
             A row of weight w counts w times.
+
+        Returns
+        -------
+        self
+            Fitted.
+
+        Raises
+        ------
+        InputError
+            Rows, labels, weights or sites cannot be used; the message says where and what to do.
+        ValueError
+            A parameter of the estimator has a value that it cannot have.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+        >>> y = np.array(["a", "a", "b", "b", "b", "a"])
+        >>> sites = [0, 0, 0, 1, 1, 1]
+        >>> aq.ConsensusLinearSVC().fit(X, y, sites=sites).coef_.round(2)
+        array([[1.2 , 0.43]])
         """
         C, eps = checks.above_zero("C", self.C), checks.above_zero("smoothing", self.smoothing)
         settings = Settings.of(self)
