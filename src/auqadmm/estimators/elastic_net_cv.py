@@ -44,11 +44,14 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
 
     Attributes
     ----------
-    alpha_, l1_ratio_ : the choice.
+    alpha_, l1_ratio_ : float
+        The choice.
     alphas_ : ndarray of shape (n_alphas,), or (n_l1_ratio, n_alphas) for a list of shares
     mse_path_ : ndarray of shape (n_alphas, n_folds), or (n_l1_ratio, n_alphas, n_folds)
-    n_rounds_ : int, reductions over all workers, of all folds and the last fit
-    coef_, intercept_, n_iter_, status_, message_, certificate_, history_ : of the last fit, on all rows.
+    n_rounds_ : int
+        Reductions over all workers, of all folds and the last fit.
+    coef_, intercept_, n_iter_, status_, message_, certificate_, history_
+        Of the last fit, on all rows.
 
     Examples
     --------

@@ -55,10 +55,16 @@ class ConsensusLogisticRegression(ConsensusClassifier):
     coef_ : ndarray of shape (1, n_features) for two classes, else (n_classes, n_features)
     intercept_ : ndarray of shape (1,) or (n_classes,)
     n_iter_ : int
-    status_, message_ : how the fit ended, and a sentence to act on.
-    certificate_ : objective of the answer, how far it is from the optimum, and how that is known.
-    history_ : one row per iteration: objective, residuals, rounds, bytes, seconds.
-    n_features_in_, feature_names_in_ : as in scikit-learn.
+    status_ : Status
+        How the fit ended.
+    message_ : str
+        A sentence to act on.
+    certificate_ : Certificate
+        Objective of the answer, how far it is from the optimum, and how that is known.
+    history_ : History
+        One row per iteration: objective, residuals, rounds, bytes, seconds.
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
 
     Examples
     --------

@@ -45,13 +45,16 @@ class ConsensusLogisticRegressionCV(ConsensusLogisticRegression):
 
     Attributes
     ----------
-    C_, l1_ratio_ : the choice.
-    Cs_ : ndarray of shape (n_cs,); l1_ratios_ : ndarray of shape (n_l1_ratios,)
+    C_, l1_ratio_ : float
+        The choice.
+    Cs_ : ndarray of shape (n_cs,)
+    l1_ratios_ : ndarray of shape (n_l1_ratios,)
     scores_ : ndarray of shape (n_folds, n_l1_ratios, n_cs)
     coefs_paths_ : ndarray of shape (n_folds, n_l1_ratios, n_cs, n_classes or 1, n_features [+ 1])
-    n_rounds_ : int, reductions over all workers, of all folds and the last fit
-    classes_, coef_, intercept_, n_iter_, status_, message_, certificate_, history_ : of the last fit, on all rows; with
-        `refit=False` the run of the last fold.
+    n_rounds_ : int
+        Reductions over all workers, of all folds and the last fit.
+    classes_, coef_, intercept_, n_iter_, status_, message_, certificate_, history_
+        Of the last fit, on all rows; with `refit=False` the run of the last fold.
 
     Examples
     --------

@@ -103,11 +103,15 @@ class ConsensusRidgeCV(ConsensusElasticNet):
 
     Attributes
     ----------
-    alpha_ : the choice.
-    best_score_ : its score.
+    alpha_ : float
+        The choice.
+    best_score_ : float
+        Its score.
     scores_ : ndarray of shape (n_alphas,), or (n_alphas, n_folds) with `cv`
-    n_rounds_ : int, reductions over all workers
-    coef_, intercept_, n_iter_, status_, message_, certificate_, history_ : of the last fit, on all rows.
+    n_rounds_ : int
+        Reductions over all workers.
+    coef_, intercept_, n_iter_, status_, message_, certificate_, history_
+        Of the last fit, on all rows.
 
     Examples
     --------

@@ -50,10 +50,16 @@ class ConsensusLinearSVC(ConsensusClassifier):
     classes_ : ndarray of shape (n_classes,)
     coef_ : ndarray of shape (1, n_features) for two classes, else (n_classes, n_features)
     intercept_ : ndarray of shape (1,) or (n_classes,)
-    n_iter_ : int for two classes, else an array with one entry per class
-    status_, message_ : how the fit ended (the first run that did not converge, if any), and a sentence to act on.
-    certificate_, history_ : of the run for two classes, else lists with one entry per class.
-    n_features_in_, feature_names_in_ : as in scikit-learn.
+    n_iter_ : int, or ndarray of shape (n_classes,)
+        A number for two classes, else one entry per class.
+    status_ : Status
+        How the fit ended (the first run that did not converge, if any).
+    message_ : str
+        A sentence to act on.
+    certificate_, history_
+        Of the run for two classes, else lists with one entry per class.
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
 
     Examples
     --------
