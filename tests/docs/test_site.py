@@ -60,6 +60,15 @@ def test_formulas_are_closed(path):
         assert len(re.findall(r"\\left\b", tex)) == len(re.findall(r"\\right\b", tex)), tex
 
 
+@pytest.mark.parametrize(
+    "path", sorted(set(DOCS.rglob("*.md")) - {DOCS / "architecture.md"}), ids=lambda path: path.name
+)
+def test_files_of_code_that_a_page_names_exist(path):
+    """From the root of the repository, or from that of the package."""
+    for name in re.findall(r"`([\w/]+\.py)(?::[\w.]+)?`", path.read_text(encoding="utf-8")):
+        assert (ROOT / name).is_file() or (site.PACKAGE / name).is_file(), name
+
+
 def test_formulas_are_typeset_by_what_lies_beside_them():
     folder = DOCS / "assets" / "katex"
     fonts = re.findall(r"url\(([^)]+)\)", (folder / "katex.min.css").read_text(encoding="utf-8"))
