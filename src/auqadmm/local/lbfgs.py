@@ -51,12 +51,14 @@ class LBFGS(Bounded, Descending):
 
     Parameters
     ----------
-    factor, tol, products
-        As in `Accurate` and `Bounded`.
+    factor, tol
+        As in `Accurate`.
     history
         Pairs kept per block.
     max_iter
         Steps of one solve.
+    products
+        Hessian-vector products that a solve may spend on a block, which then hands back what it has; None: no bound.
 
     Raises
     ------

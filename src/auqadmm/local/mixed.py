@@ -50,12 +50,14 @@ class Both:
 
 
 class Mixed(Bounded):
-    """L-BFGS where it pays, Newton-CG elsewhere; parameters as in `Accurate` and `Bounded`, of each.
+    """L-BFGS where it pays, Newton-CG elsewhere.
 
     Parameters
     ----------
-    factor, tol, products
-        As in `Accurate` and `Bounded`, of each.
+    factor, tol
+        As in `Accurate`, of each.
+    products
+        Hessian-vector products that a solve may spend on a block, which then hands back what it has; None: no bound.
 
     Raises
     ------

@@ -66,10 +66,12 @@ class NewtonCG(Bounded, Descending):
 
     Parameters
     ----------
-    factor, tol, products
-        As in `Accurate` and `Bounded`.
+    factor, tol
+        As in `Accurate`.
     max_iter, max_cg
         Newton steps of one solve, and conjugate-gradient steps of one Newton step.
+    products
+        Hessian-vector products that a solve may spend on a block, which then hands back what it has; None: no bound.
 
     Raises
     ------
