@@ -1,4 +1,4 @@
-"""The tables of docs/scaling.md, in Markdown, from measured.csv, modelled.csv and links.csv."""
+"""Tables of docs/scaling.md and docs/measurements.md in Markdown, from measured.csv, modelled.csv and links.csv."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Rows = Sequence[dict[str, Any]]
 
 
 def tables(measured: Rows, modelled: Rows, links: Rows) -> dict[str, str]:
-    """By name; docs/scaling.md holds each of them word for word."""
+    """By name; the two pages hold each of them word for word."""
     return {
         "measured": _measured(measured),
         "modelled": _modelled(modelled),

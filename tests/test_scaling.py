@@ -171,7 +171,7 @@ def test_the_document_holds_what_the_files_say():
     for new, old in zip(fresh, kept, strict=True):
         assert all(new[k] == old[k] for k in ("kind", "link", "topology", "method", "workers"))
         assert new["seconds"] == pytest.approx(old["seconds"], rel=1e-4)
-    text = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8")
+    text = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("scaling.md", "measurements.md"))
     for name, table in tables(measured, kept, links).items():
         assert table in text, f"run `python benchmarks/scaling.py table`: {name} is out of date"
 

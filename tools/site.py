@@ -3,7 +3,8 @@
     places      `core/consensus.py:ConsensusADMM.step` in the paper map becomes a link to the line where it stands today
     sources     the files that are linked so become pages, with a number at every line
     neighbours  a page or file outside docs/ that a page links to becomes part of the site
-    nothing     of what a page loads comes from elsewhere, and no anchor leads nowhere: else the build fails
+    nothing     of what a page or a style sheet loads comes from elsewhere or is missing, and no anchor leads nowhere:
+                else the build fails
 
 A name that does not exist fails the build, and `make test` as well.
 """
@@ -25,6 +26,7 @@ PACKAGE = ROOT / "src" / "auqadmm"
 MAP = "paper-map.md"
 PLACE = re.compile(r"`([\w/]+\.py):([\w.]+)`")
 LINK = re.compile(r"\]\((?![a-z]+:)([\w./-]+\.\w+)((?:#[^)]*)?)\)")
+STYLED = re.compile(r"""url\(["']?([^"')]+)["']?\)""")
 HOME = "repository"  # where neighbours are put
 
 
@@ -173,6 +175,8 @@ def broken(site: Path) -> Iterator[str]:
         for url in sorted(page.loads):
             if urlsplit(url).netloc:
                 yield f"{name} loads {url}: readers may be offline."
+            elif not urlsplit(url).scheme and not (path.parent / unquote(urlsplit(url).path)).exists():
+                yield f"{name} loads {url}, which is not there."
         for url in sorted(page.links):
             to = urlsplit(url)
             if to.scheme or to.netloc:
@@ -183,6 +187,13 @@ def broken(site: Path) -> Iterator[str]:
                 yield f"{name} links to {url}, which is not there."
             elif target in pages and unquote(to.fragment) not in pages[target].ids:
                 yield f"{name} links to {url}, but there is no such anchor."
+    for sheet in sorted(site.rglob("*.css")):
+        for url in sorted(set(STYLED.findall(sheet.read_text(encoding="utf-8")))):
+            to = urlsplit(url)
+            if to.netloc:
+                yield f"{sheet.relative_to(site)} loads {url}: readers may be offline."
+            elif not to.scheme and to.path and not (sheet.parent / unquote(to.path)).exists():
+                yield f"{sheet.relative_to(site)} loads {url}, which is not there."
 
 
 def _read(path: Path) -> _Page:

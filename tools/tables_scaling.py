@@ -1,4 +1,4 @@
-"""Tables of docs/scaling.md, from results/scaling/*.csv; benchmarks/scaling_tables.py makes most of them."""
+"""Tables of docs/scaling.md and docs/measurements.md, from results/scaling; benchmarks/scaling_tables.py makes most."""
 
 from __future__ import annotations
 

@@ -3,9 +3,11 @@
     minimise over u   Σ_j f_j(u) + g(u)        worker j holds its own rows and f_j, g is proximable
 
 >>> import auqadmm as aq
+>>> X1, y1, X2, y2 = [[0.0], [1.0]], ["no", "no"], [[2.0], [3.0]], ["yes", "yes"]
 >>> problem = aq.Problem(aq.Multinomial(), aq.L2(1.0), blocks=[(X1, y1), (X2, y2)])
 >>> result = aq.solve(problem)
->>> result.coef, result.status, result.certificate
+>>> result.coef.shape, str(result.status), result.certificate.evidence
+((1, 2), 'converged', 'proved')
 """
 
 from importlib import import_module

@@ -111,6 +111,40 @@ def solve(
     round_cost
         What a round costs beside the numbers it carries, in numbers: how many a link carries while it waits for an
         answer (4000 within a machine, 256 000 between continents). "auto", "newton" and "auq-lr" go by it.
+
+    Returns
+    -------
+    Result
+        The model, how the run ended (`status`, `message`), its certificate and its history.
+
+    Raises
+    ------
+    InputError
+        The problem, its blocks or a setting of the method cannot be used; the message says where and what to do.
+    ValueError
+        An option has a value that it cannot have.
+    CheckpointError
+        The folder of `checkpoint` belongs to another run, or its files are damaged.
+    WorkerLost
+        With `engine="torch"`: another process is gone.
+    ProcessError
+        With several processes: one of them failed, or was called with other settings.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> result = aq.solve(problem)
+    >>> result.status == "converged"
+    True
+    >>> result.coef.round(1)
+    array([2., 1.])
+    >>> aq.solve(problem, "lbfgs", max_iter=50, certificate_tol=1e-8).coef.round(1)
+    array([2., 1.])
+    >>> aq.solve(problem, aq.methods.C(rho=2.0), warm_start=result).n_iter <= 2
+    True
     """
     if not isinstance(problem, Problem):
         raise InputError(f"problem must be an auqadmm.Problem, got {type(problem).__name__}.")

@@ -38,6 +38,46 @@ def test_every_page_is_in_the_navigation_and_every_entry_is_a_page():
     assert sorted(entries) == sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
 
 
+def test_the_menu_calls_pages_by_their_titles():
+    for name, page in re.findall(r"- (.+): ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE):
+        title = re.search(r"^# (.+)$", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE)
+        assert title is not None, page
+        assert title[1] == name, page
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_formulas_are_closed(path):
+    text = path.read_text(encoding="utf-8")
+    lines = [k for k, line in enumerate(text.splitlines()) if line == "$$"]
+    assert len(lines) % 2 == 0
+    for first, last in zip(lines[::2], lines[1::2], strict=True):
+        tex = "\n".join(text.splitlines()[first + 1 : last])
+        assert tex.strip()
+        assert "\n\n" not in tex  # a paragraph ends there
+        bare = re.sub(r"\\[{}|]", "", tex)
+        assert bare.count("{") == bare.count("}"), tex
+        assert re.findall(r"\\begin\{(\w+)\}", tex) == re.findall(r"\\end\{(\w+)\}", tex), tex
+        assert len(re.findall(r"\\left\b", tex)) == len(re.findall(r"\\right\b", tex)), tex
+
+
+@pytest.mark.parametrize(
+    "path", sorted(set(DOCS.rglob("*.md")) - {DOCS / "architecture.md"}), ids=lambda path: path.name
+)
+def test_files_of_code_that_a_page_names_exist(path):
+    """From the root of the repository, or from that of the package."""
+    for name in re.findall(r"`([\w/]+\.py)(?::[\w.]+)?`", path.read_text(encoding="utf-8")):
+        assert (ROOT / name).is_file() or (site.PACKAGE / name).is_file(), name
+
+
+def test_formulas_are_typeset_by_what_lies_beside_them():
+    folder = DOCS / "assets" / "katex"
+    fonts = re.findall(r"url\(([^)]+)\)", (folder / "katex.min.css").read_text(encoding="utf-8"))
+    assert fonts
+    assert all((folder / font).is_file() for font in fonts)
+    assert "MIT License" in (folder / "LICENSE").read_text(encoding="utf-8")
+    assert sum(path.stat().st_size for path in folder.rglob("*")) < 1_500_000
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(path):
     page = read(path)
@@ -109,12 +149,25 @@ def test_links_of_pages_that_move():
 def test_broken_anchors_missing_pages_and_foreign_scripts_are_told(tmp_path):
     (tmp_path / "a.html").write_text(
         '<h1 id="x">A</h1><a href="#x"></a><a href="#y"></a><a href="b.html"></a><a href="https://example.org"></a>'
-        '<script src="https://example.org/m.js"></script>'
+        '<script src="https://example.org/m.js"></script><script src="n.js"></script>'
     )
+    (tmp_path / "a.css").write_text("a { b: url(https://example.org/f.woff2); c: url('g.woff2'); d: url(data:x) }")
     told = "\n".join(site.broken(tmp_path))
-    assert told.count("\n") == 2
-    for words in ("loads https://example.org/m.js", "links to #y", "links to b.html"):
+    assert told.count("\n") == 5
+    for words in ("loads https://example.org/m.js", "loads n.js, which", "links to #y", "links to b.html"):
         assert words in told
+    for words in ("a.css loads https://example.org/f.woff2", "a.css loads g.woff2, which"):
+        assert words in told
+
+
+def test_parameters_that_share_a_description_stand_apart_in_the_reference():
+    pytest.importorskip("griffe", reason="needs the extra 'docs'")
+    groups = _module(ROOT / "tools" / "griffe_groups.py")
+    text = "Words, more.\n\nParameters\n----------\na, b\n    Both.\n\n    More.\nc : int\n    One.\n\n"
+    text += "Notes\n-----\nx, y\n"
+    apart = text.replace("a, b\n    Both.\n\n    More.\n", "a\n    Both.\n\n    More.\nb\n    Both.\n\n    More.\n")
+    assert groups.apart(text) == apart
+    assert groups.apart("Words.") == "Words."
 
 
 def test_the_site_builds(tmp_path):
@@ -127,3 +180,8 @@ def test_the_site_builds(tmp_path):
     assert ran.returncode == 0, ran.stderr
     text = (tmp_path / "site" / "paper-map.html").read_text()
     assert re.search(r'href="source/core/consensus.py.html#__codelineno-0-\d+"', text)
+    assert '<div class="arithmatex">' in (tmp_path / "site" / "math.html").read_text()
+    api = (tmp_path / "site" / "api.html").read_text()
+    assert re.search(
+        r"<b>time_limit</b>.{0,200}?float \| None", re.sub(r"</?(?:span|code|a)[^>]*>", "", api), re.DOTALL
+    )

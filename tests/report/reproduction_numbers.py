@@ -1,4 +1,7 @@
-"""The tables of docs/reproduction.md, from results/paper: `python -m tests.report.reproduction_numbers` writes them."""
+"""The tables of docs/reproduction.md and results/paper/claims.md, from the files in results/paper.
+
+`python -m tests.report.reproduction_numbers` writes them.
+"""
 
 import json
 from pathlib import Path
@@ -16,7 +19,7 @@ from auqadmm.paper.verdicts_on_weights import correlations, resemblance
 from auqadmm.report.style import method_style
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "reproduction.md"
+PAGES = {"verdicts": ROOT / "docs" / "reproduction.md", "numbers": ROOT / "results" / "paper" / "claims.md"}
 SEEDS = ROOT / "results" / "paper" / "seeds.json"
 READINGS = {
     ("defined", "mean"): "as defined, means",
@@ -239,11 +242,12 @@ def written(page: str, part: str) -> str:
 
 
 def main() -> None:
-    page, held = PAGE.read_text(encoding="utf-8"), bundle.read(ROOT / "results")
+    held = bundle.read(ROOT / "results")
     for part, make in PARTS.items():
         begin, end = marks(part)
+        page = PAGES[part].read_text(encoding="utf-8")
         page = page.replace(begin + written(page, part) + end, begin + make(held) + end)
-    PAGE.write_text(page, encoding="utf-8")
+        PAGES[part].write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -86,6 +86,20 @@ class FISTA:
     lipschitz
         First guess of the Lipschitz constant of ∇f, far too small or too large does no harm; None: measured near
         the start, by one more gradient.
+
+    Raises
+    ------
+    ValueError
+        A parameter has a value that it cannot have; the message names it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem, aq.baselines.FISTA()).coef.round(1)
+    array([2., 1.])
     """
 
     restart: bool = True

@@ -25,7 +25,29 @@ from auqadmm.core.state import Setup
 
 @dataclass(frozen=True)
 class LBFGS(QuasiNewton):
-    """L-BFGS on the sum over all workers; g must be smooth: Zero, L2, or ElasticNet with l1 = 0."""
+    """L-BFGS on the sum over all workers; g must be smooth: Zero, L2, or ElasticNet with l1 = 0.
+
+    Parameters
+    ----------
+    history
+        Pairs (s, y) kept.
+    columns
+        "auto": centred and scaled inside where that helps; "raw": as they are.
+
+    Raises
+    ------
+    ValueError
+        A parameter has a value that it cannot have; the message names it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem, aq.baselines.LBFGS(history=5)).coef.round(1)
+    array([2., 1.])
+    """
 
     name: ClassVar[str] = "lbfgs"
 

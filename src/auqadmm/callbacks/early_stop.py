@@ -23,6 +23,22 @@ class EarlyStop:
         What counts as an improvement: a decrease of more than this share of |objective|.
     when
         Stop when this function of an `Iteration` is true.
+
+    Raises
+    ------
+    ValueError
+        No condition is given, or one that cannot be used.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> stop = aq.callbacks.EarlyStop(objective=4.0)
+    >>> result = aq.solve(problem, "c-admm", callbacks=[stop])
+    >>> result.status == "interrupted", result.objective < 4.0
+    (True, True)
     """
 
     def __init__(

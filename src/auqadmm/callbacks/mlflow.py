@@ -23,6 +23,17 @@ class MLflow:
         Log into this run instead, e.g. `mlflow.active_run().info.run_id`; it stays open.
     tracking_uri
         Where; MLflow's own choice by default.
+
+    Raises
+    ------
+    ImportError
+        MLflow is not installed.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> with aq.callbacks.MLflow("hospitals") as log:  # doctest: +SKIP
+    ...     aq.solve(problem, callbacks=[log])
     """
 
     def __init__(
@@ -57,7 +68,12 @@ class MLflow:
         self._client.log_batch(self.run_id, metrics=metrics)
 
     def close(self, failed: bool = False) -> None:
-        """The run is over; `with` does it."""
+        """The run is over; `with` does it.
+
+        Examples
+        --------
+        >>> log.close()  # doctest: +SKIP
+        """
         if self._own:
             self._client.set_terminated(self.run_id, "FAILED" if failed else "FINISHED")
             self._own = False

@@ -49,6 +49,23 @@ class Progress:
         Seconds between plain lines.
     every
         A plain line every so many iterations instead.
+
+    Raises
+    ------
+    ValueError
+        `mode` or a number has a value that it cannot have.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> import io
+    >>> screen = io.StringIO()
+    >>> _ = aq.solve(problem, "lbfgs", callbacks=[aq.callbacks.Progress(screen, mode="plain", every=1)])
+    >>> "iteration" in screen.getvalue()
+    True
     """
 
     def __init__(

@@ -20,6 +20,17 @@ class TensorBoard:
         A folder, one per run; made if need be.
     prefix
         In front of the names of the curves.
+
+    Raises
+    ------
+    ImportError
+        TensorBoard is not installed.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> with aq.callbacks.TensorBoard("runs/first") as board:  # doctest: +SKIP
+    ...     aq.solve(problem, callbacks=[board])
     """
 
     def __init__(self, logdir: str | PathLike[str], prefix: str = "auqadmm/") -> None:
@@ -45,7 +56,12 @@ class TensorBoard:
         self._writer.flush()  # whoever looks sees the last iteration, and so does who forgets to close
 
     def close(self) -> None:
-        """No more iterations; `with` does it."""
+        """No more iterations; `with` does it.
+
+        Examples
+        --------
+        >>> board.close()  # doctest: +SKIP
+        """
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -31,7 +31,23 @@ SPARE = 8  # memory that strides with gaps may take, in multiples of the numbers
 
 
 class CheckpointError(ValueError):
-    """A checkpoint cannot be used or written; the message says which one and why."""
+    """A checkpoint cannot be used or written; the message says which one and why.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = aq.solve(problem, "c-admm", max_iter=5, checkpoint=folder)
+    ...     try:
+    ...         aq.solve(problem, "rb-admm", checkpoint=folder)
+    ...     except aq.CheckpointError as refused:
+    ...         print("belongs to another run" in str(refused))
+    True
+    """
 
 
 class Registry:

@@ -50,6 +50,24 @@ class Checkpoint:
         computed, whatever is said here. Processes that torchrun starts again need "auto".
     restarts
         With `on_loss="restart"`: how often in a row a run begins again from the same checkpoint before it gives up.
+
+    Raises
+    ------
+    ValueError
+        `every`, `keep`, `resume` or `restarts` has a value that it cannot have.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     first = aq.solve(problem, "c-admm", max_iter=5, checkpoint=aq.Checkpoint(folder, every=5))
+    ...     whole = aq.solve(problem, "c-admm", max_iter=500, checkpoint=aq.Checkpoint(folder, every=5))
+    ...     first.n_iter, whole.status == "converged"
+    (5, True)
     """
 
     folder: str | os.PathLike[str]

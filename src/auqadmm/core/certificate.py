@@ -47,6 +47,17 @@ class Certificate:
         Where the evidence is not enough: why, and what to do.
     notes
         Columns that have no say: zeros in every row, or constants beside an intercept.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> certificate = aq.Certificate(objective=2.0, gap_bound=3e-7, relative=1e-7, evidence="proved")
+    >>> certificate.words()
+    'within 1.0e-7 of the optimum (proved)'
+    >>> certificate.passes(1e-6), certificate.passes(1e-8)
+    (True, False)
+    >>> aq.Certificate(objective=2.0).words()
+    'not known how far from the optimum'
     """
 
     objective: float
@@ -71,11 +82,38 @@ class Certificate:
         return self.relative if math.isfinite(self.relative) else None
 
     def passes(self, tol: float) -> bool:
-        """A gap within `tol`, proved or estimated: the only way to be called converged."""
+        """A gap within `tol`, proved or estimated: the only way to be called converged.
+
+        Parameters
+        ----------
+        tol
+            The relative gap that is good enough.
+
+        Returns
+        -------
+        bool
+
+        Examples
+        --------
+        >>> import auqadmm as aq
+        >>> aq.Certificate(objective=2.0, relative=1e-7, evidence="estimated").passes(1e-6)
+        True
+        """
         return self.evidence in ("proved", "estimated") and self.relative <= tol
 
     def words(self) -> str:
-        """In one phrase, e.g. "within 3.1e-7 of the optimum (proved)"."""
+        """In one phrase, e.g. "within 3.1e-7 of the optimum (proved)".
+
+        Returns
+        -------
+        str
+
+        Examples
+        --------
+        >>> import auqadmm as aq
+        >>> aq.Certificate(objective=2.0, relative=1e-7, evidence="proved").words()
+        'within 1.0e-7 of the optimum (proved)'
+        """
         if self.evidence in ("proved", "estimated") and self.relative >= 1:
             return f"up to {two_digits(self.relative)} times the scale above the optimum ({self.evidence})"
         if self.evidence in ("proved", "estimated"):

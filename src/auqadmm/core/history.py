@@ -43,7 +43,27 @@ class Row:
 
 
 class History:
-    """The rows of a run, oldest first: `history[-1].kkt`, `history.column("objective")`, `history.to_pandas()`."""
+    """The rows of a run, oldest first: `history[-1].kkt`, `history.column("objective")`, `history.to_pandas()`.
+
+    Parameters
+    ----------
+    rows
+        One `Row` per iteration.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> history = aq.solve(problem, "lbfgs").history
+    >>> len(history) == history[-1].iteration
+    True
+    >>> history[-1].rounds >= len(history)
+    True
+    >>> history.columns[:3]
+    ('iteration', 'objective', 'primal_residual')
+    """
 
     columns = tuple(f.name for f in fields(Row))
 
@@ -63,7 +83,23 @@ class History:
         return f"History({len(self)} iterations)"
 
     def counted(self, traffic: Any) -> History:
-        """With all that has travelled in the last row."""
+        """With all that has travelled in the last row.
+
+        Parameters
+        ----------
+        traffic
+            What the engine counted: rounds, numbers up and down.
+
+        Returns
+        -------
+        History
+
+        Examples
+        --------
+        >>> import auqadmm as aq
+        >>> len(aq.History().counted(None))
+        0
+        """
         if not self.rows:
             return self
         t = traffic
@@ -72,16 +108,77 @@ class History:
         return History((*self.rows[:-1], replace(self.rows[-1], **counts)))
 
     def column(self, name: str) -> list[Any]:
-        """All values of one column."""
+        """All values of one column.
+
+        Parameters
+        ----------
+        name
+            One of `History.columns`.
+
+        Returns
+        -------
+        list
+            One value per iteration; None where it was not evaluated.
+
+        Raises
+        ------
+        KeyError
+            There is no such column; the message names those there are.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+        >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+        >>> aq.solve(problem, "lbfgs").history.column("iteration")[:3]
+        [1, 2, 3]
+        """
         if name not in self.columns:
             raise KeyError(f"No column {name!r} in the history; there are {', '.join(self.columns)}.")
         return [getattr(row, name) for row in self.rows]
 
     def to_dicts(self) -> list[dict[str, Any]]:
+        """One dictionary per iteration, by column.
+
+        Returns
+        -------
+        list of dict
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+        >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+        >>> rows = aq.solve(problem, "lbfgs").history.to_dicts()
+        >>> rows[0]["iteration"], sorted(rows[0])[:3]
+        (1, ['bytes', 'bytes_down', 'bytes_up'])
+        """
         return [asdict(row) for row in self.rows]
 
     def to_pandas(self) -> Any:
-        """A data frame, one line per iteration (needs pandas: `pip install auqadmm[pandas]`)."""
+        """A data frame, one line per iteration (needs pandas: `pip install auqadmm[pandas]`).
+
+        Returns
+        -------
+        pandas.DataFrame
+
+        Raises
+        ------
+        ImportError
+            pandas is not installed.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+        >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+        >>> frame = aq.solve(problem, "lbfgs").history.to_pandas()
+        >>> list(frame.columns[:3])
+        ['iteration', 'objective', 'primal_residual']
+        """
         try:
             import pandas
         except ImportError:

@@ -24,7 +24,19 @@ MapFn = Callable[[Any, Any, Any], tuple[Any, dict[str, Tensor]]]
 class WorkerLost(RuntimeError):
     """A process that holds blocks is gone or cannot be reached; the message names it.
 
-    `left` is the `Result` of the iteration before, `saved` the iteration of the last checkpoint, where there are any.
+    Attributes
+    ----------
+    left
+        The `Result` of the iteration before, where there is one.
+    saved
+        The iteration of the last checkpoint, where there is one.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> lost = aq.WorkerLost("process 1 of 3 is gone")
+    >>> lost.left is None, lost.saved is None
+    (True, True)
     """
 
     left: Any = None

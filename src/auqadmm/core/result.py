@@ -26,14 +26,38 @@ class Result:
         The consensus model (m, C), the intercept's row last where there is one.
     status, message
         How the run ended, and a sentence to act on.
+    n_iter, history
+        Iterations, and what was known after each of them.
     certificate
         Objective, KKT residual and duality gap of v for the original problem.
+    method
+        The name of the method that ran.
     lam, weights
         Multipliers (N, m, C), and the weights that the next iteration would use: with v, a complete warm start. Of a
         method that centres and scales columns inside, weights are those of its own columns.
         None where the method has none.
+    classes
+        The labels in the order of the model's columns, for losses that have classes.
+    has_intercept
+        Whether the last row of v is an intercept.
+    evidence
+        What `diagnose` goes by; None where nothing was kept.
     choice
         What `method="auto"` chose, why, and what was expected of every method; else None.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> result = aq.solve(problem)
+    >>> result.coef.round(1), result.intercept
+    (array([2., 1.]), 0.0)
+    >>> round(result.objective, 4)
+    3.0
+    >>> result.certificate.evidence
+    'proved'
     """
 
     v: Tensor
@@ -66,6 +90,7 @@ class Result:
 
     @property
     def objective(self) -> float:
+        """F(v), as the certificate has it."""
         return self.certificate.objective
 
     @property
@@ -74,7 +99,22 @@ class Result:
         return WarmStart(self.v, self.lam, self.weights, self.method)
 
     def explain(self) -> str:
-        """Why this method: what was expected of each, beside what happened."""
+        """Why this method: what was expected of each, beside what happened.
+
+        Returns
+        -------
+        str
+            Lines to print; one sentence where the method was not chosen by "auto".
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+        >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+        >>> print(aq.solve(problem, "lbfgs").explain())
+        The method lbfgs was asked for; 'auto' estimates what each would cost.
+        """
         if self.choice is None:
             return f"The method {self.method} was asked for; 'auto' estimates what each would cost."
         return self.choice.explain()
@@ -86,5 +126,22 @@ class Result:
         ----------
         problem
             The problem that was solved, to have its features looked at as well; its blocks must be in this process.
+
+        Returns
+        -------
+        Diagnosis
+            Findings, the first to act on first; none where the run converged.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+        >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+        >>> print(aq.solve(problem).diagnose().summary)
+        Converged after 1 iterations: nothing to diagnose.
+        >>> slow = aq.solve(problem, aq.methods.C(rho=1e4), max_iter=20)
+        >>> [finding.code for finding in slow.diagnose(problem)]
+        ['penalty-too-large']
         """
         return diagnose(self, problem)

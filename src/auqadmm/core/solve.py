@@ -60,7 +60,32 @@ def block_view(method: Method, reduce: Reduce) -> Reduce:
 class Iteration:
     """What a callback sees after each iteration; returning True from it stops the run.
 
-    `names`: of all blocks; `slowest`: the worker that computed longest and its seconds, where the engine knows.
+    Attributes
+    ----------
+    row
+        The history's row of this iteration.
+    state
+        The whole state of the method: `state.v` is the model.
+    stopping
+        The tolerances and limits of the run.
+    method
+        The name of the method that runs.
+    names
+        Of all blocks.
+    slowest
+        The worker that computed longest and its seconds, where the engine knows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> def third(event):
+    ...     return event.row.iteration == 3
+    >>> result = aq.solve(problem, "c-admm", callbacks=[third])
+    >>> result.n_iter, result.status == "interrupted"
+    (3, True)
     """
 
     row: Row

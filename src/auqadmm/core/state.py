@@ -18,7 +18,16 @@ ROUND_COST = 32_000  # numbers that a link carries while it waits for an answer
 
 
 class Status(str, Enum):
-    """How a run ended. Compares equal to its name, e.g. `result.status == "converged"`."""
+    """How a run ended. Compares equal to its name, e.g. `result.status == "converged"`.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> aq.Status.converged == "converged"
+    True
+    >>> [str(status) for status in aq.Status]
+    ['converged', 'max_iter', 'time_limit', 'interrupted', 'diverged', 'residuals', 'rounding', 'undecided']
+    """
 
     converged = "converged"
     max_iter = "max_iter"
@@ -35,7 +44,28 @@ class Status(str, Enum):
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Where to start. `lam` (N, m, C) None: the gradients at v, which is right when v is a solution."""
+    """Where to start.
+
+    Parameters
+    ----------
+    v
+        The model (m, C), an intercept's row last.
+    lam
+        Multipliers (N, m, C); None: the gradients at v, which is right when v is a solution.
+    weights, method
+        The weights of a run and the method that made them; RB- and AC-ADMM take their own penalties over.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> first = aq.solve(problem, "c-admm", max_iter=5, certificate_tol=0)
+    >>> start = aq.WarmStart(first.v, first.lam)
+    >>> aq.solve(problem, "c-admm", warm_start=start).status == "converged"
+    True
+    """
 
     v: Tensor
     lam: Tensor | None = None

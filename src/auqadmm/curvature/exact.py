@@ -18,7 +18,17 @@ from auqadmm.curvature.base import Estimate, HessianPoint
 
 @dataclass(frozen=True)
 class Exact:
-    """diag(H_j) itself, in closed form from the loss; spends no Hessian-vector product."""
+    """diag(H_j) itself, in closed form from the loss; spends no Hessian-vector product.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem, aq.methods.AUQ(curvature=aq.curvature.Exact())).coef.round(1)
+    array([2., 1.])
+    """
 
     def diagonal(self, point: HessianPoint) -> Estimate:
         """Diagonals (B, m, C) at `point`."""

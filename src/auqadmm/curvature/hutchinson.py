@@ -30,6 +30,20 @@ class Hutchinson:
         Number s of sign vectors, each one Hessian-vector product per block.
     seed
         Seed of the signs, which are the same for every block and every call.
+
+    Raises
+    ------
+    ValueError
+        A parameter has a value that it cannot have; the message names it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem, aq.methods.AUQ(curvature=aq.curvature.Hutchinson(probes=4))).coef.round(1)
+    array([2., 1.])
     """
 
     probes: int = 16

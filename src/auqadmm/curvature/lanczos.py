@@ -46,6 +46,20 @@ class Lanczos:
     start
         Its distribution, `"gaussian"` or `"rademacher"`. The latter finds the exact shape of a Hessian that
         is a 0/1 mask, in two steps (S9).
+
+    Raises
+    ------
+    ValueError
+        A parameter has a value that it cannot have; the message names it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem, aq.methods.AUQ(curvature=aq.curvature.Lanczos(rank=2))).coef.round(1)
+    array([2., 1.])
     """
 
     rank: int = 5

@@ -42,7 +42,26 @@ MOST = 20.0  # forecasts beyond so many times what was done are no advice
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All findings, the first to act on first; `str()` of it is a text to read."""
+    """All findings, the first to act on first; `str()` of it is a text to read.
+
+    Attributes
+    ----------
+    findings
+        What stands out; `code in diagnosis` and `for finding in diagnosis` go by them.
+    summary
+        One sentence on the whole.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> found = aq.Diagnosis((aq.Finding("budget", "iterations ran out", "max_iter=500"),), "Not converged.")
+    >>> print(found)
+    Not converged.
+    - budget: iterations ran out
+      try: max_iter=500
+    >>> "budget" in found, len(found)
+    (True, 1)
+    """
 
     findings: tuple[Finding, ...]
     summary: str

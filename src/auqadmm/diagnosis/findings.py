@@ -21,7 +21,24 @@ SCALED = 'method="auto", or features less their means and divided by their stand
 
 @dataclass(frozen=True)
 class Finding:
-    """`code` for programs, `sentence` for people, `setting` the one thing to try next."""
+    """One thing that stands out in a run.
+
+    Attributes
+    ----------
+    code
+        For programs.
+    sentence
+        For people.
+    setting
+        The one thing to try next.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> print(aq.Finding("budget", "iterations ran out", "max_iter=500"))
+    budget: iterations ran out
+      try: max_iter=500
+    """
 
     code: str
     sentence: str

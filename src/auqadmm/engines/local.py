@@ -16,7 +16,17 @@ from auqadmm.problem import Problem
 
 @dataclass(frozen=True)
 class Local:
-    """All blocks in this process."""
+    """All blocks in this process.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem, engine=aq.engines.Local()).coef.round(1)
+    array([2., 1.])
+    """
 
     def place(self, problem: Problem, dtype: torch.dtype, device: torch.device) -> LocalEngine:
         return LocalEngine(problem.placed().shard(dtype, device))

@@ -46,6 +46,18 @@ class Dask:
         How many workers; without it all of them, or as many as there are CPUs.
     timeout
         Seconds after which a worker that does not answer counts as lost: longer than any local solve takes.
+
+    Raises
+    ------
+    ValueError
+        `timeout` is no positive number of seconds.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> aq.engines.Dask(workers=2)
+    Dask(address=None, client=None, security=None, workers=2, timeout=300.0)
+    >>> aq.solve(problem, engine=aq.engines.Dask(client=client))  # doctest: +SKIP
     """
 
     address: str | None = None

@@ -42,6 +42,18 @@ class Ray:
         CPUs that Ray reserves for each of them.
     timeout
         Seconds after which a worker that does not answer counts as lost: longer than any local solve takes.
+
+    Raises
+    ------
+    ValueError
+        `timeout` is no positive number of seconds.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> aq.engines.Ray(workers=2)
+    Ray(address=None, workers=2, cpus=1.0, timeout=300.0)
+    >>> aq.solve(problem, engine=aq.engines.Ray(workers=2))  # doctest: +SKIP
     """
 
     address: str | None = None
@@ -58,7 +70,19 @@ class Ray:
         return RayWorkers(self, problem.blocks).place(problem, dtype, device, last=True)
 
     def start(self) -> RayWorkers:
-        """Start the workers now, for many runs: `with Ray().start() as engine: solve(problem, engine=engine)`."""
+        """Start the workers now, for many runs: `with Ray().start() as engine: solve(problem, engine=engine)`.
+
+        Returns
+        -------
+        engine
+            To be given to `solve`, and closed by `with`.
+
+        Examples
+        --------
+        >>> import auqadmm as aq
+        >>> with aq.engines.Ray().start() as engine:  # doctest: +SKIP
+        ...     aq.solve(problem, engine=engine)
+        """
         return RayWorkers(self)
 
 

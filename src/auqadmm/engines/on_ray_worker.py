@@ -22,6 +22,13 @@ class RayDataset:
         A `ray.data.Dataset`. How many blocks it has: `dataset.repartition(n)`.
     target, weight
         Names of the columns that hold y and, if any, the sample weights.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> blocks = aq.engines.RayDataset(dataset, target="sick")  # doctest: +SKIP
+    >>> problem = aq.Problem(aq.Logistic(), aq.L2(1.0), blocks)  # doctest: +SKIP
+    >>> aq.solve(problem, engine="ray")  # doctest: +SKIP
     """
 
     dataset: Any

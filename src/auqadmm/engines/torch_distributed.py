@@ -42,6 +42,18 @@ class Torch:
     timeout
         Seconds after which a process that does not answer counts as lost: longer than any local solve takes, and than
         writing a checkpoint.
+
+    Raises
+    ------
+    ValueError
+        `timeout` is no positive number of seconds.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> aq.engines.Torch(timeout=600)
+    Torch(timeout=600)
+    >>> aq.solve(problem, engine=aq.engines.Torch(timeout=600))  # doctest: +SKIP
     """
 
     timeout: float = 300.0

@@ -87,12 +87,55 @@ class ConsensusClassifier(ClassifierMixin, ConsensusEstimator):
         return rows.with_target(codes), weight, counting
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """xᵀc + b: (n,) for two classes, positive for `classes_[1]`; else (n, classes)."""
+        """The decision values xᵀc + b.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame (n_samples, n_features)
+            Rows to predict.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,) or (n_samples, n_classes)
+            For two classes positive where `classes_[1]` is predicted.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+        >>> y = np.array(["a", "a", "b", "b", "b", "a"])
+        >>> sites = [0, 0, 0, 1, 1, 1]
+        >>> model = aq.ConsensusLinearSVC().fit(X, y, sites=sites)
+        >>> (model.decision_function(X) > 0) == (model.predict(X) == "b")
+        array([ True,  True,  True,  True,  True,  True])
+        """
         logits = self._logits(X)
         return logits[:, 0] if logits.shape[1] == 1 else logits
 
     def predict(self, X: Any) -> np.ndarray:
-        """The label with the largest decision value."""
+        """The label with the largest decision value.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame (n_samples, n_features)
+            Rows to predict.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Labels of `classes_`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+        >>> y = np.array(["a", "a", "b", "b", "b", "a"])
+        >>> sites = [0, 0, 0, 1, 1, 1]
+        >>> aq.ConsensusLogisticRegression().fit(X, y, sites=sites).predict(X[:3])
+        array(['a', 'a', 'b'], dtype='<U1')
+        """
         logits = self.decision_function(X)
         return self.classes_[(logits > 0).astype(int) if logits.ndim == 1 else logits.argmax(1)]
 

@@ -49,10 +49,29 @@ class ConsensusElasticNet(RegressorMixin, ConsensusEstimator):
     coef_ : ndarray of shape (n_features,)
     intercept_ : float
     n_iter_ : int
-    status_, message_ : how the fit ended, and a sentence to act on.
-    certificate_ : objective of the answer, how far it is from the optimum, and how that is known.
-    history_ : one row per iteration: objective, residuals, rounds, bytes, seconds.
-    n_features_in_, feature_names_in_ : as in scikit-learn.
+    status_ : Status
+        How the fit ended.
+    message_ : str
+        A sentence to act on.
+    certificate_ : Certificate
+        Objective of the answer, how far it is from the optimum, and how that is known.
+    history_ : History
+        One row per iteration: objective, residuals, rounds, bytes, seconds.
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+    >>> y = np.array([1.0, 2.0, 3.0, 5.0, 4.0, 0.5])
+    >>> sites = [0, 0, 0, 1, 1, 1]
+    >>> model = aq.ConsensusElasticNet(alpha=0.1).fit(X, y, sites=sites)
+    >>> model.coef_.round(3), round(model.intercept_, 3)
+    (array([1.674, 0.528]), 0.645)
+    >>> model.status_ == "converged"
+    True
     """
 
     _chunks_stay = True
@@ -93,6 +112,28 @@ class ConsensusElasticNet(RegressorMixin, ConsensusEstimator):
             Which worker owns a row: labels of any kind.
         sample_weight : array (n_samples,), optional
             A row of weight w counts w times.
+
+        Returns
+        -------
+        self
+            Fitted.
+
+        Raises
+        ------
+        InputError
+            Rows, labels, weights or sites cannot be used; the message says where and what to do.
+        ValueError
+            A parameter of the estimator has a value that it cannot have.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+        >>> y = np.array([1.0, 2.0, 3.0, 5.0, 4.0, 0.5])
+        >>> sites = [0, 0, 0, 1, 1, 1]
+        >>> aq.ConsensusElasticNet(alpha=0.1).fit([X[:3], X[3:]], [y[:3], y[3:]]).coef_.round(3)
+        array([1.674, 0.528])
         """
         checks.at_least_zero("alpha", self.alpha)
         checks.share("l1_ratio", getattr(self, "l1_ratio", 0.0))
@@ -121,7 +162,27 @@ class ConsensusElasticNet(RegressorMixin, ConsensusEstimator):
         return float(self.alpha), checks.share("l1_ratio", self.l1_ratio)
 
     def predict(self, X: Any) -> np.ndarray:
-        """xᵀc + b, (n,)."""
+        """The predictions xᵀc + b.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame (n_samples, n_features)
+            Rows to predict.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+        >>> y = np.array([1.0, 2.0, 3.0, 5.0, 4.0, 0.5])
+        >>> sites = [0, 0, 0, 1, 1, 1]
+        >>> aq.ConsensusElasticNet(alpha=0.1).fit(X, y, sites=sites).predict(X[:2]).round(2)
+        array([1.17, 2.32])
+        """
         return self._logits(X)[:, 0]
 
 

@@ -14,7 +14,7 @@ from auqadmm.core.result import Result
 from auqadmm.estimators import checks, squares
 from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.elastic_net import ConsensusElasticNet, centred
-from auqadmm.estimators.fitting import FitSettings, FitTask, fit, report
+from auqadmm.estimators.fitting import Settings, Task, fit, report
 from auqadmm.estimators.path import check_grid, grid_of, path, strengths
 from auqadmm.problem import InputError, LeastSquares
 
@@ -44,11 +44,25 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
 
     Attributes
     ----------
-    alpha_, l1_ratio_ : the choice.
+    alpha_, l1_ratio_ : float
+        The choice.
     alphas_ : ndarray of shape (n_alphas,), or (n_l1_ratio, n_alphas) for a list of shares
     mse_path_ : ndarray of shape (n_alphas, n_folds), or (n_l1_ratio, n_alphas, n_folds)
-    n_rounds_ : int, reductions over all workers, of all folds and the last fit
-    coef_, intercept_, n_iter_, status_, message_, certificate_, history_ : of the last fit, on all rows.
+    n_rounds_ : int
+        Reductions over all workers, of all folds and the last fit.
+    coef_, intercept_, n_iter_, status_, message_, certificate_, history_
+        Of the last fit, on all rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+    >>> y = np.array([1.0, 2.0, 3.0, 5.0, 4.0, 0.5])
+    >>> sites = [0, 0, 0, 1, 1, 1]
+    >>> model = aq.ConsensusElasticNetCV(alphas=[0.01, 1.0], cv=2).fit(X, y, sites=sites)
+    >>> float(model.alpha_), model.mse_path_.shape
+    (0.01, (2, 2))
     """
 
     _chunks_stay = False  # folds cut through them
@@ -83,8 +97,36 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> ConsensusElasticNetCV:
-        """Choose strength and share, then fit all rows; parameters as in `ConsensusElasticNet.fit`."""
-        settings = FitSettings.of(self)
+        """Choose strength and share, then fit all rows.
+
+        Parameters
+        ----------
+        X, y, sites, sample_weight
+            As in `ConsensusElasticNet.fit`.
+
+        Returns
+        -------
+        self
+            Fitted.
+
+        Raises
+        ------
+        InputError
+            Rows, labels, weights or sites cannot be used; the message says where and what to do.
+        ValueError
+            A parameter of the estimator has a value that it cannot have.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+        >>> y = np.array([1.0, 2.0, 3.0, 5.0, 4.0, 0.5])
+        >>> sites = [0, 0, 0, 1, 1, 1]
+        >>> aq.ConsensusElasticNetCV(alphas=[0.01, 1.0], cv=2).fit(X, y, sites=sites).coef_.round(2)
+        array([1.85, 0.8 ])
+        """
+        settings = Settings.of(self)
         ratios = [checks.share("l1_ratio", r) for r in np.atleast_1d(self.l1_ratio).tolist()]
         for ratio in ratios:
             check_grid(self.alphas, self.eps, ratio)
@@ -98,7 +140,7 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
         return self
 
     def _from_sums(
-        self, rows: Rows, folds: list[Any], mass: np.ndarray, ratios: list[float], settings: FitSettings
+        self, rows: Rows, folds: list[Any], mass: np.ndarray, ratios: list[float], settings: Settings
     ) -> bool:
         """The choice and the last fit from the sums of every fold; False where they are not enough."""
         intercept, split = bool(self.fit_intercept), squares.Split.of(folds)
@@ -123,9 +165,7 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
         self._keep([found])
         return True
 
-    def _by_runs(
-        self, rows: Rows, folds: list[Any], mass: np.ndarray, ratios: list[float], settings: FitSettings
-    ) -> None:
+    def _by_runs(self, rows: Rows, folds: list[Any], mass: np.ndarray, ratios: list[float], settings: Settings) -> None:
         """All strengths of a fold in one run, fold after fold."""
         whole, mean = centred(rows, self.fit_intercept)
         grids = np.array([strengths(whole, r, self.alphas, self.eps) for r in ratios])
@@ -139,7 +179,7 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
                 runs += found.results
         self._choose(errors, grids, ratios, mass)
         l1, l2 = self.alpha_ * self.l1_ratio_, self.alpha_ * (1 - self.l1_ratio_)
-        final = fit(whole, FitTask(LeastSquares(reduction="pooled"), l1, l2, bool(self.fit_intercept)), settings)
+        final = fit(whole, Task(LeastSquares(reduction="pooled"), l1, l2, bool(self.fit_intercept)), settings)
         self.coef_, self.intercept_ = final.coef[0], float(final.intercept[0]) + mean
         self.n_rounds_ = sum(r.history[-1].rounds for r in [*runs, final.result])
         report(self, runs)

@@ -22,6 +22,16 @@ class ConsensusLasso(ConsensusElasticNet):
         Strength of the penalty, ≥ 0.
     fit_intercept, n_blocks, max_iter, tol, method, engine, warm_start, verbose
         As in `ConsensusElasticNet`, and so are the attributes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+    >>> y = np.array([1.0, 2.0, 3.0, 5.0, 4.0, 0.5])
+    >>> sites = [0, 0, 0, 1, 1, 1]
+    >>> aq.ConsensusLasso(alpha=0.5).fit(X, y, sites=sites).coef_.round(3)
+    array([1.125, 0.   ])
     """
 
     l1_ratio = 1.0
@@ -57,6 +67,16 @@ class ConsensusLassoCV(ConsensusElasticNetCV):
     ----------
     eps, alphas, cv, together, fit_intercept, n_blocks, max_iter, tol, method, engine, verbose
         As in `ConsensusElasticNetCV`, and so are the attributes, but for `l1_ratio_`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+    >>> y = np.array([1.0, 2.0, 3.0, 5.0, 4.0, 0.5])
+    >>> sites = [0, 0, 0, 1, 1, 1]
+    >>> float(aq.ConsensusLassoCV(alphas=[0.01, 1.0], cv=2).fit(X, y, sites=sites).alpha_)
+    0.01
     """
 
     l1_ratio = 1.0

@@ -55,10 +55,30 @@ class ConsensusLogisticRegression(ConsensusClassifier):
     coef_ : ndarray of shape (1, n_features) for two classes, else (n_classes, n_features)
     intercept_ : ndarray of shape (1,) or (n_classes,)
     n_iter_ : int
-    status_, message_ : how the fit ended, and a sentence to act on.
-    certificate_ : objective of the answer, how far it is from the optimum, and how that is known.
-    history_ : one row per iteration: objective, residuals, rounds, bytes, seconds.
-    n_features_in_, feature_names_in_ : as in scikit-learn.
+    status_ : Status
+        How the fit ended.
+    message_ : str
+        A sentence to act on.
+    certificate_ : Certificate
+        Objective of the answer, how far it is from the optimum, and how that is known.
+    history_ : History
+        One row per iteration: objective, residuals, rounds, bytes, seconds.
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+    >>> y = np.array(["a", "a", "b", "b", "b", "a"])
+    >>> sites = [0, 0, 0, 1, 1, 1]
+    >>> model = aq.ConsensusLogisticRegression(C=1.0).fit(X, y, sites=sites)
+    >>> model.predict(X)
+    array(['a', 'a', 'b', 'b', 'b', 'a'], dtype='<U1')
+    >>> model.predict_proba(X[:2]).round(2)
+    array([[0.7 , 0.3 ],
+           [0.55, 0.45]])
     """
 
     _chunks_stay = True
@@ -101,6 +121,28 @@ class ConsensusLogisticRegression(ConsensusClassifier):
             Which worker owns a row: labels of any kind.
         sample_weight : array (n_samples,), optional
             A row of weight w counts w times.
+
+        Returns
+        -------
+        self
+            Fitted.
+
+        Raises
+        ------
+        InputError
+            Rows, labels, weights or sites cannot be used; the message says where and what to do.
+        ValueError
+            A parameter of the estimator has a value that it cannot have.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+        >>> y = np.array(["a", "a", "b", "b", "b", "a"])
+        >>> sites = [0, 0, 0, 1, 1, 1]
+        >>> aq.ConsensusLogisticRegression().fit(X, y, sites=sites).coef_.round(2)
+        array([[1.05, 0.38]])
         """
         C, ratio = checks.above_zero("C", self.C, infinite=True), checks.share("l1_ratio", self.l1_ratio)
         settings = FitSettings.of(self)
@@ -116,14 +158,58 @@ class ConsensusLogisticRegression(ConsensusClassifier):
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """The probability of every class, (n, classes)."""
+        """The probability of every class.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame (n_samples, n_features)
+            Rows to predict.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            In the order of `classes_`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+        >>> y = np.array(["a", "a", "b", "b", "b", "a"])
+        >>> sites = [0, 0, 0, 1, 1, 1]
+        >>> model = aq.ConsensusLogisticRegression().fit(X, y, sites=sites)
+        >>> model.predict_proba(X[:2]).sum(axis=1)
+        array([1., 1.])
+        """
         logits = self._logits(X)
         if logits.shape[1] == 1:
             return np.hstack([expit(-logits), expit(logits)])
         return softmax(logits, axis=1)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """Its logarithm."""
+        """The logarithm of the probability of every class.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame (n_samples, n_features)
+            Rows to predict.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            In the order of `classes_`; −inf where a probability underflows.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+        >>> y = np.array(["a", "a", "b", "b", "b", "a"])
+        >>> sites = [0, 0, 0, 1, 1, 1]
+        >>> model = aq.ConsensusLogisticRegression().fit(X, y, sites=sites)
+        >>> np.exp(model.predict_log_proba(X[:2])).sum(axis=1)
+        array([1., 1.])
+        """
         with np.errstate(divide="ignore"):  # the logarithm of a probability that underflowed
             return np.log(self.predict_proba(X))
 

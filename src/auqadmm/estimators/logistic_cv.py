@@ -17,7 +17,7 @@ from auqadmm.core.result import Result
 from auqadmm.estimators import checks
 from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.elastic_net_cv import site_folds
-from auqadmm.estimators.fitting import FitSettings, FitTask, ScaledFit, fit, report
+from auqadmm.estimators.fitting import Scaled, Settings, Task, fit, report
 from auqadmm.estimators.logistic import ConsensusLogisticRegression, settled
 from auqadmm.problem import InputError, Logistic, Multinomial
 
@@ -45,13 +45,25 @@ class ConsensusLogisticRegressionCV(ConsensusLogisticRegression):
 
     Attributes
     ----------
-    C_, l1_ratio_ : the choice.
-    Cs_ : ndarray of shape (n_cs,); l1_ratios_ : ndarray of shape (n_l1_ratios,)
+    C_, l1_ratio_ : float
+        The choice.
+    Cs_ : ndarray of shape (n_cs,)
+    l1_ratios_ : ndarray of shape (n_l1_ratios,)
     scores_ : ndarray of shape (n_folds, n_l1_ratios, n_cs)
     coefs_paths_ : ndarray of shape (n_folds, n_l1_ratios, n_cs, n_classes or 1, n_features [+ 1])
-    n_rounds_ : int, reductions over all workers, of all folds and the last fit
-    classes_, coef_, intercept_, n_iter_, status_, message_, certificate_, history_ : of the last fit, on all rows; with
-        `refit=False` the run of the last fold.
+    n_rounds_ : int
+        Reductions over all workers, of all folds and the last fit.
+    classes_, coef_, intercept_, n_iter_, status_, message_, certificate_, history_
+        Of the last fit, on all rows; with `refit=False` the run of the last fold.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = aq.ConsensusLogisticRegressionCV(Cs=[0.1, 10.0], cv=3).fit(X, y, sites=y)
+    >>> float(model.C_), model.scores_.shape
+    (10.0, (3, 1, 2))
     """
 
     _chunks_stay = False  # folds cut through them
@@ -88,8 +100,34 @@ class ConsensusLogisticRegressionCV(ConsensusLogisticRegression):
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> ConsensusLogisticRegressionCV:
-        """Choose strength and share, then fit all rows; parameters as in `ConsensusLogisticRegression.fit`."""
-        settings, Cs, ratios = FitSettings.of(self), self._strengths(), self._shares()
+        """Choose strength and share, then fit all rows.
+
+        Parameters
+        ----------
+        X, y, sites, sample_weight
+            As in `ConsensusLogisticRegression.fit`.
+
+        Returns
+        -------
+        self
+            Fitted.
+
+        Raises
+        ------
+        InputError
+            Rows, labels, weights or sites cannot be used; the message says where and what to do.
+        ValueError
+            A parameter of the estimator has a value that it cannot have.
+
+        Examples
+        --------
+        >>> import auqadmm as aq
+        >>> from sklearn.datasets import load_iris
+        >>> X, y = load_iris(return_X_y=True)
+        >>> round(aq.ConsensusLogisticRegressionCV(Cs=[10.0], cv=3).fit(X, y, sites=y).score(X, y), 2) > 0.9
+        True
+        """
+        settings, Cs, ratios = Settings.of(self), self._strengths(), self._shares()
         checks.truth("refit", self.refit)
         scorer = get_scorer(self.scoring or "accuracy")
         rows, weight, _ = self._read_labels(X, y, sites, sample_weight)
@@ -174,15 +212,15 @@ class ConsensusLogisticRegressionCV(ConsensusLogisticRegression):
         return pairs
 
     # ------------------------------------------------------------------ one fold
-    def _task(self, C: float, ratio: float, total: float) -> FitTask:
+    def _task(self, C: float, ratio: float, total: float) -> Task:
         loss = Logistic(reduction="pooled") if len(self.classes_) == 2 else Multinomial(reduction="pooled")
         strength = 1 / (C * total)
-        return FitTask(loss, strength * ratio, strength * (1 - ratio), bool(self.fit_intercept), curvature=0.25)
+        return Task(loss, strength * ratio, strength * (1 - ratio), bool(self.fit_intercept), curvature=0.25)
 
-    def _path(self, rows: Rows, Cs: np.ndarray, ratio: float, settings: FitSettings) -> tuple[np.ndarray, list[Result]]:
+    def _path(self, rows: Rows, Cs: np.ndarray, ratio: float, settings: Settings) -> tuple[np.ndarray, list[Result]]:
         """Models (n_cs, columns, features [+ 1]), each from the one before, and the runs behind them."""
         tasks = [self._task(C, ratio, rows.total) for C in Cs.tolist()]
-        scaled = ScaledFit.of(rows, replace(tasks[0], l2=np.array([t.l2 for t in tasks])), settings)
+        scaled = Scaled.of(rows, replace(tasks[0], l2=np.array([t.l2 for t in tasks])), settings)
         models, runs = [], []
         v: Tensor | None = None
         for C, task in zip(Cs, tasks, strict=True):

@@ -106,11 +106,37 @@ def enet_path(
         As in `ConsensusElasticNet.fit`.
     l1_ratio, fit_intercept, n_blocks, max_iter, tol, method, engine, verbose
         As in `ConsensusElasticNet`.
+    eps : float, default=1e-3
+        The weakest strength, relative to the strongest, where `alphas` is a number.
     alphas : int or array, default=100
         The strengths, or how many: then from the smallest that leaves all coefficients 0 down to `eps` times that.
     together : int, default=100
         Strengths per run, beyond 4096 features or with a `method` of your choice. 1 solves one after another, each from
         the solution of the one before. Otherwise two reductions are all it takes.
+
+    Returns
+    -------
+    Path
+        `alphas` (K,) from strong to weak, `coef` (K, m), `intercept` (K,), and the runs behind them (`results`).
+
+    Raises
+    ------
+    InputError
+        Rows, labels, weights or sites cannot be used; the message says where and what to do.
+    ValueError
+        A parameter of the estimator has a value that it cannot have.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+    >>> y = np.array([1.0, 2.0, 3.0, 5.0, 4.0, 0.5])
+    >>> sites = [0, 0, 0, 1, 1, 1]
+    >>> path = aq.enet_path(X, y, alphas=[1.0, 0.1], sites=sites)
+    >>> path.alphas, path.coef.round(1)
+    (array([1. , 0.1]), array([[0.6, 0. ],
+           [1.7, 0.5]]))
     """
     reader = _Reader(fit_intercept, n_blocks, max_iter, tol, method, engine, verbose)
     settings = FitSettings.of(reader)

@@ -23,7 +23,7 @@ from auqadmm.estimators import checks, squares
 from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.elastic_net import ConsensusElasticNet
 from auqadmm.estimators.elastic_net_cv import folds_of
-from auqadmm.estimators.fitting import FitSettings
+from auqadmm.estimators.fitting import Settings
 from auqadmm.estimators.moments import CHUNK, Moments, cell_rows
 from auqadmm.estimators.quadratic import ridges
 from auqadmm.problem import InputError
@@ -43,6 +43,16 @@ class ConsensusRidge(ConsensusElasticNet):
     fit_intercept, n_blocks, max_iter, tol, method, engine, warm_start, verbose
         As in `ConsensusElasticNet`, and so are the attributes. The certificate's objective is that of scikit-learn
         divided by twice the weight of all rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+    >>> y = np.array([1.0, 2.0, 3.0, 5.0, 4.0, 0.5])
+    >>> sites = [0, 0, 0, 1, 1, 1]
+    >>> aq.ConsensusRidge(alpha=1.0).fit(X, y, sites=sites).coef_.round(3)
+    array([1.5, 0.5])
     """
 
     def __init__(
@@ -93,11 +103,26 @@ class ConsensusRidgeCV(ConsensusElasticNet):
 
     Attributes
     ----------
-    alpha_ : the choice.
-    best_score_ : its score.
+    alpha_ : float
+        The choice.
+    best_score_ : float
+        Its score.
     scores_ : ndarray of shape (n_alphas,), or (n_alphas, n_folds) with `cv`
-    n_rounds_ : int, reductions over all workers
-    coef_, intercept_, n_iter_, status_, message_, certificate_, history_ : of the last fit, on all rows.
+    n_rounds_ : int
+        Reductions over all workers.
+    coef_, intercept_, n_iter_, status_, message_, certificate_, history_
+        Of the last fit, on all rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+    >>> y = np.array([1.0, 2.0, 3.0, 5.0, 4.0, 0.5])
+    >>> sites = [0, 0, 0, 1, 1, 1]
+    >>> model = aq.ConsensusRidgeCV(alphas=[0.1, 10.0]).fit(X, y, sites=sites)
+    >>> float(model.alpha_), model.scores_.shape
+    (0.1, (2,))
     """
 
     _chunks_stay = False  # folds cut through them
@@ -124,8 +149,36 @@ class ConsensusRidgeCV(ConsensusElasticNet):
     max_iter, method, verbose, warm_start = 500, "auto", 0, False
 
     def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> ConsensusRidgeCV:
-        """Choose the strength, then fit all rows; parameters as in `ConsensusElasticNet.fit`."""
-        settings = FitSettings.of(self)
+        """Choose the strength, then fit all rows.
+
+        Parameters
+        ----------
+        X, y, sites, sample_weight
+            As in `ConsensusElasticNet.fit`.
+
+        Returns
+        -------
+        self
+            Fitted.
+
+        Raises
+        ------
+        InputError
+            Rows, labels, weights or sites cannot be used; the message says where and what to do.
+        ValueError
+            A parameter of the estimator has a value that it cannot have.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+        >>> y = np.array([1.0, 2.0, 3.0, 5.0, 4.0, 0.5])
+        >>> sites = [0, 0, 0, 1, 1, 1]
+        >>> aq.ConsensusRidgeCV(alphas=[0.1, 10.0]).fit(X, y, sites=sites).coef_.round(2)
+        array([1.83, 0.78])
+        """
+        settings = Settings.of(self)
         allowed = checks.above_zero if self.cv is None else checks.at_least_zero
         alphas = np.array([allowed("alphas", a) for a in np.atleast_1d(np.asarray(self.alphas)).ravel().tolist()])
         if not len(alphas):
@@ -149,7 +202,7 @@ class ConsensusRidgeCV(ConsensusElasticNet):
         self._keep([found])
         return self
 
-    def _left_out(self, rows: Rows, alphas: np.ndarray, settings: FitSettings) -> Result | None:
+    def _left_out(self, rows: Rows, alphas: np.ndarray, settings: Settings) -> Result | None:
         """Every row is left out once."""
         with squares.looking(rows, squares.Split.none(len(rows.order)), settings) as look:
             whole = look.moments(bool(self.fit_intercept))
@@ -168,7 +221,7 @@ class ConsensusRidgeCV(ConsensusElasticNet):
                 scores = -errors / (len(rows.order) if self.scoring is None else whole.S[0])
             return self._chosen(look, whole, alphas, scores, coef, settings)
 
-    def _by_folds(self, rows: Rows, alphas: np.ndarray, settings: FitSettings) -> Result | None:
+    def _by_folds(self, rows: Rows, alphas: np.ndarray, settings: Settings) -> Result | None:
         """Every fold is left out once."""
         folds = folds_of(rows, self.cv)
         split, intercept = squares.Split.of(folds), bool(self.fit_intercept)

@@ -50,10 +50,26 @@ class ConsensusLinearSVC(ConsensusClassifier):
     classes_ : ndarray of shape (n_classes,)
     coef_ : ndarray of shape (1, n_features) for two classes, else (n_classes, n_features)
     intercept_ : ndarray of shape (1,) or (n_classes,)
-    n_iter_ : int for two classes, else an array with one entry per class
-    status_, message_ : how the fit ended (the first run that did not converge, if any), and a sentence to act on.
-    certificate_, history_ : of the run for two classes, else lists with one entry per class.
-    n_features_in_, feature_names_in_ : as in scikit-learn.
+    n_iter_ : int, or ndarray of shape (n_classes,)
+        A number for two classes, else one entry per class.
+    status_ : Status
+        How the fit ended (the first run that did not converge, if any).
+    message_ : str
+        A sentence to act on.
+    certificate_, history_
+        Of the run for two classes, else lists with one entry per class.
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+    >>> y = np.array(["a", "a", "b", "b", "b", "a"])
+    >>> sites = [0, 0, 0, 1, 1, 1]
+    >>> aq.ConsensusLinearSVC(C=1.0).fit(X, y, sites=sites).predict(X)
+    array(['a', 'a', 'b', 'b', 'b', 'a'], dtype='<U1')
     """
 
     _chunks_stay = True
@@ -96,6 +112,28 @@ class ConsensusLinearSVC(ConsensusClassifier):
             Which worker owns a row: labels of any kind.
         sample_weight : array (n_samples,), optional
             A row of weight w counts w times.
+
+        Returns
+        -------
+        self
+            Fitted.
+
+        Raises
+        ------
+        InputError
+            Rows, labels, weights or sites cannot be used; the message says where and what to do.
+        ValueError
+            A parameter of the estimator has a value that it cannot have.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+        >>> y = np.array(["a", "a", "b", "b", "b", "a"])
+        >>> sites = [0, 0, 0, 1, 1, 1]
+        >>> aq.ConsensusLinearSVC().fit(X, y, sites=sites).coef_.round(2)
+        array([[1.2 , 0.43]])
         """
         C, eps = checks.above_zero("C", self.C), checks.above_zero("smoothing", self.smoothing)
         settings = FitSettings.of(self)

@@ -33,7 +33,17 @@ LARGEST_JSON = 2**30
 
 
 class ModelError(InputError):
-    """A model cannot be loaded; the message says which file and why."""
+    """A model cannot be loaded; the message says which file and why.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> try:
+    ...     aq.load("no-such-folder")
+    ... except aq.ModelError as refused:
+    ...     print("no-such-folder" in str(refused))
+    True
+    """
 
 
 def save(model: Any, folder: str | os.PathLike[str]) -> Path:
@@ -45,12 +55,68 @@ def save(model: Any, folder: str | os.PathLike[str]) -> Path:
         What `load` returned, or a fitted `ConsensusLogisticRegression`, `ConsensusElasticNet`, … .
     folder
         Where `model.safetensors` and `model.json` go.
+
+    Returns
+    -------
+    pathlib.Path
+        The folder.
+
+    Raises
+    ------
+    InputError
+        The model is not fitted, or of a kind that cannot be kept.
+    OSError
+        The folder cannot be written.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+    >>> y = np.array([1.0, 2.0, 3.0, 5.0, 4.0, 0.5])
+    >>> sites = [0, 0, 0, 1, 1, 1]
+    >>> import tempfile
+    >>> model = aq.ConsensusElasticNet(alpha=0.1).fit(X, y, sites=sites)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = aq.save(model, folder)
+    ...     aq.load(folder).predict(X[:2]).round(2)
+    array([1.17, 2.32])
     """
     return write(parts_of(model), Path(folder))
 
 
 def load(folder: str | os.PathLike[str]) -> FittedModel:
-    """The model that `auqadmm fit --out FOLDER` or `save` left in a folder, as a fitted scikit-learn estimator."""
+    """The model that `auqadmm fit --out FOLDER` or `save` left in a folder, as a fitted scikit-learn estimator.
+
+    Parameters
+    ----------
+    folder
+        What `auqadmm fit --out FOLDER` or `save` wrote.
+
+    Returns
+    -------
+    FittedModel
+        With `predict` and, for classes, `predict_proba` or `decision_function`, of raw columns.
+
+    Raises
+    ------
+    ModelError
+        A file is missing, changed, of a newer format or does not fit the others; the message says which.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+    >>> y = np.array([1.0, 2.0, 3.0, 5.0, 4.0, 0.5])
+    >>> sites = [0, 0, 0, 1, 1, 1]
+    >>> import tempfile
+    >>> model = aq.ConsensusElasticNet(alpha=0.1).fit(X, y, sites=sites)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = aq.save(model, folder)
+    ...     aq.load(folder).predict(X[:2]).round(2)
+    array([1.17, 2.32])
+    """
     return fitted(read(Path(folder)))
 
 

@@ -190,6 +190,19 @@ class Accurate:
         The target relative to the outer residual.
     tol
         An absolute target instead.
+
+    Raises
+    ------
+    ValueError
+        A target is no positive finite number.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> aq.local.Accurate(factor=0.001)
+    Accurate(factor=0.001, tol=None)
+    >>> isinstance(aq.local.NewtonCG(tol=1e-8), aq.local.Accurate)
+    True
     """
 
     factor: float = 0.01

@@ -38,6 +38,25 @@ class Direct(Accurate):
     Forming a matrix counts as one Hessian-vector product per column multiplied with X; using it again is free.
 
     The target only decides the `converged` flags; parameters as in `Accurate`.
+
+    Parameters
+    ----------
+    factor, tol
+        As in `Accurate`.
+
+    Raises
+    ------
+    ValueError
+        A parameter has a value that it cannot have; the message names it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem, "c-admm", local=aq.local.Direct()).coef.round(1)
+    array([2., 1.])
     """
 
     def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:

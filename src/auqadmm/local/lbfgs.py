@@ -51,12 +51,28 @@ class LBFGS(Bounded, DescentSolver):
 
     Parameters
     ----------
-    factor, tol, products
-        As in `Accurate` and `Bounded`.
+    factor, tol
+        As in `Accurate`.
     history
         Pairs kept per block.
     max_iter
         Steps of one solve.
+    products
+        Hessian-vector products that a solve may spend on a block, which then hands back what it has; None: no bound.
+
+    Raises
+    ------
+    ValueError
+        A parameter has a value that it cannot have; the message names it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem, "c-admm", local=aq.local.LBFGS(tol=1e-8)).coef.round(1)
+    array([2., 1.])
     """
 
     history: int = 10

@@ -49,7 +49,29 @@ class MixedMemory:
 
 
 class Mixed(Bounded):
-    """L-BFGS where it pays, Newton-CG elsewhere; parameters as in `Accurate` and `Bounded`, of each."""
+    """L-BFGS where it pays, Newton-CG elsewhere.
+
+    Parameters
+    ----------
+    factor, tol
+        As in `Accurate`, of each.
+    products
+        Hessian-vector products that a solve may spend on a block, which then hands back what it has; None: no bound.
+
+    Raises
+    ------
+    ValueError
+        A parameter has a value that it cannot have; the message names it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem, "c-admm", local=aq.local.Mixed(tol=1e-8)).coef.round(1)
+    array([2., 1.])
+    """
 
     def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
         # a GPU would only start twice as many operations

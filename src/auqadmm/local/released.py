@@ -46,6 +46,21 @@ class Released:
         The step length.
     history
         Pairs kept per block.
+
+    Raises
+    ------
+    ValueError
+        A parameter has a value that it cannot have; the message names it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> result = aq.solve(problem, "c-admm", local=aq.local.Released(calls=2), max_iter=2, certificate_tol=0)
+    >>> result.status == "max_iter"
+    True
     """
 
     calls: int = 30

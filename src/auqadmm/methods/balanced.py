@@ -25,7 +25,37 @@ from auqadmm.metrics.weights import Scalar
 
 @dataclass(frozen=True)
 class RB(ConsensusADMM):
-    """Residual balancing from `rho`, with factor `tau` when the residuals differ by more than `mu`."""
+    """Residual balancing from `rho`, with factor `tau` when the residuals differ by more than `mu`.
+
+    Parameters
+    ----------
+    rho
+        The first penalty, > 0.
+    tau
+        The factor by which the penalty changes, > 1.
+    mu
+        How far apart the residuals must be for a change.
+    normalized
+        Compare residuals relative to models and multipliers, which does not depend on units (S5).
+    relaxation
+        α of S2, 1 ≤ α < 2.
+    residuals
+        "weighted", or "paper": the dual residual without weights (S3).
+
+    Raises
+    ------
+    ValueError
+        A parameter has a value that it cannot have; the message names it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem, aq.methods.RB(rho=2.0)).coef.round(1)
+    array([2., 1.])
+    """
 
     rho: float = 1.0
     tau: float = 2.0

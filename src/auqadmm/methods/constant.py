@@ -24,7 +24,31 @@ def scalar_weights(shard: Any, rho: float) -> Scalar:
 
 @dataclass(frozen=True)
 class C(ConsensusADMM):
-    """Consensus ADMM with one fixed penalty `rho`."""
+    """Consensus ADMM with one fixed penalty `rho`.
+
+    Parameters
+    ----------
+    rho
+        The penalty, > 0.
+    relaxation
+        α of S2, 1 ≤ α < 2.
+    residuals
+        "weighted", or "paper": the dual residual without weights (S3).
+
+    Raises
+    ------
+    ValueError
+        A parameter has a value that it cannot have; the message names it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem, aq.methods.C(rho=2.0)).coef.round(1)
+    array([2., 1.])
+    """
 
     rho: float = 1.0
     name: ClassVar[str] = "c-admm"

@@ -47,6 +47,24 @@ class AC(ConsensusADMM):
         A pair counts when its correlation exceeds this.
     constant
         C_cg: how much a penalty may change, 1 + C_cg/k² in iteration k (S8).
+    relaxation
+        α of S2, 1 ≤ α < 2.
+    residuals
+        "weighted", or "paper": the dual residual without weights (S3).
+
+    Raises
+    ------
+    ValueError
+        A parameter has a value that it cannot have; the message names it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem, aq.methods.AC()).coef.round(1)
+    array([2., 1.])
     """
 
     rho: float = 1.0

@@ -47,6 +47,24 @@ class UQ(ConsensusADMM):
         Map each block's own range onto the interval ("block", the paper's) or the range over all blocks ("global").
     curvature
         "lanczos", "exact", "hutchinson" or an estimator object.
+    relaxation
+        α of S2, 1 ≤ α < 2.
+    residuals
+        "weighted", or "paper": the dual residual without weights (S3).
+
+    Raises
+    ------
+    ValueError
+        A parameter has a value that it cannot have; the message names it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem, aq.methods.UQ(rank=2)).coef.round(1)
+    array([2., 1.])
     """
 
     interval: tuple[float, float] = (0.1, 1.0)
@@ -112,7 +130,29 @@ class UQ(ConsensusADMM):
 
 @dataclass(frozen=True)
 class AUQ(UQ):
-    """Adaptive uncertainty weights: computed anew every `every` iterations, on a shrinking interval."""
+    """Adaptive uncertainty weights: computed anew every `every` iterations, on a shrinking interval.
+
+    Parameters
+    ----------
+    interval, rank, at, normalize, curvature, relaxation, residuals
+        As in `UQ`; the interval is that of the first iteration.
+    every
+        Iterations between renewals of weights and interval.
+
+    Raises
+    ------
+    ValueError
+        A parameter has a value that it cannot have; the message names it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem, aq.methods.AUQ(rank=2)).coef.round(1)
+    array([2., 1.])
+    """
 
     every: int = 1
     name: ClassVar[str] = "auq-admm"

@@ -30,7 +30,17 @@ Exchange = Callable[[str], list[str]]
 
 
 class ProcessError(RuntimeError):
-    """Another process failed, or does not do the same as this one; the message says which and why."""
+    """Another process failed, or does not do the same as this one; the message says which and why.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> try:
+    ...     raise aq.ProcessError("process 1: its file is missing")
+    ... except aq.ProcessError as told:
+    ...     print(told)
+    process 1: its file is missing
+    """
 
 
 def alone(text: str) -> list[str]:

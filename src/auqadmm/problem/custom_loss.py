@@ -58,10 +58,22 @@ class CustomLoss(Loss):
     infimum
         What no row's loss falls below; gaps are relative to what lies above it.
 
+    Raises
+    ------
+    InputError
+        `fn` is no function, `columns` no positive integer, or `reduction` none of the three.
+
     Examples
     --------
+    >>> import numpy as np
     >>> import torch
-    >>> pinball = CustomLoss(lambda u, X, y: torch.nn.functional.softplus(10 * (y - X @ u)) / 10)
+    >>> import auqadmm as aq
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]])
+    >>> y = np.array([1.0, 2.0, 3.0, 5.0])
+    >>> steep = aq.CustomLoss(lambda u, X, y: torch.nn.functional.softplus(10 * (y - X @ u)) / 10)
+    >>> problem = aq.Problem(steep, aq.L2(0.1), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem).coef.round(2)
+    array([2.15, 1.23])
     """
 
     fn: Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -30,6 +30,22 @@ class GroupLasso(Regularizer):
         One label per feature; without it each feature (row) is its own group.
     weights : sequence of float, optional
         One w_g ≥ 0 per group, in sorted order of the labels; default √(number of entries of the group).
+
+    Raises
+    ------
+    ValueError
+        A strength or weight is no finite number ≥ 0, or groups and weights are not of the same number.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> g = aq.GroupLasso(1.0, groups=[0, 0, 1], weights=[1.0, 1.0])
+    >>> v = torch.tensor([[3.0], [4.0], [-2.0]], dtype=torch.float64)
+    >>> float(g.value(v))
+    7.0
+    >>> g.prox(v, torch.tensor(1.0)).flatten().tolist()
+    [2.4000000000000004, 3.2, -1.0]
     """
 
     strength: float

@@ -15,7 +15,17 @@ import torch
 
 
 class InputError(ValueError):
-    """Something in the user's input cannot be used; the message says what, where and what to do."""
+    """Something in the user's input cannot be used; the message says what, where and what to do.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> try:
+    ...     aq.Problem(aq.LeastSquares(), aq.Zero(), [([[1.0]], [float("nan")])])
+    ... except aq.InputError as refused:
+    ...     print(refused)
+    block 0: y[0] is nan; remove or impute rows without a target.
+    """
 
 
 @dataclass(frozen=True)

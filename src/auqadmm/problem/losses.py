@@ -35,7 +35,28 @@ FAR = 1e6  # a logit beyond which no constant model goes
 
 @dataclass(frozen=True)
 class LeastSquares(RowLoss):
-    """½(z − y)²: linear regression."""
+    """½(z − y)²: linear regression.
+
+    Parameters
+    ----------
+    reduction
+        "sum", "mean" (over the rows of each block) or "pooled" (over all rows).
+
+    Raises
+    ------
+    InputError
+        `reduction` is none of the three.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]])
+    >>> y = np.array([1.0, 2.0, 3.0, 5.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(0.1), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem).coef.round(2)
+    array([1.97, 1.  ])
+    """
 
     quadratic: ClassVar[bool] = True
 
@@ -65,7 +86,29 @@ class LeastSquares(RowLoss):
 
 @dataclass(frozen=True)
 class Multinomial(RowLoss):
-    """log Σ_k exp(z_k) − z_y: softmax regression, one column of u per class."""
+    """log Σ_k exp(z_k) − z_y: softmax regression, one column of u per class.
+
+    Parameters
+    ----------
+    reduction
+        "sum", "mean" (over the rows of each block) or "pooled" (over all rows).
+
+    Raises
+    ------
+    InputError
+        `reduction` is none of the three.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]])
+    >>> y = np.array(["a", "b", "c", "c"])
+    >>> problem = aq.Problem(aq.Multinomial(), aq.L2(0.1), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem).coef.round(2)
+    array([[-1.89,  1.13,  0.76],
+           [ 1.51, -2.12,  0.61]])
+    """
 
     target_kind: ClassVar[str] = "classes"
 
@@ -121,7 +164,28 @@ class Multinomial(RowLoss):
 
 @dataclass(frozen=True)
 class Logistic(RowLoss):
-    """log(1 + exp(−yz)), y = ±1: two-class logistic regression."""
+    """log(1 + exp(−yz)), y = ±1: two-class logistic regression.
+
+    Parameters
+    ----------
+    reduction
+        "sum", "mean" (over the rows of each block) or "pooled" (over all rows).
+
+    Raises
+    ------
+    InputError
+        `reduction` is none of the three.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]])
+    >>> y = np.array([0, 0, 1, 1])
+    >>> problem = aq.Problem(aq.Logistic(), aq.L2(0.1), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem).coef.round(2)
+    array([0.66, 0.07])
+    """
 
     target_kind: ClassVar[str] = "binary"
 
@@ -161,6 +225,23 @@ class SmoothedHinge(RowLoss):
     ----------
     eps
         Width ε of the rounded corner; h exceeds the hinge by at most ε/2.
+    reduction
+        "sum", "mean" (over the rows of each block) or "pooled" (over all rows).
+
+    Raises
+    ------
+    InputError
+        `eps` is no positive finite number, or `reduction` none of the three.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]])
+    >>> y = np.array([0, 0, 1, 1])
+    >>> problem = aq.Problem(aq.SmoothedHinge(eps=0.1), aq.L2(0.1), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem).coef.round(2)
+    array([0.54, 0.16])
     """
 
     eps: float = 1 / 5000
@@ -233,6 +314,23 @@ class Huber(RowLoss):
     ----------
     delta
         Residual δ at which the square turns into a straight line.
+    reduction
+        "sum", "mean" (over the rows of each block) or "pooled" (over all rows).
+
+    Raises
+    ------
+    InputError
+        `delta` is no positive finite number, or `reduction` none of the three.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]])
+    >>> y = np.array([1.0, 2.0, 3.0, 5.0])
+    >>> problem = aq.Problem(aq.Huber(delta=0.5), aq.L2(0.1), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem).coef.round(2)
+    array([1.97, 1.  ])
     """
 
     delta: float = 1.0
@@ -288,6 +386,26 @@ class Poisson(RowLoss):
     The value is infinite where exp(z) overflows (z > 709 in float64, z > 88 in float32), and a line search
     rejects it. Slope and curvature are cut at the largest float times its precision: their sums over rows
     then stay finite, where 0 · inf and inf − inf would be NaN.
+
+    Parameters
+    ----------
+    reduction
+        "sum", "mean" (over the rows of each block) or "pooled" (over all rows).
+
+    Raises
+    ------
+    InputError
+        `reduction` is none of the three.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]])
+    >>> y = np.array([0, 1, 2, 6])
+    >>> problem = aq.Problem(aq.Poisson(), aq.L2(0.1), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem).coef.round(2)
+    array([ 0.93, -0.21])
     """
 
     def check_target(self, name: str, y: np.ndarray) -> None:

@@ -45,6 +45,28 @@ class Problem:
     image
         (height, width) or (channels, height, width) if the features are the pixels of an image, in this order.
         Nothing is assumed of features otherwise; the answer is the same either way, "auq-lr" may need fewer rounds.
+
+    Raises
+    ------
+    InputError
+        A block, a label or an option cannot be used; the message names the block, the row and the column.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> problem.classes is None
+    True
+    >>> labels = [(X[:2], ["no", "yes"]), (X[2:], ["yes", "yes"])]
+    >>> aq.Problem(aq.Logistic(), aq.L2(1.0), labels, intercept=True).classes
+    array(['no', 'yes'], dtype='<U3')
+    >>> try:
+    ...     aq.Problem(aq.LeastSquares(), aq.Zero(), [(X[:2], [1.0, float("nan")])])
+    ... except aq.InputError as refused:
+    ...     print(refused)
+    block 0: y[1] is nan; remove or impute rows without a target.
     """
 
     loss: Loss
@@ -80,6 +102,28 @@ class Problem:
         """The problem whose blocks in this process are `blocks`, other processes holding others or none.
 
         Nothing is read before `solve`: then a process that cannot use its blocks tells all of them.
+
+        Parameters
+        ----------
+        loss, regularizer, intercept, image
+            As in `Problem`, the same in every process.
+        blocks
+            The blocks of this process: a list of tuples, which may be empty.
+
+        Returns
+        -------
+        Problem
+            To be given to `solve(…, engine="torch")` in every process.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+        >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+        >>> mine = aq.Problem.part(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2])])
+        >>> aq.solve(mine).coef.round(3)
+        array([1. , 0.5])
         """
         return Problem(loss, regularizer, lambda rank, world: blocks, intercept, image)
 

@@ -35,6 +35,23 @@ class Quantile(RowLoss):
     eps
         Width ε of the rounded corner, in units of the target: the loss of a row knows nothing of other rows. φ
         exceeds the pinball loss by at most ε/2, so a hundredth of the target's spread is a good choice.
+    reduction
+        "sum", "mean" (over the rows of each block) or "pooled" (over all rows).
+
+    Raises
+    ------
+    InputError
+        `q` is not between 0 and 1, `eps` no positive finite number, or `reduction` none of the three.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]])
+    >>> y = np.array([1.0, 2.0, 3.0, 5.0])
+    >>> problem = aq.Problem(aq.Quantile(0.5, eps=0.1), aq.L2(0.1), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem).coef.round(2)
+    array([1.99, 1.  ])
     """
 
     q: float = 0.5

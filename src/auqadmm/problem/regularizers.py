@@ -216,7 +216,19 @@ class _Elastic(Regularizer):
 
 @dataclass(frozen=True)
 class Zero(_Elastic):
-    """g = 0."""
+    """g = 0.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> g = aq.Zero()
+    >>> v = torch.tensor([[3.0], [-2.5]], dtype=torch.float64)
+    >>> float(g.value(v))
+    0.0
+    >>> g.prox(v, torch.tensor(1.0)).flatten().tolist()
+    [3.0, -2.5]
+    """
 
     def _strengths(self) -> tuple[float, float]:
         return 0.0, 0.0
@@ -224,7 +236,29 @@ class Zero(_Elastic):
 
 @dataclass(frozen=True)
 class L1(_Elastic):
-    """strength·‖v‖₁, strength ≥ 0."""
+    """strength·‖v‖₁, strength ≥ 0.
+
+    Parameters
+    ----------
+    strength
+        A finite number ≥ 0.
+
+    Raises
+    ------
+    ValueError
+        A strength is no finite number ≥ 0.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> g = aq.L1(2.0)
+    >>> v = torch.tensor([[3.0], [-2.5]], dtype=torch.float64)
+    >>> float(g.value(v))
+    11.0
+    >>> g.prox(v, torch.tensor(1.0)).flatten().tolist()
+    [1.0, -0.5]
+    """
 
     strength: float
 
@@ -234,7 +268,29 @@ class L1(_Elastic):
 
 @dataclass(frozen=True)
 class L2(_Elastic):
-    """strength/2·‖v‖², strength ≥ 0."""
+    """strength/2·‖v‖², strength ≥ 0.
+
+    Parameters
+    ----------
+    strength
+        A finite number ≥ 0.
+
+    Raises
+    ------
+    ValueError
+        A strength is no finite number ≥ 0.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> g = aq.L2(1.0)
+    >>> v = torch.tensor([[3.0], [-2.5]], dtype=torch.float64)
+    >>> float(g.value(v))
+    7.625
+    >>> g.prox(v, torch.tensor(1.0)).flatten().tolist()
+    [1.5, -1.25]
+    """
 
     strength: float
 
@@ -244,7 +300,29 @@ class L2(_Elastic):
 
 @dataclass(frozen=True)
 class ElasticNet(_Elastic):
-    """l1·‖v‖₁ + l2/2·‖v‖², l1 ≥ 0 and l2 ≥ 0."""
+    """l1·‖v‖₁ + l2/2·‖v‖², l1 ≥ 0 and l2 ≥ 0.
+
+    Parameters
+    ----------
+    l1, l2
+        Finite numbers ≥ 0: strengths of the two parts.
+
+    Raises
+    ------
+    ValueError
+        A strength is no finite number ≥ 0.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> g = aq.ElasticNet(l1=2.0, l2=1.0)
+    >>> v = torch.tensor([[3.0], [-2.5]], dtype=torch.float64)
+    >>> float(g.value(v))
+    18.625
+    >>> g.prox(v, torch.tensor(1.0)).flatten().tolist()
+    [0.5, -0.25]
+    """
 
     l1: float
     l2: float
@@ -272,6 +350,22 @@ class Box(Regularizer):
     ----------
     lower, upper : float or sequence of float
         One number, or one per feature (row of v); −inf and inf leave a side open.
+
+    Raises
+    ------
+    ValueError
+        A lower bound lies above the upper one, or the two are not equally long.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> g = aq.Box(-0.5, [1.0, 2.0])
+    >>> v = torch.tensor([[3.0], [-2.5]], dtype=torch.float64)
+    >>> float(g.value(v))
+    inf
+    >>> g.prox(v, torch.tensor(1.0)).flatten().tolist()
+    [1.0, -0.5]
     """
 
     lower: float | Sequence[float]
@@ -327,7 +421,19 @@ class Box(Regularizer):
 
 @dataclass(frozen=True)
 class NonNegative(Box):
-    """Indicator of v ≥ 0."""
+    """Indicator of v ≥ 0.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> g = aq.NonNegative()
+    >>> v = torch.tensor([[3.0], [-2.5]], dtype=torch.float64)
+    >>> float(g.value(v))
+    inf
+    >>> g.prox(v, torch.tensor(1.0)).flatten().tolist()
+    [3.0, 0.0]
+    """
 
     lower: float = field(default=0.0, init=False, repr=False)
     upper: float = field(default=math.inf, init=False, repr=False)

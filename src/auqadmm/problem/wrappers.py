@@ -30,6 +30,22 @@ class CustomRegularizer(Regularizer):
         ``subgradient_distance(v, grad)`` returns the distance from −grad to ∂g(v). Without it the natural
         residual t‖v − prox(tv − grad, t)‖ stands in, t ≥ 1 such that the step is about as long as v: it vanishes at the
         same points, but never exceeds the distance, so the certificate (S10) is then less strict.
+
+    Raises
+    ------
+    TypeError
+        One of the three is no function.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> g = aq.CustomRegularizer(lambda v: 0.5 * v.square().sum(), lambda s, K: s / (K + 1))
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> result = aq.solve(aq.Problem(aq.LeastSquares(), g, [(X[:2], y[:2]), (X[2:], y[2:])]))
+    >>> result.coef.round(1)
+    array([2., 1.])
     """
 
     value_fn: Callable[[Tensor], Any]

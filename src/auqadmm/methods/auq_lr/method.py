@@ -83,10 +83,24 @@ class AUQLR:
         Hessian products that a block may spend on one local solve, which then hands back what it has; None: as many as
         it takes. Where one class and a weak ridge make a block run away, more cost time and save no round.
 
+    Raises
+    ------
+    ValueError
+        A parameter has a value that it cannot have; the message names it.
+
     Notes
     -----
     Where the problem says that features are the pixels of an image (`Problem(image=...)`), what the directions leave
     over is taken as diagonal in the basis of cosines from the second iteration on, if that fits the data better.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem, aq.methods.AUQLR(rank=1)).coef.round(1)
+    array([2., 1.])
     """
 
     rank: int | str = "auto"

@@ -46,6 +46,20 @@ class Auto:
     ----------
     round_cost
         What a round costs beside the numbers it carries, in numbers.
+
+    Raises
+    ------
+    ValueError
+        A parameter has a value that it cannot have; the message names it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem, aq.methods.Auto(round_cost=4000)).coef.round(1)
+    array([2., 1.])
     """
 
     round_cost: float = ROUND_COST

@@ -71,6 +71,20 @@ class Newton:
     round_cost
         What a round costs beside the numbers it carries, in numbers: working sets have at least as many unknowns as
         make a round twice as dear.
+
+    Raises
+    ------
+    ValueError
+        A parameter has a value that it cannot have; the message names it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem, aq.methods.Newton()).coef.round(1)
+    array([2., 1.])
     """
 
     round_cost: float = ROUND_COST
