@@ -14,7 +14,7 @@ from auqadmm.core.result import Result
 from auqadmm.estimators import checks, squares
 from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.elastic_net import ConsensusElasticNet, centred
-from auqadmm.estimators.fitting import Settings, Task, fit, report
+from auqadmm.estimators.fitting import FitSettings, FitTask, fit, report
 from auqadmm.estimators.path import check_grid, grid_of, path, strengths
 from auqadmm.problem import InputError, LeastSquares
 
@@ -126,7 +126,7 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
         >>> aq.ConsensusElasticNetCV(alphas=[0.01, 1.0], cv=2).fit(X, y, sites=sites).coef_.round(2)
         array([1.85, 0.8 ])
         """
-        settings = Settings.of(self)
+        settings = FitSettings.of(self)
         ratios = [checks.share("l1_ratio", r) for r in np.atleast_1d(self.l1_ratio).tolist()]
         for ratio in ratios:
             check_grid(self.alphas, self.eps, ratio)
@@ -140,7 +140,7 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
         return self
 
     def _from_sums(
-        self, rows: Rows, folds: list[Any], mass: np.ndarray, ratios: list[float], settings: Settings
+        self, rows: Rows, folds: list[Any], mass: np.ndarray, ratios: list[float], settings: FitSettings
     ) -> bool:
         """The choice and the last fit from the sums of every fold; False where they are not enough."""
         intercept, split = bool(self.fit_intercept), squares.Split.of(folds)
@@ -165,7 +165,9 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
         self._keep([found])
         return True
 
-    def _by_runs(self, rows: Rows, folds: list[Any], mass: np.ndarray, ratios: list[float], settings: Settings) -> None:
+    def _by_runs(
+        self, rows: Rows, folds: list[Any], mass: np.ndarray, ratios: list[float], settings: FitSettings
+    ) -> None:
         """All strengths of a fold in one run, fold after fold."""
         whole, mean = centred(rows, self.fit_intercept)
         grids = np.array([strengths(whole, r, self.alphas, self.eps) for r in ratios])
@@ -179,7 +181,7 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
                 runs += found.results
         self._choose(errors, grids, ratios, mass)
         l1, l2 = self.alpha_ * self.l1_ratio_, self.alpha_ * (1 - self.l1_ratio_)
-        final = fit(whole, Task(LeastSquares(reduction="pooled"), l1, l2, bool(self.fit_intercept)), settings)
+        final = fit(whole, FitTask(LeastSquares(reduction="pooled"), l1, l2, bool(self.fit_intercept)), settings)
         self.coef_, self.intercept_ = final.coef[0], float(final.intercept[0]) + mean
         self.n_rounds_ = sum(r.history[-1].rounds for r in [*runs, final.result])
         report(self, runs)

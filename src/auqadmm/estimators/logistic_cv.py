@@ -17,7 +17,7 @@ from auqadmm.core.result import Result
 from auqadmm.estimators import checks
 from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.elastic_net_cv import site_folds
-from auqadmm.estimators.fitting import Scaled, Settings, Task, fit, report
+from auqadmm.estimators.fitting import FitSettings, FitTask, ScaledFit, fit, report
 from auqadmm.estimators.logistic import ConsensusLogisticRegression, settled
 from auqadmm.problem import InputError, Logistic, Multinomial
 
@@ -127,7 +127,7 @@ class ConsensusLogisticRegressionCV(ConsensusLogisticRegression):
         >>> round(aq.ConsensusLogisticRegressionCV(Cs=[10.0], cv=3).fit(X, y, sites=y).score(X, y), 2) > 0.9
         True
         """
-        settings, Cs, ratios = Settings.of(self), self._strengths(), self._shares()
+        settings, Cs, ratios = FitSettings.of(self), self._strengths(), self._shares()
         checks.truth("refit", self.refit)
         scorer = get_scorer(self.scoring or "accuracy")
         rows, weight, _ = self._read_labels(X, y, sites, sample_weight)
@@ -212,15 +212,15 @@ class ConsensusLogisticRegressionCV(ConsensusLogisticRegression):
         return pairs
 
     # ------------------------------------------------------------------ one fold
-    def _task(self, C: float, ratio: float, total: float) -> Task:
+    def _task(self, C: float, ratio: float, total: float) -> FitTask:
         loss = Logistic(reduction="pooled") if len(self.classes_) == 2 else Multinomial(reduction="pooled")
         strength = 1 / (C * total)
-        return Task(loss, strength * ratio, strength * (1 - ratio), bool(self.fit_intercept), curvature=0.25)
+        return FitTask(loss, strength * ratio, strength * (1 - ratio), bool(self.fit_intercept), curvature=0.25)
 
-    def _path(self, rows: Rows, Cs: np.ndarray, ratio: float, settings: Settings) -> tuple[np.ndarray, list[Result]]:
+    def _path(self, rows: Rows, Cs: np.ndarray, ratio: float, settings: FitSettings) -> tuple[np.ndarray, list[Result]]:
         """Models (n_cs, columns, features [+ 1]), each from the one before, and the runs behind them."""
         tasks = [self._task(C, ratio, rows.total) for C in Cs.tolist()]
-        scaled = Scaled.of(rows, replace(tasks[0], l2=np.array([t.l2 for t in tasks])), settings)
+        scaled = ScaledFit.of(rows, replace(tasks[0], l2=np.array([t.l2 for t in tasks])), settings)
         models, runs = [], []
         v: Tensor | None = None
         for C, task in zip(Cs, tasks, strict=True):

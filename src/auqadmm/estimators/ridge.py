@@ -23,7 +23,7 @@ from auqadmm.estimators import checks, squares
 from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.elastic_net import ConsensusElasticNet
 from auqadmm.estimators.elastic_net_cv import folds_of
-from auqadmm.estimators.fitting import Settings
+from auqadmm.estimators.fitting import FitSettings
 from auqadmm.estimators.moments import CHUNK, Moments, cell_rows
 from auqadmm.estimators.quadratic import ridges
 from auqadmm.problem import InputError
@@ -178,7 +178,7 @@ class ConsensusRidgeCV(ConsensusElasticNet):
         >>> aq.ConsensusRidgeCV(alphas=[0.1, 10.0]).fit(X, y, sites=sites).coef_.round(2)
         array([1.83, 0.78])
         """
-        settings = Settings.of(self)
+        settings = FitSettings.of(self)
         allowed = checks.above_zero if self.cv is None else checks.at_least_zero
         alphas = np.array([allowed("alphas", a) for a in np.atleast_1d(np.asarray(self.alphas)).ravel().tolist()])
         if not len(alphas):
@@ -202,7 +202,7 @@ class ConsensusRidgeCV(ConsensusElasticNet):
         self._keep([found])
         return self
 
-    def _left_out(self, rows: Rows, alphas: np.ndarray, settings: Settings) -> Result | None:
+    def _left_out(self, rows: Rows, alphas: np.ndarray, settings: FitSettings) -> Result | None:
         """Every row is left out once."""
         with squares.looking(rows, squares.Split.none(len(rows.order)), settings) as look:
             whole = look.moments(bool(self.fit_intercept))
@@ -221,7 +221,7 @@ class ConsensusRidgeCV(ConsensusElasticNet):
                 scores = -errors / (len(rows.order) if self.scoring is None else whole.S[0])
             return self._chosen(look, whole, alphas, scores, coef, settings)
 
-    def _by_folds(self, rows: Rows, alphas: np.ndarray, settings: Settings) -> Result | None:
+    def _by_folds(self, rows: Rows, alphas: np.ndarray, settings: FitSettings) -> Result | None:
         """Every fold is left out once."""
         folds = folds_of(rows, self.cv)
         split, intercept = squares.Split.of(folds), bool(self.fit_intercept)
