@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 SITE   := $(VENV)/.site
 
-.PHONY: demo test lint types pytest format docs clean
+.PHONY: demo test lint types pytest format docs house clean
 
 demo: $(READY)
 	$(BIN)/auqadmm demo
@@ -26,6 +26,10 @@ pytest: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# counts of the source: files, repetitions, files that one iteration enters; `tools/house.py -v` names them
+house: $(READY)
+	$(BIN)/python tools/house.py
 
 # a broken link, a missing page, a name that is gone or anything loaded from elsewhere fails; the site is in site/
 docs: $(SITE)
