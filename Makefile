@@ -1,14 +1,21 @@
-# `make demo` and `make test` do all set-up on a fresh machine with Python >= 3.10.
+# Every target does its own set-up on a fresh machine with Python >= 3.10, and no more of it than it needs.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet -c constraints.txt
+# what is installed: the library with its plots; what checks it; what builds the site; MLflow; what builds a wheel
+DEMO   := $(VENV)/.demo
 READY  := $(VENV)/.ready
 SITE   := $(VENV)/.site
+EXTRA  := $(VENV)/.extra
+BUILD  := $(VENV)/.build
 
-.PHONY: demo test lint types pytest format docs clean
+.PHONY: demo ready test lint types pytest test-extra format docs house wheel clean
 
-demo: $(READY)
+demo: $(DEMO)
 	$(BIN)/auqadmm demo
+
+ready: $(READY)
 
 test: lint types pytest
 
@@ -23,25 +30,55 @@ types: $(READY)
 pytest: $(READY)
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup
 
+# tests that `make test` skips because their packages are large; the imports see to it that nothing is skipped here
+test-extra: $(EXTRA)
+	$(BIN)/python -c "import mkdocs, mlflow"
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest \
+		tests/callbacks/test_trackers.py::test_mlflow_reads_what_was_written \
+		tests/docs/test_site.py::test_the_site_builds
+
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# counts of the source: files, repetitions, files that one iteration enters; `tools/house.py -v` names them
+house: $(DEMO)
+	$(BIN)/python tools/house.py
 
 # a broken link, a missing page, a name that is gone or anything loaded from elsewhere fails; the site is in site/
 docs: $(SITE)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-$(SITE): $(READY)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
-	touch $(SITE)
+# sdist, and the wheel made from it, into dist/; tools/try_wheel.sh tries them in a clean environment
+wheel: $(BUILD)
+	rm -rf dist
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m build --outdir dist
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
 
 # torch comes first and alone: a resolver that meets only its range may choose a far larger build
-$(READY): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+$(DEMO): pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) torch
+	$(PIP) -e .
+	touch $(DEMO)
+
+$(READY): $(DEMO)
+	$(PIP) -e ".[dev]"
 	touch $(READY)
 
+$(SITE): $(DEMO)
+	$(PIP) -e ".[docs]"
+	touch $(SITE)
+
+$(EXTRA): $(READY) $(SITE)
+	$(PIP) -e ".[mlflow]"
+	touch $(EXTRA)
+
+$(BUILD): constraints.txt | $(BIN)/python
+	$(PIP) build
+	touch $(BUILD)
+
 clean:
-	rm -rf $(VENV) site
+	rm -rf $(VENV) site dist

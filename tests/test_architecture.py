@@ -60,7 +60,7 @@ LOOP = {
     "core.ending",
     "core.result",
     "core.health",
-    "core.gathering",
+    "core.processes",
 }  # core's upper floor: the loop itself
 EVERYTHING = {"auqadmm", "__main__"}  # the names of all rooms
 # Pairs that know each other: files within them must not be circular all the same.

@@ -161,11 +161,11 @@ def test_a_newer_format_is_named(saved):
         lambda c: c.update(classes=["a", "b", "c"]),
         lambda c: c.update(classes=None),
         lambda c: c.update(model="forest"),
-        lambda c: c.pop("files/preprocessing"),
-        lambda c: c["files/preprocessing"].update(columns=[]),
-        lambda c: c["files/preprocessing"].update(columns=7),
+        lambda c: c.pop("preprocessing"),
+        lambda c: c["preprocessing"].update(columns=[]),
+        lambda c: c["preprocessing"].update(columns=7),
         lambda c: c.update(arrays=3),
-        lambda c: c["files/preprocessing"]["columns"].pop(),
+        lambda c: c["preprocessing"]["columns"].pop(),
     ],
 )
 def test_parts_that_do_not_fit_together_are_refused(saved, change):

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     )
     from auqadmm.files.model_files import ModelError, load, save
 
-__version__ = "0.1.0"
+__version__ = "0.1.0"  # the only place; pyproject.toml reads it from here
 
 __all__ = [
     "L1",

@@ -129,7 +129,7 @@ def write(parts: Parts, folder: Path) -> Path:
         "version": VERSION,
         "model": parts.kind,
         "classes": parts.classes,
-        "files/preprocessing": parts.encoding.message(),
+        "preprocessing": parts.encoding.message(),
         "roles": dict(parts.roles),
         "training": dict(parts.training),
         "versions": dict(parts.versions),
@@ -156,7 +156,7 @@ def read(folder: Path) -> Parts:
         raise _damaged(folder / ARRAYS, "its checksum differs")
     try:
         arrays = safetensors.numpy.load(data)
-        encoding = Encoding.read(content["files/preprocessing"], arrays)
+        encoding = Encoding.read(content["preprocessing"], arrays)
         classes = content["classes"]
         parts = Parts(
             kind=content["model"],
