@@ -24,7 +24,7 @@ from auqadmm.core.result import Result
 from auqadmm.core.solve import Callback, block_view, run
 from auqadmm.core.state import Setup, WarmStart
 from auqadmm.core.stopping import Stopping, whole_number
-from auqadmm.local.step import LocalStep
+from auqadmm.local.base import LocalStep
 from auqadmm.problem import InputError, Problem
 from auqadmm.states import REGISTRY, identify
 

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 import auqadmm as aq
-from auqadmm.methods.auq_lr import anderson_columns
-from auqadmm.methods.auq_lr.anderson_columns import append, combined, inner, latest
+from auqadmm.methods.auq_lr import anderson as anderson_columns
+from auqadmm.methods.auq_lr.anderson import append, combined, inner, latest
 from auqadmm.metrics.kronecker_sum import KroneckerSum
 from auqadmm.metrics.lowrank import LowRank
 from tests.alive import Alive

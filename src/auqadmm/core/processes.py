@@ -1,21 +1,59 @@
-"""What a run with several processes needs around the loop: callbacks that all processes heed, and weights of all blocks
-in one place.
+"""Around the loop: signals as wishes, callbacks that all processes heed, and weights of all blocks in one place.
 
 Shapes: B blocks here, N in all.
 """
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import partial
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from auqadmm.core.reduce import Engine, Reduce
-from auqadmm.core.solve import Callback, Iteration
+
+if TYPE_CHECKING:
+    from auqadmm.core.solve import Callback, Iteration
+
+
+class StopRequests:
+    """Notes these signals instead of obeying them until `restore`, in the main thread, where alone handlers can be set.
+
+    `number` is that of the last one that came, 0: none.
+    """
+
+    def __init__(self, *signals: signal.Signals) -> None:
+        self.number = 0
+        self._old: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            # None: a handler that is not Python's, which could not be put back
+            mine = [n for n in signals if signal.getsignal(n) is not None]
+            self._old = {n: signal.signal(n, self._note) for n in mine}
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.number = number
+
+    @property
+    def listening(self) -> bool:
+        return bool(self._old)
+
+    @property
+    def signal(self) -> str:
+        """The name of the signal that came, or nothing."""
+        return signal.Signals(self.number).name if self.number else ""
+
+    def restore(self) -> None:
+        """The handlers that were there before."""
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+        self._old = {}
+
 
 WISH, INTERRUPT, FAILED = 1.0, 2.0, 3.0
 

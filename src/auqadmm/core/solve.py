@@ -27,13 +27,13 @@ from auqadmm.core.ending import (
     ending_undecided,
     final_message,
     lost_worker_result,
+    not_finite,
     with_reason,
 )
-from auqadmm.core.health import not_finite
 from auqadmm.core.history import Clock, History, Row
+from auqadmm.core.processes import StopRequests
 from auqadmm.core.reduce import Reduce, Traffic, WorkerLost
 from auqadmm.core.result import Result
-from auqadmm.core.signals import StopRequests
 from auqadmm.core.state import Blocks, Setup, State, Status
 from auqadmm.core.stopping import Stopping
 from auqadmm.diagnosis.evidence import collect

@@ -24,8 +24,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from auqadmm.core.processes import StopRequests
 from auqadmm.core.reduce import MapFn
-from auqadmm.core.signals import StopRequests
 from auqadmm.core.stopping import is_number
 from auqadmm.engines.packing import HEAD, digest, entry_size, from_bytes, packed, raw, span, to_bytes, unpacked
 from auqadmm.engines.world import World

@@ -13,7 +13,7 @@ Shapes: B blocks, m features, C columns; u, v, λ, P are (B, m, C), one number p
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -21,11 +21,13 @@ from torch import Tensor
 
 from auqadmm.blocks import single_precision
 from auqadmm.blocks.shard import Shard
+from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.weights import Weights
 
 if TYPE_CHECKING:
     from auqadmm.blocks.parts import Part
     from auqadmm.blocks.rows import Hessian, Point
+
 
 # ∇F_j is a sum of terms that cancel at the solution, each known to a few units in the last place: a norm below this
 # many ulps of their sizes is noise, which no step can be told to lower.
@@ -263,3 +265,36 @@ def select(mask: Tensor, x: Tensor, y: Tensor) -> Tensor:
 def count(start: Iterate) -> Tensor:
     """A counter per block, at zero."""
     return torch.zeros_like(start.grad_norm, dtype=torch.int64)
+
+
+# ---------------------------------------------------------------------- as the loop calls it
+
+
+@dataclass(frozen=True)
+class LocalStep:
+    """A solver bound to the arguments a consensus iteration has at hand."""
+
+    solver: LocalSolver
+
+    def __call__(
+        self,
+        shard: Shard,
+        W: Weights,
+        v: Tensor,
+        lam: Tensor,
+        u: Tensor,
+        reference: float | None,
+        memory: Any,
+        accuracy: float = 1.0,
+        products: int | None = None,
+    ) -> LocalSolution:
+        """`accuracy` < 1 tightens a tolerance that follows the outer residuals; a fixed one stays. `products`: of the
+        Hessian, that a block may take, unless the solver has its own bound."""
+        solver = self.solver
+        if isinstance(W, LowRank):
+            W.ready()
+        if accuracy != 1.0 and isinstance(solver, Accurate):
+            solver = replace(solver, factor=accuracy * solver.factor)
+        if products is not None and isinstance(solver, Bounded) and solver.products is None:
+            solver = replace(solver, products=products)
+        return solver.solve(LocalProblem(shard, W, v, lam), u, reference, memory)

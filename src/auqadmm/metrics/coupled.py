@@ -29,7 +29,6 @@ import torch
 from torch import Tensor
 
 from auqadmm.metrics import lowrank
-from auqadmm.metrics.coupled_change import inner
 from auqadmm.metrics.kronecker import Basis
 from auqadmm.metrics.lowrank import LowRank
 
@@ -176,3 +175,34 @@ def to_pairs(W: Coupled) -> Tensor:
 def pair_indices(C: int, device: Any = None) -> Tensor:
     """a and b of all pairs a < b, (2, P)."""
     return torch.triu_indices(C, C, 1, device=device)
+
+
+# ---------------------------------------------------------------------- how far weights moved
+
+
+def inner(a: Coupled, b: Coupled) -> Tensor:
+    """⟨W_j, W'_j⟩; both in float64."""
+    return lowrank.inner(a.left, b.left) + _low(a, b) + _against(a, b) + _against(b, a)
+
+
+def _low(a: Coupled, b: Coupled) -> Tensor:
+    """tr H (O ⊗ I) H' (O ⊗ I)ᵀ with the overlap O = U_jᵀU'_j."""
+    overlap, C = a.U.mT @ b.U, a.S.shape[-1]
+    blocks, r, s = overlap.shape
+    moved = (overlap @ b.H.reshape(blocks, s, C * s * C)).reshape(blocks, r * C, s, C)
+    return (a.H * (overlap[:, None] @ moved).reshape(blocks, r * C, r * C)).sum((1, 2))
+
+
+def _against(a: Coupled, b: Coupled) -> Tensor:
+    """The directions of a against what those of b leave over."""
+    G = a.U if b.F is None else b.F @ a.U
+    seen = G.mT @ (b.d[:, :, None] * G)
+    eye = b.S.new_ones(b.S.shape[-1]).diag().expand_as(b.S)
+    return (seen * _over_classes(a, b.S)).sum((1, 2)) + b.phi * ((a.U.mT @ a.U) * _over_classes(a, eye)).sum((1, 2))
+
+
+def _over_classes(a: Coupled, S: Tensor) -> Tensor:
+    """Σ_cd S_cd N_(·c)(·d), (B, k, k)."""
+    (blocks, _, k), C = a.U.shape, S.shape[-1]
+    by_class = a.H.reshape(blocks, k, C, k, C).permute(0, 1, 3, 2, 4)
+    return (by_class * S[:, None, None]).sum((3, 4))

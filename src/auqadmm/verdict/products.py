@@ -14,7 +14,7 @@ from torch import Tensor
 
 from auqadmm.core.certificate import Certificate
 from auqadmm.verdict import large
-from auqadmm.verdict.gaps import gap_at, intercept_directions
+from auqadmm.verdict.duality import gap_at, intercept_directions
 from auqadmm.verdict.point import Verdict, agrees, expected_inflation, inflation, relative_to, root
 from auqadmm.verdict.queries import DiagonalReachQuery, ProductsQuery
 from auqadmm.verdict.sentences import undecidable

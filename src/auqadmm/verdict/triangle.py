@@ -14,7 +14,7 @@ from torch import Tensor
 
 from auqadmm.core.certificate import Certificate
 from auqadmm.metrics.triangles import unpack
-from auqadmm.verdict.gaps import gap_ahead
+from auqadmm.verdict.duality import gap_ahead
 from auqadmm.verdict.model import QuadraticModel
 from auqadmm.verdict.point import JudgedPoint, Verdict, agrees, expected_inflation, inflation, root
 from auqadmm.verdict.queries import ProductsQuery, ReachQuery, TriangleQuery

@@ -23,6 +23,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from auqadmm.metrics.weights import sum_blocks
+
 RIDGE = 1e-9
 GROWTH = 2.0
 D = 1e3
@@ -105,3 +107,41 @@ def _bordered(gram: Tensor, row: Tensor, full: bool) -> Tensor:
     """One more row and column; the oldest make room when the memory is full."""
     wide = torch.cat([torch.cat([gram, row[:-1, None]], 1), row[None]], 0)
     return wide[1:, 1:] if full else wide
+
+
+# ---------------------------------------------------------------------- the columns that a block keeps
+
+PIECE = 8
+
+Columns = tuple[Tensor, ...]
+
+
+def append(columns: Columns, new: Tensor) -> Columns:
+    """One column more, the newest last."""
+    new = new[:, None]
+    if columns and columns[-1].shape[1] < PIECE:
+        return (*columns[:-1], torch.cat([columns[-1], new], 1))
+    return (*columns, new)
+
+
+def latest(columns: Columns, most: int) -> Columns:
+    """The newest, after one more than `most` at most."""
+    if sum(piece.shape[1] for piece in columns) <= most:
+        return columns
+    first, *others = columns
+    return (first[:, 1:], *others) if first.shape[1] > 1 else tuple(others)
+
+
+def inner(columns: Columns, x: Tensor) -> Tensor:
+    """⟨column_i, x⟩ over all blocks here, (q,) in float64."""
+    rows = x.flatten(1)[:, None]  # vectors as rows: BLAS is slower with columns
+    return sum_blocks(torch.cat([rows @ piece.flatten(2).mT for piece in columns], 2)[:, 0])
+
+
+def combined(columns: Columns, gamma: Tensor) -> Tensor:
+    """Σ_i γ_i column_i, (B, m, C)."""
+    parts = gamma.to(columns[0]).split([piece.shape[1] for piece in columns])
+    out = torch.zeros_like(columns[0][:, :1].flatten(2))
+    for piece, part in zip(columns, parts, strict=True):
+        out = torch.baddbmm(out, part.expand(len(piece), 1, -1), piece.flatten(2))
+    return out.reshape(columns[0][:, 0].shape)

@@ -21,7 +21,7 @@ from torch import Tensor
 from auqadmm.core.certificate import score
 from auqadmm.core.state import Blocks, Consensus
 from auqadmm.curvature.posterior import Posterior
-from auqadmm.methods.auq_lr.anderson_columns import append, combined, inner, latest
+from auqadmm.methods.auq_lr.anderson import append, combined, inner, latest
 from auqadmm.metrics.weights import sum_blocks
 
 Sums = dict[str, Tensor]

@@ -35,8 +35,7 @@ from auqadmm.curvature.posterior import Posterior, second_wins, typical_curvatur
 from auqadmm.methods.auq_lr.anderson import EPSILON, Anderson, D
 from auqadmm.methods.auq_lr.blocks import BlockRound, Directive
 from auqadmm.methods.auq_lr.message import directions, first_parts, next_parts, unpacked
-from auqadmm.methods.auq_lr.schedule import Schedule
-from auqadmm.methods.auq_lr.server import RoundSums, ServerState, first_z, next_z, tolerance, watch_objective
+from auqadmm.methods.auq_lr.server import RoundSums, Schedule, ServerState, first_z, next_z, tolerance, watch_objective
 from auqadmm.methods.checks import at_least_one, one_of, relaxation, round_cost, whole
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.vstep import LowRankMetric
