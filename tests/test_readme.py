@@ -9,7 +9,7 @@ import pytest
 import typer
 
 import auqadmm as aq
-from auqadmm import baselines, engines, local, methods
+from auqadmm import baselines, engines, methods
 from auqadmm.cli import app
 from auqadmm.methods import resolve
 
@@ -73,15 +73,13 @@ def test_what_code_names_exists() -> None:
         assert name in aq.__all__, name
     for name in matches(r'engine="(\w+)"', 3):
         assert engines.resolve(name)
-    for name in matches(r'local="([a-z-]+)"', 1):
-        assert local.resolve(name)
     for name in matches(r"`result\.(\w+)", 1):
         assert name in aq.Result.__dataclass_fields__
 
 
 def test_commands_and_their_options_exist() -> None:
     commands = typer.main.get_command(app).commands
-    lines = matches(r"(?:^|`)auqadmm ([a-z]+\b[^\n`]*)", 6)
+    lines = matches(r"(?:^|`)auqadmm ([a-z]+\b[^\n`]*)", 5)
     for line in lines:
         command, *words = line.split()
         assert command in commands, line
