@@ -18,6 +18,8 @@ from auqadmm.engines.local import Local, LocalEngine
 from auqadmm.engines.on_dask import Dask
 from auqadmm.engines.on_ray import Ray, RayWorkers
 from auqadmm.engines.on_ray_worker import RayDataset
+from auqadmm.engines.pool import Pool
+from auqadmm.engines.shards import shards_of
 from auqadmm.engines.torch_distributed import Torch, TorchEngine
 from auqadmm.problem import Problem
 
@@ -25,15 +27,18 @@ __all__ = [
     "KNOWN",
     "Dask",
     "DriverEngine",
+    "Engine",
     "Local",
     "LocalEngine",
     "Place",
+    "Pool",
     "Ray",
     "RayDataset",
     "RayWorkers",
     "Torch",
     "TorchEngine",
     "resolve",
+    "shards_of",
 ]
 
 

@@ -38,6 +38,7 @@ class SharedLeastSquares(RowLoss):
 
     columns: int
     quadratic: ClassVar[bool] = True
+    unit_curvature: ClassVar[bool] = True
 
     def columns_for(self, classes: int) -> int:
         return self.columns

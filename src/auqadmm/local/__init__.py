@@ -67,7 +67,7 @@ def _known() -> str:
 
 def direct_suits(shard: Shard) -> bool:
     """Does `Direct` apply, and is it affordable?"""
-    if not (shard.loss.quadratic and shard.design.dense and shard.shape[2] == 1):
+    if not (shard.loss.unit_curvature and shard.design.dense and shard.shape[2] == 1):
         return False
     sizes = (min(piece.X.shape[1:]) for piece in shard.design.pieces if isinstance(piece, DensePiece))
     return max(sizes) <= LARGEST_FACTOR

@@ -103,6 +103,11 @@ def _check(shard: Shard) -> None:
         raise ValueError(
             f"The direct local solver needs a quadratic loss and {name} is not one; use local='newton-cg'."
         )
+    if not shard.loss.unit_curvature:
+        raise ValueError(
+            f"The direct local solver needs squares with curvature 1 in every row and {name} does not say that it is "
+            "made of them (unit_curvature); use local='newton-cg'."
+        )
     if not shard.design.dense:
         raise ValueError(
             "The direct local solver needs dense blocks and some are sparse; use local='newton-cg', "

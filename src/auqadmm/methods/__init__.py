@@ -1,10 +1,19 @@
-"""How the weights W_j are chosen, one file per idea."""
+"""How the weights W_j are chosen, one file per idea.
+
+A method of your own is a subclass of `ConsensusADMM` that says in `first_weights` which W_j (`aq.weights`) blocks take,
+as a `Chosen`; or any object with `init(setup, reduce)` and `step(state, reduce)`, which return a `State`.
+`auqadmm.testing.MethodSuite` checks either.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from auqadmm.core.consensus import Chosen, ConsensusADMM
+from auqadmm.core.reduce import Reduce
+from auqadmm.core.solve import Method
+from auqadmm.core.state import Blocks, Consensus, Cost, Setup, State
 from auqadmm.methods.auto import ROUND_COST, Auto
 from auqadmm.methods.balanced import RB
 from auqadmm.methods.constant import C
@@ -13,7 +22,29 @@ from auqadmm.methods.newton import Newton
 from auqadmm.methods.spectral import AC
 from auqadmm.methods.uncertainty import AUQ, UQ
 
-__all__ = ["AC", "AUQ", "AUQLR", "KNOWN", "RB", "ROUND_COST", "UQ", "Auto", "C", "Newton", "found", "resolve"]
+__all__ = [
+    "AC",
+    "AUQ",
+    "AUQLR",
+    "KNOWN",
+    "RB",
+    "ROUND_COST",
+    "UQ",
+    "Auto",
+    "Blocks",
+    "C",
+    "Chosen",
+    "Consensus",
+    "ConsensusADMM",
+    "Cost",
+    "Method",
+    "Newton",
+    "Reduce",
+    "Setup",
+    "State",
+    "found",
+    "resolve",
+]
 
 KNOWN: dict[str, Any] = {method.name: method for method in (C, RB, AC, UQ, AUQ, AUQLR, Newton)}
 

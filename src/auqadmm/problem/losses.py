@@ -38,6 +38,7 @@ class LeastSquares(RowLoss):
     """½(z − y)²: linear regression."""
 
     quadratic: ClassVar[bool] = True
+    unit_curvature: ClassVar[bool] = True
 
     @property
     def concordance(self) -> float:

@@ -58,13 +58,17 @@ class Problem:
 
     def __post_init__(self) -> None:
         if not isinstance(self.loss, Loss):
-            raise InputError(f"loss must be one of auqadmm's losses or a CustomLoss, got {type(self.loss).__name__}.")
+            raise InputError(
+                f"loss must be one of auqadmm's losses or a CustomLoss, got {type(self.loss).__name__}. "
+                "A class of your own inherits from auqadmm.losses.Loss or RowLoss."
+            )
         if self.regularizer is None:
             object.__setattr__(self, "regularizer", Zero())
         if not isinstance(self.regularizer, Regularizer):
             raise InputError(
                 "regularizer must be one of auqadmm's regularizers or a CustomRegularizer, "
-                f"got {type(self.regularizer).__name__}."
+                f"got {type(self.regularizer).__name__}. A class of your own inherits from "
+                "auqadmm.regularizers.Regularizer."
             )
         if not isinstance(self.intercept, bool | np.bool_):
             raise InputError(f"intercept must be True or False, got {self.intercept!r}.")
