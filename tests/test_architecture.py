@@ -11,7 +11,14 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "auqadmm"
 LAYERS = ["core", "problem", "parts", "api", "estimators", "experiments", "report", "cli"]
-LAYER = {"methods": "parts", "baselines": "parts", "curvature": "parts", "local": "parts", "engines": "parts"}
+LAYER = {
+    "methods": "parts",
+    "baselines": "parts",
+    "curvature": "parts",
+    "local": "parts",
+    "engines": "parts",
+    "errors": "core",
+}
 
 
 def layer(module: str) -> str:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from auqadmm.core.result import Result
     from auqadmm.core.solve import Iteration
     from auqadmm.core.state import Status, WarmStart
+    from auqadmm.errors import AuqadmmError, InputError, InputTypeError
     from auqadmm.estimators import (
         ConsensusElasticNet,
         ConsensusElasticNetCV,
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
         ElasticNet,
         GroupLasso,
         Huber,
-        InputError,
         LeastSquares,
         Logistic,
         Multinomial,
@@ -83,6 +83,7 @@ _PLACES = {
     "auqadmm.core.result": ["Result"],
     "auqadmm.core.solve": ["Iteration"],
     "auqadmm.core.state": ["Status", "WarmStart"],
+    "auqadmm.errors": ["AuqadmmError", "InputError", "InputTypeError"],
     "auqadmm.estimators": [
         "ConsensusElasticNet",
         "ConsensusElasticNetCV",
@@ -105,7 +106,6 @@ _PLACES = {
         "ElasticNet",
         "GroupLasso",
         "Huber",
-        "InputError",
         "LeastSquares",
         "Logistic",
         "Multinomial",
@@ -123,6 +123,7 @@ _HOME = {name: place for place, names in _PLACES.items() for name in names}
 __all__ = [
     "L1",
     "L2",
+    "AuqadmmError",
     "Box",
     "Certificate",
     "Checkpoint",
@@ -145,6 +146,7 @@ __all__ = [
     "History",
     "Huber",
     "InputError",
+    "InputTypeError",
     "Iteration",
     "LeastSquares",
     "Logistic",

@@ -35,6 +35,7 @@ from auqadmm.core.state import ROUND_COST, Blocks, Consensus, Setup, State
 from auqadmm.core.stopping import is_number
 from auqadmm.core.vstep import LowRankMetric
 from auqadmm.curvature.posterior import Posterior, second_wins, typical_curvature
+from auqadmm.errors import InputError
 from auqadmm.methods.checks import at_least_one
 from auqadmm.methods.lowrank import AUQLR, curvature_of, posterior_for
 from auqadmm.methods.lowrank_parts import directions, first_parts, next_parts, unpacked
@@ -160,10 +161,12 @@ class PreconditionedLBFGS(LBFGS):
     def __post_init__(self) -> None:
         super().__post_init__()
         AUQLR(rank=self.rank)  # refuses a rank that cannot be
+        if not isinstance(self.refresh, tuple | list):
+            raise InputError(f"refresh must be a tuple of iterations, got {self.refresh!r}.")
         for k in self.refresh:
             at_least_one("refresh", k)
         if not (is_number(self.skip) and self.skip >= 0):
-            raise ValueError(f"skip must be a number ≥ 0, got {self.skip!r}.")
+            raise InputError(f"skip must be a number ≥ 0, got {self.skip!r}.")
 
     def init(self, setup: Setup, reduce: Reduce) -> State:
         v = first_point(setup)

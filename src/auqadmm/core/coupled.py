@@ -32,6 +32,7 @@ from auqadmm.core import lowrank
 from auqadmm.core.basis import Basis
 from auqadmm.core.coupled_change import inner
 from auqadmm.core.lowrank import LowRank
+from auqadmm.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Coupled(LowRank):
         super().__post_init__()
         size = self.U.shape[2] * self.S.shape[-1]
         if self.H.shape != (len(self.U), size, size):
-            raise ValueError(f"Coupled: H must be {(len(self.U), size, size)}, got {tuple(self.H.shape)}")
+            raise InputError(f"Coupled: H must be {(len(self.U), size, size)}, got {tuple(self.H.shape)}")
 
     @classmethod
     def of(cls, U: Tensor, pairs: Tensor, d: Tensor, S: Tensor, phi: Tensor, F: Basis) -> Coupled:

@@ -16,11 +16,12 @@ from torch import Tensor
 
 from auqadmm.core.reduce import Engine, Reduce
 from auqadmm.core.solve import Callback, Iteration
+from auqadmm.errors import AuqadmmError
 
 WISH, INTERRUPT, FAILED = 1.0, 2.0, 3.0
 
 
-class CallbackError(RuntimeError):
+class CallbackError(AuqadmmError, RuntimeError):
     """A callback of another process failed."""
 
 

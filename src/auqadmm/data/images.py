@@ -27,13 +27,14 @@ from typing import BinaryIO
 import numpy as np
 
 from auqadmm.data.mat5 import EXPANSION, check_mat5
+from auqadmm.errors import AuqadmmError
 
 PIECE = 1 << 20
 CIFAR_FILES = {True: [f"data_batch_{k}.bin" for k in range(1, 6)], False: ["test_batch.bin"]}
 COLOUR = (3, 32, 32)
 
 
-class DataError(ValueError):
+class DataError(AuqadmmError, ValueError):
     """A data file is missing or cannot be used; the message names the file and says what is wrong."""
 
 

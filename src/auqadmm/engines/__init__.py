@@ -21,6 +21,7 @@ from auqadmm.engines.on_ray_worker import RayDataset
 from auqadmm.engines.pool import Pool
 from auqadmm.engines.shards import shards_of
 from auqadmm.engines.torch_distributed import Torch, TorchEngine
+from auqadmm.errors import InputError
 from auqadmm.problem import Problem
 
 __all__ = [
@@ -65,5 +66,5 @@ def resolve(engine: Any) -> Place:
         return engine()
     if not callable(getattr(engine, "place", None)):
         known = ", ".join(map(repr, KNOWN))
-        raise ValueError(f"Unknown engine {engine!r}; the known engines are {known}, or pass an object with `place`.")
+        raise InputError(f"Unknown engine {engine!r}; the known engines are {known}, or pass an object with `place`.")
     return engine

@@ -24,6 +24,7 @@ from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from auqadmm.core.result import Result
+from auqadmm.errors import InputError
 from auqadmm.estimators import blocks, checks, squares
 from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.elastic_net import centred
@@ -167,12 +168,12 @@ def check_grid(alphas: Any, eps: float, l1_ratio: float) -> None:
     """Complain of a grid before anything is computed."""
     if np.ndim(alphas) > 0:
         if not [checks.at_least_zero("alphas", a) for a in np.asarray(alphas).ravel().tolist()]:
-            raise ValueError("alphas is empty: give at least one strength, or how many to choose.")
+            raise InputError("alphas is empty: give at least one strength, or how many to choose.")
         return
     checks.count("alphas", alphas)
     checks.above_zero("eps", eps)
     if l1_ratio == 0:
-        raise ValueError("With l1_ratio=0 no strength leaves all coefficients 0: give the alphas themselves.")
+        raise InputError("With l1_ratio=0 no strength leaves all coefficients 0: give the alphas themselves.")
 
 
 def grid_of(alphas: Any, eps: float, largest: Callable[[], float]) -> np.ndarray:

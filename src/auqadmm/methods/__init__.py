@@ -14,6 +14,7 @@ from auqadmm.core.consensus import Chosen, ConsensusADMM
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.solve import Method
 from auqadmm.core.state import Blocks, Consensus, Cost, Setup, State
+from auqadmm.errors import InputError, InputTypeError
 from auqadmm.methods.auto import ROUND_COST, Auto
 from auqadmm.methods.balanced import RB
 from auqadmm.methods.constant import C
@@ -58,9 +59,9 @@ def resolve(method: Any, known: Mapping[str, Any] = KNOWN) -> Any:
         if name in known:
             return known[name]()
         names = ", ".join(repr(n) for n in ("auto", *known))
-        raise ValueError(f"Unknown method {method!r}; known methods are {names}.")
+        raise InputError(f"Unknown method {method!r}; known methods are {names}.")
     if isinstance(method, type) and method in (Auto, *known.values()):
         return method()
     if not (hasattr(method, "init") and hasattr(method, "step")):
-        raise ValueError(f"method must be a name or an object with init and step, got {type(method).__name__}.")
+        raise InputTypeError(f"method must be a name or an object with init and step, got {type(method).__name__}.")
     return method

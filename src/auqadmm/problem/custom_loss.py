@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 from torch.func import grad, jvp, vjp, vmap
 
+from auqadmm.errors import InputError, InputTypeError
 from auqadmm.problem.design import DensePiece
-from auqadmm.problem.ingest import InputError
 from auqadmm.problem.rows import Line, Loss, Point
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class CustomLoss(Loss):
         if not isinstance(self.infimum, Real) or not math.isfinite(self.infimum):
             raise InputError(f"CustomLoss: infimum must be a finite number; got {self.infimum!r}.")
         if not callable(self.fn):
-            raise InputError(f"CustomLoss: fn must be a function fn(u, X, y); got {type(self.fn).__name__}.")
+            raise InputTypeError(f"CustomLoss: fn must be a function fn(u, X, y); got {type(self.fn).__name__}.")
         if not isinstance(self.columns, int) or isinstance(self.columns, bool) or self.columns < 1:
             raise InputError(f"CustomLoss: columns must be a positive integer; got {self.columns!r}.")
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from auqadmm.errors import InputError
 from auqadmm.problem.regularizers import Metric, Regularizer, fits, indicator, number, scale_into, slack
 
 
@@ -48,11 +49,11 @@ class GroupLasso(Regularizer):
         labels = np.asarray(self.groups)
         if labels.ndim != 1 or labels.dtype.kind not in "iu":
             got = f"{labels.dtype} of shape {labels.shape}"
-            raise ValueError(f"GroupLasso: groups must be integer labels, one per feature, got {got}")
+            raise InputError(f"GroupLasso: groups must be integer labels, one per feature, got {got}")
         _, inverse, counts = np.unique(labels, return_inverse=True, return_counts=True)
         if self.weights is not None and len(self.weights) != len(counts):
             got = f"{len(self.weights)} for {len(counts)} groups"
-            raise ValueError(f"GroupLasso: weights must have one entry per group, got {got}")
+            raise InputError(f"GroupLasso: weights must have one entry per group, got {got}")
         rows = inverse, np.argsort(inverse, kind="stable"), counts
         object.__setattr__(self, "groups", tuple(labels.tolist()))
         object.__setattr__(self, "_rows", tuple(torch.from_numpy(array) for array in rows))

@@ -13,9 +13,7 @@ import numpy as np
 import scipy.sparse
 import torch
 
-
-class InputError(ValueError):
-    """Something in the user's input cannot be used; the message says what, where and what to do."""
+from auqadmm.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from auqadmm.core.stopping import whole_number
+from auqadmm.errors import InputError, InputTypeError
 from auqadmm.problem.agreement import Exchange, Tally, alone, census_of, same, together
-from auqadmm.problem.ingest import InputError, RawBlock, encode, read_blocks, read_reals
+from auqadmm.problem.ingest import RawBlock, encode, read_blocks, read_reals
 from auqadmm.problem.regularizers import Regularizer, Zero
 from auqadmm.problem.rows import Loss
 from auqadmm.problem.shard import Census, Shard, build_shard
@@ -58,14 +59,14 @@ class Problem:
 
     def __post_init__(self) -> None:
         if not isinstance(self.loss, Loss):
-            raise InputError(
+            raise InputTypeError(
                 f"loss must be one of auqadmm's losses or a CustomLoss, got {type(self.loss).__name__}. "
                 "A class of your own inherits from auqadmm.losses.Loss or RowLoss."
             )
         if self.regularizer is None:
             object.__setattr__(self, "regularizer", Zero())
         if not isinstance(self.regularizer, Regularizer):
-            raise InputError(
+            raise InputTypeError(
                 "regularizer must be one of auqadmm's regularizers or a CustomRegularizer, "
                 f"got {type(self.regularizer).__name__}. A class of your own inherits from "
                 "auqadmm.regularizers.Regularizer."

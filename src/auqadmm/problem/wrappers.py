@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.problem.ingest import InputError
+from auqadmm.errors import InputError, InputTypeError
 from auqadmm.problem.regularizers import Metric, Regularizer, indicator
 
 
@@ -66,7 +66,7 @@ class CustomRegularizer(Regularizer):
         object.__setattr__(self, "by_entries", separable)
         for (name, fn), attribute in zip(parts.items(), attributes, strict=True):
             if not callable(fn) and (fn is not None or name not in optional):
-                raise TypeError(f"CustomRegularizer: {name} must be a function, got {fn!r}")
+                raise InputTypeError(f"CustomRegularizer: {name} must be a function, got {fn!r}")
             object.__setattr__(self, attribute, fn)
 
     @staticmethod
@@ -75,7 +75,7 @@ class CustomRegularizer(Regularizer):
         result = torch.as_tensor(result, dtype=like.dtype, device=like.device)
         if result.shape != like.shape:
             shapes = f"{tuple(like.shape)}, got {tuple(result.shape)}"
-            raise ValueError(f"CustomRegularizer: {name} must return a tensor of shape {shapes}")
+            raise InputError(f"CustomRegularizer: {name} must return a tensor of shape {shapes}")
         return result
 
     def value(self, v: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ class FreeIntercept(Regularizer):
 
     def __post_init__(self) -> None:
         if not isinstance(self.inner, Regularizer):
-            raise TypeError(f"FreeIntercept: inner must be a Regularizer, got {self.inner!r}")
+            raise InputTypeError(f"FreeIntercept: inner must be a Regularizer, got {self.inner!r}")
 
     def check(self, features: int) -> None:
         self.inner.check(features - 1)
