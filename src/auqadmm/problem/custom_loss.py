@@ -27,6 +27,7 @@ from torch.func import grad, jvp, vjp, vmap
 
 from auqadmm.errors import InputError, InputTypeError
 from auqadmm.problem.design import DensePiece
+from auqadmm.problem.regularizers import name_of
 from auqadmm.problem.rows import Line, Loss, Point
 
 if TYPE_CHECKING:
@@ -80,6 +81,11 @@ class CustomLoss(Loss):
             raise InputTypeError(f"CustomLoss: fn must be a function fn(u, X, y); got {type(self.fn).__name__}.")
         if not isinstance(self.columns, int) or isinstance(self.columns, bool) or self.columns < 1:
             raise InputError(f"CustomLoss: columns must be a positive integer; got {self.columns!r}.")
+
+    def __repr__(self) -> str:
+        more = {"self_concordance": (self.self_concordance, None), "infimum": (self.infimum, 0.0)}
+        told = "".join(f", {name}={value!r}" for name, (value, default) in more.items() if value != default)
+        return f"CustomLoss(fn={name_of(self.fn)}, columns={self.columns}, reduction={self.reduction!r}{told})"
 
     def columns_for(self, classes: int) -> int:
         return self.columns

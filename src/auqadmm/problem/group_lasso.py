@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.errors import InputError
-from auqadmm.problem.regularizers import Metric, Regularizer, fits, indicator, number, scale_into, slack
+from auqadmm.problem.regularizers import Metric, Regularizer, fits, in_brief, indicator, number, scale_into, slack
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,10 @@ class GroupLasso(Regularizer):
         rows = inverse, np.argsort(inverse, kind="stable"), counts
         object.__setattr__(self, "groups", tuple(labels.tolist()))
         object.__setattr__(self, "_rows", tuple(torch.from_numpy(array) for array in rows))
+
+    def __repr__(self) -> str:
+        groups, weights = in_brief(self.groups), in_brief(self.weights)
+        return f"{type(self).__name__}(strength={self.strength!r}, groups={groups}, weights={weights})"
 
     def check(self, features: int) -> None:
         fits("GroupLasso: groups", self.groups, features)

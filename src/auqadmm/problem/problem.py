@@ -78,6 +78,17 @@ class Problem:
             read, message = self.read(read_blocks(self.blocks), 0)
             self._settle(read, [message], 0)
 
+    def __repr__(self) -> str:
+        known = vars(self).get("census")
+        if known is None:
+            size = "blocks that are read where they live"
+        else:
+            columns = known.features - int(self.intercept)
+            size = f"{known.blocks} blocks × {sum(known.rows)} rows × {columns} columns"
+            size = size.replace("blocks", "block", 1) if known.blocks == 1 else size
+        more = ", intercept" * bool(self.intercept) + f", image {self.image}" * (self.image is not None)
+        return f"Problem({self.loss!r}, {self.regularizer!r}, {size}{more})"
+
     @staticmethod
     def part(
         loss: Loss, regularizer: Regularizer, blocks: Any, intercept: bool = False, image: tuple[int, ...] | None = None

@@ -15,7 +15,9 @@ Shapes: v, s, grad, w (m, C), m features (rows), C columns; K a number or broadc
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -117,6 +119,19 @@ def fits(name: str, entries: object, features: int) -> None:
     """Raise ValueError if `entries` is a tuple that does not have one entry per feature."""
     if isinstance(entries, tuple) and len(entries) != features:
         raise InputError(f"{name} must have one entry per feature, got {len(entries)} for {features} features")
+
+
+def in_brief(entries: Any) -> str:
+    """A value as `repr` shows it; of many entries the first ones, how many, and a digest that tells them apart."""
+    if not isinstance(entries, tuple) or len(entries) <= 8:
+        return repr(entries)
+    digest = hashlib.sha256(repr(entries).encode()).hexdigest()[:8]
+    return f"({', '.join(map(repr, entries[:4]))}, … {len(entries)} entries, digest {digest})"
+
+
+def name_of(fn: Any) -> str:
+    """A function by its name, anything else that can be called as it shows itself."""
+    return str(getattr(fn, "__qualname__", None) or re.sub(r" at 0x[0-9a-f]+", "", repr(fn)))
 
 
 def elastic_fall(l1: Metric, l2: Metric, v: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
@@ -289,6 +304,9 @@ class Box(Regularizer):
             if not (lo <= up and lo < math.inf and up > -math.inf):  # also false for NaN
                 got = f"lower {lo} and upper {up} at entry {i}"
                 raise InputError(f"Box: lower ≤ upper must hold, lower < inf and upper > -inf, got {got}")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(lower={in_brief(self.lower)}, upper={in_brief(self.upper)})"
 
     def check(self, features: int) -> None:
         fits("Box: lower", self.lower, features)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.errors import InputError, InputTypeError
-from auqadmm.problem.regularizers import Metric, Regularizer, indicator
+from auqadmm.problem.regularizers import Metric, Regularizer, indicator, name_of
 
 
 @dataclass(frozen=True, init=False)
@@ -68,6 +68,12 @@ class CustomRegularizer(Regularizer):
             if not callable(fn) and (fn is not None or name not in optional):
                 raise InputTypeError(f"CustomRegularizer: {name} must be a function, got {fn!r}")
             object.__setattr__(self, attribute, fn)
+
+    def __repr__(self) -> str:
+        parts = {"value": self.value_fn, "prox": self.prox_fn, "subgradient_distance": self.distance_fn}
+        parts |= {"prox_slope": self.slope_fn}
+        told = [f"{name}={name_of(fn)}" for name, fn in parts.items() if fn is not None]
+        return f"CustomRegularizer({', '.join(told)}{', separable=True' * self.separable})"
 
     @staticmethod
     def _returned(name: str, result: Any, like: Tensor) -> Tensor:
