@@ -18,11 +18,22 @@ from tests.stranger.stranger_parts.regularizer import Lopsided
 from tests.stranger.stranger_parts.row_loss import LogCosh
 
 FILES = sorted((Path(__file__).parent / "stranger_parts").glob("*.py"))
+CLAIMS = ("concordance", "bend")
 LONGEST = 40  # lines that are not blank
 
 
 class TestLogCosh(LossSuite):
     loss = LogCosh()
+
+
+class Bare(LogCosh):
+    """Without what a loss may leave out."""
+
+    row_conjugate, concordance, bend = (getattr(aq.losses.RowLoss, name) for name in ("row_conjugate", *CLAIMS))
+
+
+class TestBare(LossSuite):
+    loss = Bare()
 
 
 class TestWithin(LossSuite):

@@ -260,7 +260,8 @@ class LossSuite(Suite):
         shard = self.shard()
         point = self.at(shard)
         offered = point.conjugate(1.0)
-        if offered is None or not bool(offered.isfinite().any()):
+        counts = shard.design.sum_rows(shard.row_weight) > 0
+        if offered is None or not bool(offered[counts].isfinite().any()):
             return
         linear = (point.grad * point.u).flatten(1).sum(1)
         scale = float((point.value.abs() + linear.abs()).max())
