@@ -13,40 +13,29 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from auqadmm import baselines, callbacks, curvature, engines, local, methods
-from auqadmm.api import solve
-from auqadmm.checkpoint.codec import CheckpointError
-from auqadmm.checkpoint.settings import Checkpoint
-from auqadmm.core.certificate import Certificate
-from auqadmm.core.history import History
-from auqadmm.core.reduce import WorkerLost
-from auqadmm.core.result import Result
-from auqadmm.core.solve import Iteration
-from auqadmm.core.state import Status, WarmStart
-from auqadmm.diagnosis.diagnosis import Diagnosis, Finding
-from auqadmm.problem import (
-    L1,
-    L2,
-    Box,
-    CustomLoss,
-    CustomRegularizer,
-    ElasticNet,
-    GroupLasso,
-    Huber,
-    InputError,
-    LeastSquares,
-    Logistic,
-    Multinomial,
-    NonNegative,
-    Poisson,
-    Problem,
-    ProcessError,
-    Quantile,
-    SmoothedHinge,
-    Zero,
-)
-
 if TYPE_CHECKING:
+    from auqadmm import (
+        baselines,
+        callbacks,
+        curvature,
+        engines,
+        local,
+        losses,
+        methods,
+        regularizers,
+        weights,
+    )
+    from auqadmm.api import solve
+    from auqadmm.checkpoint.codec import CheckpointError
+    from auqadmm.checkpoint.settings import Checkpoint
+    from auqadmm.core.certificate import Certificate
+    from auqadmm.core.history import History
+    from auqadmm.core.reduce import WorkerLost
+    from auqadmm.core.result import Result
+    from auqadmm.core.solve import Iteration
+    from auqadmm.core.state import Status, WarmStart
+    from auqadmm.diagnosis.diagnosis import Diagnosis, Finding
+    from auqadmm.errors import AuqadmmError, InputError, InputTypeError
     from auqadmm.estimators import (
         ConsensusElasticNet,
         ConsensusElasticNetCV,
@@ -60,12 +49,83 @@ if TYPE_CHECKING:
         enet_path,
     )
     from auqadmm.files.model_files import ModelError, load, save
+    from auqadmm.problem import (
+        L1,
+        L2,
+        Box,
+        CustomLoss,
+        CustomRegularizer,
+        ElasticNet,
+        GroupLasso,
+        Huber,
+        LeastSquares,
+        Logistic,
+        Multinomial,
+        NonNegative,
+        Poisson,
+        Problem,
+        ProcessError,
+        Quantile,
+        SmoothedHinge,
+        Zero,
+    )
 
 __version__ = "0.1.0"  # the only place; pyproject.toml reads it from here
+
+# Where each public name lives. A module is imported when one of its names is first asked for: the version and the
+# command line need no torch, and nothing but estimators and saved models needs scikit-learn.
+_PLACES = {
+    "auqadmm.api": ["solve"],
+    "auqadmm.core.certificate": ["Certificate"],
+    "auqadmm.checkpoint.settings": ["Checkpoint"],
+    "auqadmm.checkpoint.codec": ["CheckpointError"],
+    "auqadmm.diagnosis.diagnosis": ["Diagnosis", "Finding"],
+    "auqadmm.core.history": ["History"],
+    "auqadmm.core.reduce": ["WorkerLost"],
+    "auqadmm.core.result": ["Result"],
+    "auqadmm.core.solve": ["Iteration"],
+    "auqadmm.core.state": ["Status", "WarmStart"],
+    "auqadmm.errors": ["AuqadmmError", "InputError", "InputTypeError"],
+    "auqadmm.estimators": [
+        "ConsensusElasticNet",
+        "ConsensusElasticNetCV",
+        "ConsensusLasso",
+        "ConsensusLassoCV",
+        "ConsensusLinearSVC",
+        "ConsensusLogisticRegression",
+        "ConsensusLogisticRegressionCV",
+        "ConsensusRidge",
+        "ConsensusRidgeCV",
+        "enet_path",
+    ],
+    "auqadmm.files.model_files": ["ModelError", "load", "save"],
+    "auqadmm.problem": [
+        "L1",
+        "L2",
+        "Box",
+        "CustomLoss",
+        "CustomRegularizer",
+        "ElasticNet",
+        "GroupLasso",
+        "Huber",
+        "LeastSquares",
+        "Logistic",
+        "Multinomial",
+        "NonNegative",
+        "Poisson",
+        "Problem",
+        "ProcessError",
+        "Quantile",
+        "SmoothedHinge",
+        "Zero",
+    ],
+}
+_HOME = {name: place for place, names in _PLACES.items() for name in names}
 
 __all__ = [
     "L1",
     "L2",
+    "AuqadmmError",
     "Box",
     "Certificate",
     "Checkpoint",
@@ -88,6 +148,7 @@ __all__ = [
     "History",
     "Huber",
     "InputError",
+    "InputTypeError",
     "Iteration",
     "LeastSquares",
     "Logistic",
@@ -111,23 +172,29 @@ __all__ = [
     "engines",
     "load",
     "local",
+    "losses",
     "methods",
+    "regularizers",
     "save",
     "solve",
+    "weights",
 ]
-
-_ESTIMATORS = frozenset([name for name in __all__ if name.startswith("Consensus")] + ["enet_path"])
-_MODEL_FILES = frozenset(["ModelError", "load", "save"])
 
 
 def __getattr__(name: str) -> Any:
-    """Estimators and models need scikit-learn, which is imported when one of them is first asked for."""
-    if name in _ESTIMATORS:
-        return getattr(import_module("auqadmm.estimators"), name)
-    if name in _MODEL_FILES:
-        return getattr(import_module("auqadmm.files.model_files"), name)
+    """A public name, imported now."""
+    if name in _HOME:
+        globals()[name] = getattr(import_module(_HOME[name]), name)  # next time it is there
+        return globals()[name]
+    module = f"auqadmm.{name}"
+    try:
+        if not name.startswith("_"):
+            return import_module(module)
+    except ModuleNotFoundError as missing:
+        if missing.name != module:  # something that the module needs
+            raise
     raise AttributeError(f"module 'auqadmm' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_ESTIMATORS, *_MODEL_FILES})
+    return sorted(__all__)

@@ -24,8 +24,9 @@ from auqadmm.core.result import Result
 from auqadmm.core.solve import Callback, block_view, run
 from auqadmm.core.state import Setup, WarmStart
 from auqadmm.core.stopping import Stopping, whole_number
+from auqadmm.errors import InputError, InputTypeError
 from auqadmm.local.base import LocalStep
-from auqadmm.problem import InputError, Problem
+from auqadmm.problem import Problem
 from auqadmm.states import REGISTRY, identify
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
@@ -147,13 +148,13 @@ def solve(
     True
     """
     if not isinstance(problem, Problem):
-        raise InputError(f"problem must be an auqadmm.Problem, got {type(problem).__name__}.")
+        raise InputTypeError(f"problem must be an auqadmm.Problem, got {type(problem).__name__}.")
     stopping = Stopping(max_iter, abs_tol, rel_tol, certificate_tol, time_limit, stop)
     if start not in ("zeros", "random"):
-        raise ValueError(f"start must be 'zeros' or 'random', got {start!r}.")
+        raise InputError(f"start must be 'zeros' or 'random', got {start!r}.")
     whole_number("evaluate_every", evaluate_every)
     if whole_number("seed", seed) >= 2**31:
-        raise ValueError(f"seed must be below 2**31, got {seed!r}.")
+        raise InputError(f"seed must be below 2**31, got {seed!r}.")
     callbacks = _functions(callbacks)
     checkpoint, on_loss = recovery.read(checkpoint, on_loss, engine)
     kind, place = _dtype(dtype), _device(device)
@@ -269,7 +270,7 @@ def _functions(callbacks: Any) -> tuple[Callback, ...]:
     except TypeError:
         found = (None,)
     if not all(callable(f) for f in found):
-        raise ValueError(f"callbacks must be a list of functions, got {callbacks!r}.")
+        raise InputTypeError(f"callbacks must be a list of functions, got {callbacks!r}.")
     return found
 
 
@@ -277,7 +278,7 @@ def _dtype(dtype: Any) -> torch.dtype:
     name = getattr(dtype, "__name__", str(dtype))  # np.float32 is a class
     found = DTYPES.get(name.removeprefix("torch."))
     if found is None:
-        raise ValueError(f"dtype must be 'float64' or 'float32', got {dtype!r}.")
+        raise InputError(f"dtype must be 'float64' or 'float32', got {dtype!r}.")
     return found
 
 
@@ -285,11 +286,11 @@ def _device(device: Any) -> torch.device:
     try:
         found = torch.device(device)
     except (RuntimeError, TypeError):
-        raise ValueError(f"Unknown device {device!r}; use 'cpu' or 'cuda'.") from None
+        raise InputError(f"Unknown device {device!r}; use 'cpu' or 'cuda'.") from None
     if found.type not in ("cpu", "cuda"):
-        raise ValueError(f"device {str(device)!r} is not supported; use 'cpu' or 'cuda'.")
+        raise InputError(f"device {str(device)!r} is not supported; use 'cpu' or 'cuda'.")
     if found.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {str(device)!r} asked for, but torch sees no CUDA device here; use 'cpu'.")
+        raise InputError(f"device {str(device)!r} asked for, but torch sees no CUDA device here; use 'cpu'.")
     return found
 
 

@@ -19,6 +19,7 @@ from auqadmm.checkpoint.settings import Checkpoint
 from auqadmm.core.ending import count, sentence
 from auqadmm.core.reduce import WorkerLost
 from auqadmm.core.result import Result
+from auqadmm.errors import InputError
 
 Attempt = Callable[[Checkpoint | None], Result]
 SHOWN = 3  # losses that a message tells of
@@ -31,11 +32,11 @@ def read(
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
         checkpoint = Checkpoint(checkpoint)
     if on_loss not in ("stop", "restart"):
-        raise ValueError(f"on_loss must be 'stop' or 'restart', got {on_loss!r}.")
+        raise InputError(f"on_loss must be 'stop' or 'restart', got {on_loss!r}.")
     if on_loss == "restart" and checkpoint is None:
-        raise ValueError("on_loss='restart' needs checkpoint, a folder: a run begins again from what is saved there.")
+        raise InputError("on_loss='restart' needs checkpoint, a folder: a run begins again from what is saved there.")
     if on_loss == "restart" and hasattr(engine, "map_sum"):
-        raise ValueError(
+        raise InputError(
             "on_loss='restart' needs an engine that can be placed anew, by its name or its settings; "
             f"this {type(engine).__name__} holds a problem already."
         )

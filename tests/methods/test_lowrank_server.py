@@ -10,12 +10,11 @@ import pytest
 import torch
 
 import auqadmm as aq
-from auqadmm.core.acceleration import Anderson
 from auqadmm.curvature.posterior import Posterior
 from auqadmm.local import Direct
-from auqadmm.methods.lowrank_round import ACCELERATE, BACK, KEEP, PLAIN, Directive
-from auqadmm.methods.lowrank_schedule import Schedule
-from auqadmm.methods.lowrank_server import Heard, Server, first_z, next_z, tolerance, watched
+from auqadmm.methods.auq_lr.anderson import Anderson
+from auqadmm.methods.auq_lr.blocks import ACCELERATE, BACK, KEEP, PLAIN, Directive
+from auqadmm.methods.auq_lr.server import RoundSums, Schedule, ServerState, first_z, next_z, tolerance, watch_objective
 from tests.problems import regression_blocks
 
 
@@ -35,16 +34,16 @@ class Doubling:
 
 def server(action=PLAIN, norm=1.0, dual=1.0, refresh=False, **changes):
     directive = Directive(Posterior(1, 1.0, 2), relaxation=1.8, action=action, refresh=refresh)
-    heard = Heard(Tz=column(3.0, 4.0), r=column(1.0, 1.0), norm=norm, dual=dual, gram=None, heft=None, against=None,
+    heard = RoundSums(Tz=column(3.0, 4.0), r=column(1.0, 1.0), norm=norm, dual=dual, gram=None, heft=None, against=None,
                   stale=False)  # fmt: skip
     anderson = Anderson.empty(4, column(0.0, 0.0))
-    return replace(Server(anderson, directive, column(2.0, 3.0), heard), **changes)
+    return replace(ServerState(anderson, directive, column(2.0, 3.0), heard), **changes)
 
 
 # ------------------------------------------------------------------ a run that loses its way
 def seen(state, F, v=None):
     sums = {"f": torch.tensor(F), "G": column(0.5, -0.5)}
-    return watched(state, Doubling(), aq.Zero(), column(1.0, 1.0) if v is None else v, sums)
+    return watch_objective(state, Doubling(), aq.Zero(), column(1.0, 1.0) if v is None else v, sums)
 
 
 def test_twice_in_a_row_a_hundredth_above_its_best_it_goes_home():
@@ -62,7 +61,7 @@ def test_twice_in_a_row_a_hundredth_above_its_best_it_goes_home():
 
 def test_without_scores_nothing_is_watched():
     state = server()
-    assert watched(state, Doubling(), aq.Zero(), column(1.0, 1.0), None) is state
+    assert watch_objective(state, Doubling(), aq.Zero(), column(1.0, 1.0), None) is state
 
 
 # ------------------------------------------------------------------ the first step

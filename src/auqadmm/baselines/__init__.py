@@ -17,6 +17,7 @@ from auqadmm.baselines.fista import FISTA
 from auqadmm.baselines.lbfgs import LBFGS
 from auqadmm.baselines.owlqn import OWLQN
 from auqadmm.baselines.preconditioned import PreconditionedLBFGS
+from auqadmm.errors import InputError
 
 __all__ = ["FISTA", "KNOWN", "LBFGS", "OWLQN", "PreconditionedLBFGS", "resolve"]
 
@@ -27,5 +28,5 @@ def resolve(name: str) -> Any:
     """A baseline by name, with its default parameters."""
     found = KNOWN.get(name.lower())
     if found is None:
-        raise ValueError(f"Unknown baseline {name!r}; known baselines are {', '.join(map(repr, KNOWN))}.")
+        raise InputError(f"Unknown baseline {name!r}; known baselines are {', '.join(map(repr, KNOWN))}.")
     return found()

@@ -33,6 +33,7 @@ from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import ROUND_COST, Blocks, Consensus, Setup, State
 from auqadmm.core.stopping import is_number
 from auqadmm.curvature.posterior import Posterior, second_wins, typical_curvature
+from auqadmm.errors import InputError
 from auqadmm.methods.auq_lr.message import directions, first_parts, next_parts, unpacked
 from auqadmm.methods.auq_lr.method import AUQLR, curvature_of, posterior_for
 from auqadmm.methods.checks import at_least_one
@@ -176,10 +177,12 @@ class PreconditionedLBFGS(LBFGS):
     def __post_init__(self) -> None:
         super().__post_init__()
         AUQLR(rank=self.rank)  # refuses a rank that cannot be
+        if not isinstance(self.refresh, tuple | list):
+            raise InputError(f"refresh must be a tuple of iterations, got {self.refresh!r}.")
         for k in self.refresh:
             at_least_one("refresh", k)
         if not (is_number(self.skip) and self.skip >= 0):
-            raise ValueError(f"skip must be a number ≥ 0, got {self.skip!r}.")
+            raise InputError(f"skip must be a number ≥ 0, got {self.skip!r}.")
 
     def init(self, setup: Setup, reduce: Reduce) -> State:
         v = first_point(setup)

@@ -34,6 +34,7 @@ from auqadmm.baselines.objective import (
 )
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Setup, State
+from auqadmm.errors import InputError
 from auqadmm.local.pairs import Pairs
 from auqadmm.methods.checks import at_least_one, one_of
 
@@ -156,7 +157,7 @@ def penalty_of(name: str, setup: Setup, v: Tensor, smooth: bool) -> Elastic:
         other = "'fista'" if found is None else "'owl-qn' or 'fista'"
     else:
         able, other = "Zero, L1, L2 or ElasticNet", "'fista'"
-    raise ValueError(f"{name!r} needs {able}; got {type(g).__name__}. Use {other} instead.")
+    raise InputError(f"{name!r} needs {able}; got {type(g).__name__}. Use {other} instead.")
 
 
 def _update_pairs(memory: QuasiNewtonMemory, there: ObjectivePoint) -> QuasiNewtonMemory:

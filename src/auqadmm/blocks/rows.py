@@ -23,13 +23,15 @@ import torch
 from torch import Tensor
 
 from auqadmm.blocks.curvature import RowCurvature, RowHessian, RowModel, times
-from auqadmm.problem.ingest import InputError
+from auqadmm.errors import InputError
 
 if TYPE_CHECKING:
     from auqadmm.blocks.parts import Part
     from auqadmm.blocks.shard import Shard
 
 REDUCTIONS = ("sum", "mean", "pooled")
+# Numbers that the products of one chunk of unit vectors may occupy while a Hessian's diagonal is computed.
+CHUNK = 2**22
 
 
 class Line(ABC):
@@ -40,6 +42,18 @@ class Line(ABC):
         """The point u + t·P, t (B,)."""
 
 
+@dataclass(frozen=True, eq=False)
+class PlainLine(Line):
+    """A ray whose points are computed anew: for losses that can carry nothing over from one step length to the next."""
+
+    shard: Shard
+    u: Tensor
+    P: Tensor
+
+    def at(self, t: Tensor) -> Point:
+        return self.shard.linearize(self.u + t[:, None, None] * self.P)
+
+
 class Hessian(Protocol):
     """∇²f_j of every block at some point."""
 
@@ -47,8 +61,13 @@ class Hessian(Protocol):
 
 
 class Point(ABC):
-    """f_j and its derivatives at u (B, m, C), for every block of a shard."""
+    """f_j and its derivatives at u (B, m, C), for every block of a shard.
 
+    A subclass sets `shard` and `u` and computes `value`, `grad` and `hvp`; the rest follows, if more slowly than it
+    could where more is known.
+    """
+
+    shard: Shard
     u: Tensor
 
     @property
@@ -70,13 +89,23 @@ class Point(ABC):
         """What `hvp` needs, and no more: for many products at one point."""
         return self
 
-    @abstractmethod
     def hessian_diagonal(self) -> Tensor:
-        """The diagonal of ∇²f_j(u_j), exact, (B, m, C)."""
+        """The diagonal of ∇²f_j(u_j), exact, (B, m, C): by products with unit vectors unless a loss knows better."""
+        B, m, C = self.u.shape
+        n = m * C
+        width = max(1, CHUNK // (self.shard.design.rows * C + B * n))
+        parts = []
+        for first in range(0, n, width):
+            count = min(width, n - first)
+            unit = self.u.new_zeros(n, count)
+            unit[first : first + count].fill_diagonal_(1.0)
+            HE = self.hvp(unit.reshape(m, C, count).expand(B, m, C, count)).reshape(B, n, count)
+            parts.append(HE[:, first : first + count].diagonal(dim1=1, dim2=2))
+        return torch.cat(parts, 1).reshape(B, m, C)
 
-    @abstractmethod
     def line(self, P: Tensor) -> Line:
         """The ray from u in the direction P (B, m, C)."""
+        return PlainLine(self.shard, self.u, P)
 
     def row_model(self, variance: Tensor | None) -> RowModel | None:
         """The Hessian as rows with small curvatures (S12), smoothed by the `variance` (R,) of the logits.
@@ -85,12 +114,12 @@ class Point(ABC):
         """
         return None
 
-    @abstractmethod
     def conjugate(self, scale: float) -> Tensor | None:
         """Σ_i c_i φ_i*(scale · φ_i'(z_i)) per block, (B,): the loss's part of the dual value (S10).
 
         Finite for scales in [0, 1], infinite where the slope leaves the domain of φ*; None if φ* is unknown.
         """
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +139,8 @@ class Loss(ABC):
     """What y holds: `"real"` numbers, `"binary"` ±1, or `"classes"` 0 … K−1."""
     quadratic: ClassVar[bool] = False
     """Whether the Hessian is the same at every u."""
+    unit_curvature: ClassVar[bool] = False
+    """Whether φ'' = 1 in every row, so that ∇²f_j = X_jᵀ diag(c) X_j: the direct local solver takes it for granted."""
     recordable: ClassVar[bool] = False
     """Whether what it computes never looks at the values of tensors (`runtime/cuda_graphs.py`)."""
     dispersed: ClassVar[bool] = False
@@ -181,7 +212,7 @@ class Loss(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class RowLoss(Loss):
-    """A loss of the logits, row by row. Subclasses write φ, φ', φ'' and φ* for flat rows.
+    """A loss of the logits, row by row. Subclasses write φ, φ', φ'' and, where they know it, φ* for flat rows.
 
     Slope and curvature take s = `prepare(z)` in place of z: what they share is computed once per point.
     """
@@ -216,9 +247,9 @@ class RowLoss(Loss):
         """Does `row_expected` look at the variance?"""
         return type(self).row_expected is not RowLoss.row_expected
 
-    @abstractmethod
     def row_conjugate(self, a: Tensor, y: Tensor) -> Tensor:
-        """φ*(a, y) for a (R, C), infinite outside its domain: (R,)."""
+        """φ*(a, y) for a (R, C), infinite outside its domain and where φ* is unknown: (R,)."""
+        return torch.full_like(a[:, 0], math.inf)
 
     def linearize(self, shard: Shard, u: Tensor) -> RowPoint:
         return RowPoint(self, shard, u, shard.design.forward(u))

@@ -24,13 +24,32 @@ from auqadmm.blocks.design import DensePiece, Design, Piece, group_by_height
 from auqadmm.blocks.framed import framed
 from auqadmm.blocks.parts import Part
 from auqadmm.blocks.sparse import sparse_piece
-from auqadmm.problem.ingest import InputError, RawBlock
+from auqadmm.errors import InputError
 from auqadmm.runtime.cuda_graphs import Programs
 
 if TYPE_CHECKING:
     from auqadmm.blocks.exact import ExactSums
     from auqadmm.blocks.rows import Loss, Point
     from auqadmm.columns.frame import Frame
+
+
+@dataclass(frozen=True)
+class RawBlock:
+    """One worker's checked rows: X numpy float (n, m) or scipy CSR, y numpy (n,), weight numpy (n,).
+
+    `columns` are the names of a data frame's columns.
+    """
+
+    name: str
+    X: Any
+    y: np.ndarray
+    weight: np.ndarray
+    weighted: bool = False
+    columns: tuple[str, ...] | None = None
+
+    @property
+    def rows(self) -> int:
+        return int(self.X.shape[0])
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from auqadmm.core.solve import Iteration
 from auqadmm.core.stopping import is_number, whole_number
+from auqadmm.errors import InputError, InputTypeError
 
 
 class EarlyStop:
@@ -50,13 +51,13 @@ class EarlyStop:
         when: Callable[[Iteration], Any] | None = None,
     ) -> None:
         if objective is None and patience is None and when is None:
-            raise ValueError("EarlyStop needs a condition: objective, patience or when.")
+            raise InputError("EarlyStop needs a condition: objective, patience or when.")
         if objective is not None and not (is_number(objective) and not math.isnan(objective)):
-            raise ValueError(f"objective must be a number, got {objective!r}.")
+            raise InputError(f"objective must be a number, got {objective!r}.")
         if not (is_number(improvement) and 0 <= improvement < math.inf):
-            raise ValueError(f"improvement must be a finite number ≥ 0, got {improvement!r}.")
+            raise InputError(f"improvement must be a finite number ≥ 0, got {improvement!r}.")
         if when is not None and not callable(when):
-            raise ValueError(f"when must be a function of an Iteration, got {when!r}.")
+            raise InputTypeError(f"when must be a function of an Iteration, got {when!r}.")
         self.objective = objective
         self.patience = None if patience is None else whole_number("patience", patience, least=1)
         self.improvement = improvement

@@ -26,6 +26,7 @@ from auqadmm.callbacks.drawing import drawing, line
 from auqadmm.callbacks.glance import Glance, furthest
 from auqadmm.core.solve import Iteration
 from auqadmm.diagnosis.trend import Trend, excess, trend
+from auqadmm.errors import InputError, InputTypeError
 from auqadmm.words import visible
 
 MODES = ("auto", "plain", "json", "quiet")
@@ -72,11 +73,13 @@ class Progress:
         self, to: Any = None, *, title: str = "", mode: str = "auto", interval: float = 5.0, every: int | None = None
     ) -> None:
         if mode not in MODES:
-            raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}; got {mode!r}.")
+            raise InputError(f"mode must be one of {', '.join(map(repr, MODES))}; got {mode!r}.")
         if to is None:
             to = sys.stdout if mode == "json" else sys.stderr
         if not callable(getattr(to, "write", None)) and not callable(getattr(to, "print", None)):
-            raise ValueError(f"Progress writes to a text file or a rich Console, got {type(to).__name__}.")
+            raise InputTypeError(f"Progress writes to a text file or a rich Console, got {type(to).__name__}.")
+        if not isinstance(title, str):
+            raise InputTypeError(f"title must be a text, got {title!r}.")
         self.to, self.title, self.mode = to, visible(title), mode
         self.interval, self.every = interval, every
         self._live: Any = None

@@ -9,6 +9,7 @@ from typing import Any
 
 from auqadmm.callbacks.scalars import scalars
 from auqadmm.core.solve import Iteration
+from auqadmm.errors import InputError, InputTypeError
 
 
 class TensorBoard:
@@ -40,16 +41,18 @@ class TensorBoard:
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError:
             raise ImportError("callbacks.TensorBoard needs tensorboard: pip install 'auqadmm[tensorboard]'.") from None
+        if not isinstance(logdir, str | PathLike):
+            raise InputTypeError(f"logdir must be a folder's path, got {logdir!r}.")
         self.logdir, self.prefix = fspath(logdir), prefix
         self._event, self._summary = Event, Summary
         try:
             self._writer: Any = EventFileWriter(self.logdir)
         except OSError as error:
-            raise ValueError(f"TensorBoard cannot write to {self.logdir}: {error.strerror or error}.") from None
+            raise InputError(f"TensorBoard cannot write to {self.logdir}: {error.strerror or error}.") from None
 
     def __call__(self, event: Iteration) -> None:
         if self._writer is None:
-            raise ValueError(f"The TensorBoard callback of {self.logdir} is closed; make a new one for a new run.")
+            raise InputError(f"The TensorBoard callback of {self.logdir} is closed; make a new one for a new run.")
         values = [self._summary.Value(tag=self.prefix + k, simple_value=x) for k, x in scalars(event.row).items()]
         step = event.row.iteration
         self._writer.add_event(self._event(wall_time=time.time(), step=step, summary=self._summary(value=values)))

@@ -26,11 +26,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from auqadmm.errors import AuqadmmError
+
 ALIGNMENT = 64  # bytes; what torch's allocator gives
 SPARE = 8  # memory that strides with gaps may take, in multiples of the numbers themselves
 
 
-class CheckpointError(ValueError):
+class CheckpointError(AuqadmmError, ValueError):
     """A checkpoint cannot be used or written; the message says which one and why.
 
     Examples

@@ -28,6 +28,7 @@ from auqadmm.checkpoint.run import Saved, from_files, to_files
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Setup, State
 from auqadmm.core.stopping import whole_number
+from auqadmm.errors import InputError
 
 __all__ = ["Checkpoint", "RunCheckpoints", "Saved"]
 
@@ -78,12 +79,12 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         if not isinstance(self.folder, str | os.PathLike) or not os.fspath(self.folder):
-            raise ValueError(f"checkpoint must be a folder's path or a Checkpoint, got {self.folder!r}.")
+            raise InputError(f"checkpoint must be a folder's path or a Checkpoint, got {self.folder!r}.")
         object.__setattr__(self, "every", whole_number("every", self.every, least=1))
         object.__setattr__(self, "keep", whole_number("keep", self.keep, least=1))
         object.__setattr__(self, "restarts", whole_number("restarts", self.restarts, least=1))
         if not (isinstance(self.resume, bool) or self.resume == "auto"):
-            raise ValueError(f"resume must be True, False or 'auto', got {self.resume!r}.")
+            raise InputError(f"resume must be True, False or 'auto', got {self.resume!r}.")
 
 
 class RunCheckpoints:

@@ -13,17 +13,14 @@ from typing import Annotated
 import typer
 
 from auqadmm import __version__
-from auqadmm.checkpoint.codec import CheckpointError
 from auqadmm.cli import compare as compare_module
 from auqadmm.cli import fit as fit_module
 from auqadmm.cli import predict as predict_module
 from auqadmm.cli.demo import demo as demo_command  # a name of its own: `cli.demo` stays the module
 from auqadmm.cli.doctor import doctor as doctor_command
-from auqadmm.cli.errors import CommandError
 from auqadmm.cli.report import report as report_command
 from auqadmm.cli.reproduce import reproduce as reproduce_command
-from auqadmm.paper.data import DataError
-from auqadmm.problem import InputError, ProcessError
+from auqadmm.errors import AuqadmmError
 from auqadmm.words import visible
 
 ABOUT = """
@@ -36,7 +33,7 @@ Start with **auqadmm demo**: half a minute, nothing to download. Then **auqadmm 
 """
 EXIT_CODES = "Exit codes: 0 done, 1 error (one line on standard error), 2 wrong usage."
 # errors whose text is a sentence for the user; any other is a defect, and is told with its name
-SENTENCES = (CommandError, InputError, DataError, CheckpointError, ProcessError)
+SENTENCES = (AuqadmmError,)
 LONGEST = 1000
 CTRL_C = 130
 

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from auqadmm.errors import AuqadmmError
 
-class CommandError(Exception):
+
+class CommandError(AuqadmmError):
     """The message is all the user needs: one sentence, no traceback."""
 
 

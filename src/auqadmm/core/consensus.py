@@ -28,6 +28,7 @@ from auqadmm.core.certificate import score
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Blocks, Consensus, Residuals, Setup, State
 from auqadmm.core.stopping import is_number
+from auqadmm.errors import InputError
 from auqadmm.metrics.weights import DiagonalMetric, Metric, Weights, sum_blocks
 
 Sums = dict[str, Tensor]
@@ -63,9 +64,9 @@ class ConsensusADMM(ABC):
 
     def __post_init__(self) -> None:
         if not (is_number(self.relaxation) and 1.0 <= self.relaxation < 2.0):
-            raise ValueError(f"relaxation must lie in [1, 2), got {self.relaxation!r}.")
+            raise InputError(f"relaxation must lie in [1, 2), got {self.relaxation!r}.")
         if self.residuals not in ("weighted", "paper"):
-            raise ValueError(f"residuals must be 'weighted' or 'paper', got {self.residuals!r}.")
+            raise InputError(f"residuals must be 'weighted' or 'paper', got {self.residuals!r}.")
 
     # ------------------------------------------------------------------ what a method chooses
     @abstractmethod

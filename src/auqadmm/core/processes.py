@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.reduce import Engine, Reduce
+from auqadmm.errors import AuqadmmError
 
 if TYPE_CHECKING:
     from auqadmm.core.solve import Callback, Iteration
@@ -58,7 +59,7 @@ class StopRequests:
 WISH, INTERRUPT, FAILED = 1.0, 2.0, 3.0
 
 
-class CallbackError(RuntimeError):
+class CallbackError(AuqadmmError, RuntimeError):
     """A callback of another process failed."""
 
 

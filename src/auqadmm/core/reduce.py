@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.state import Cost
+from auqadmm.errors import AuqadmmError
 
 MapFn = Callable[[Any, Any, Any], tuple[Any, dict[str, Tensor]]]
 
 
-class WorkerLost(RuntimeError):
+class WorkerLost(AuqadmmError, RuntimeError):
     """A process that holds blocks is gone or cannot be reached; the message names it.
 
     Attributes

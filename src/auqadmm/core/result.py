@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,17 @@ class Result:
     has_intercept: bool = False
     evidence: Evidence | None = field(default=None, repr=False)
     choice: Any = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        """Three lines: how the run ended, the sentence, and what there is."""
+        rounds = self.history[-1].rounds if len(self.history) else 0
+        took = f"{self.n_iter} iteration{'s' * (self.n_iter != 1)}, {rounds} round{'s' * (rounds != 1)}"
+        intercept = f", intercept {np.shape(self.intercept) or f'{self.intercept:.6g}'}" * self.has_intercept
+        return (
+            f"Result: {self.status} by {self.method} after {took}\n"
+            f"  {shorten(self.message, 160, placeholder='…')}\n"
+            f"  objective {self.objective:.9g}, coef {self.coef.shape}{intercept}"
+        )
 
     @property
     def coef(self) -> np.ndarray:

@@ -8,6 +8,7 @@ from numbers import Real
 from typing import Any
 
 from auqadmm.core.state import Residuals
+from auqadmm.errors import InputError
 
 RULES = ("certificate", "residuals", "both")
 
@@ -29,16 +30,16 @@ class Stopping:
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
-            raise ValueError(f"stop must be one of {', '.join(map(repr, RULES))}; got {self.rule!r}.")
+            raise InputError(f"stop must be one of {', '.join(map(repr, RULES))}; got {self.rule!r}.")
         if self.rule == "both":  # residuals were asked for as well; a gap needs no company
             object.__setattr__(self, "rule", "certificate")
         object.__setattr__(self, "max_iter", whole_number("max_iter", self.max_iter))
         for name in ("abs_tol", "rel_tol", "certificate_tol"):
             value = getattr(self, name)
             if not (is_number(value) and math.isfinite(value) and value >= 0):
-                raise ValueError(f"{name} must be a finite number ≥ 0, got {value!r}.")
+                raise InputError(f"{name} must be a finite number ≥ 0, got {value!r}.")
         if self.time_limit is not None and not (is_number(self.time_limit) and self.time_limit > 0):
-            raise ValueError(f"time_limit must be a positive number of seconds or None, got {self.time_limit!r}.")
+            raise InputError(f"time_limit must be a positive number of seconds or None, got {self.time_limit!r}.")
 
     @property
     def tolerances(self) -> dict[str, float]:
@@ -64,5 +65,5 @@ def is_number(value: object) -> bool:
 def whole_number(name: str, value: Any, least: int = 0) -> int:
     """`value` as an int, or one clear sentence."""
     if not is_number(value) or not math.isfinite(value) or int(value) != value or value < least:
-        raise ValueError(f"{name} must be a whole number ≥ {least}, got {value!r}.")
+        raise InputError(f"{name} must be a whole number ≥ {least}, got {value!r}.")
     return int(value)

@@ -12,6 +12,7 @@ from auqadmm.curvature.exact import Exact
 from auqadmm.curvature.hutchinson import Hutchinson
 from auqadmm.curvature.lanczos import Lanczos
 from auqadmm.curvature.ritz import Ritz
+from auqadmm.errors import InputError
 
 __all__ = [
     "Curvature",
@@ -45,7 +46,7 @@ def resolve(curvature: str | Curvature, rank: int = 5, seed: int = 0) -> Curvatu
         return Hutchinson(seed=seed)
     # a class has the method too, but is not yet an estimator
     if isinstance(curvature, (str, type)) or not callable(getattr(curvature, "diagonal", None)):
-        raise ValueError(
+        raise InputError(
             f"Unknown curvature {curvature!r}: use 'exact', 'lanczos', 'hutchinson', "
             "or an object with a method diagonal(point)."
         )

@@ -16,6 +16,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from auqadmm.errors import InputError
+
 DISTRIBUTIONS = ("gaussian", "rademacher")
 
 
@@ -69,4 +71,4 @@ def check_integer(name: str, value: object, least: int | None = None) -> None:
     ok = isinstance(value, Integral) and not isinstance(value, bool)
     if not ok or (least is not None and int(value) < least):  # type: ignore[call-overload]
         bound = "" if least is None else f" of at least {least}"
-        raise ValueError(f"{name} must be an integer{bound}, got {value!r}.")
+        raise InputError(f"{name} must be an integer{bound}, got {value!r}.")

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from auqadmm.curvature.base import DISTRIBUTIONS, Estimate, HessianPoint, check_integer, draw
 from auqadmm.curvature.ritz import Ritz, ritz_pairs
+from auqadmm.errors import InputError
 
 # Vectors are stored with zeros up to a multiple of 64 bytes: BLAS adds in an order that depends on the
 # alignment of a row, and two blocks with the same data are to give the same bits.
@@ -71,7 +72,7 @@ class Lanczos:
         check_integer("seed", self.seed)
         if self.start not in DISTRIBUTIONS:
             known = " or ".join(repr(d) for d in DISTRIBUTIONS)
-            raise ValueError(f"start must be {known}, got {self.start!r}.")
+            raise InputError(f"start must be {known}, got {self.start!r}.")
 
     def decompose(self, point: HessianPoint) -> Ritz:
         """Ritz values and vectors at `point`."""

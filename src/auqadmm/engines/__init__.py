@@ -18,22 +18,28 @@ from auqadmm.engines.local import Local, LocalEngine
 from auqadmm.engines.on_dask import Dask
 from auqadmm.engines.on_ray import Ray, RayWorkers
 from auqadmm.engines.on_ray_worker import RayDataset
+from auqadmm.engines.pool import Pool
+from auqadmm.engines.shards import shards_of
 from auqadmm.engines.torch_distributed import Torch, TorchEngine
+from auqadmm.errors import InputError
 from auqadmm.problem import Problem
 
 __all__ = [
     "KNOWN",
     "Dask",
     "DriverEngine",
+    "Engine",
     "Local",
     "LocalEngine",
     "Place",
+    "Pool",
     "Ray",
     "RayDataset",
     "RayWorkers",
     "Torch",
     "TorchEngine",
     "resolve",
+    "shards_of",
 ]
 
 
@@ -60,5 +66,5 @@ def resolve(engine: Any) -> Place:
         return engine()
     if not callable(getattr(engine, "place", None)):
         known = ", ".join(map(repr, KNOWN))
-        raise ValueError(f"Unknown engine {engine!r}; the known engines are {known}, or pass an object with `place`.")
+        raise InputError(f"Unknown engine {engine!r}; the known engines are {known}, or pass an object with `place`.")
     return engine

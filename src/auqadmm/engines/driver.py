@@ -21,6 +21,7 @@ from auqadmm.core.reduce import MapFn, WorkerLost
 from auqadmm.engines.messages import Known, dumps, dumps_briefly, loads
 from auqadmm.engines.packing import span
 from auqadmm.engines.pool import Pool
+from auqadmm.errors import InputError
 from auqadmm.problem import Problem
 from auqadmm.problem.agreement import verdict
 
@@ -130,7 +131,7 @@ class DriverEngine:
         if blocks is None:
             return None
         if not isinstance(blocks, Version) or not blocks.lives_on(self):
-            raise ValueError("This state of blocks does not live on the workers of this engine.")
+            raise InputError("This state of blocks does not live on the workers of this engine.")
         return blocks.number
 
     # ------------------------------------------------------------------ messages

@@ -25,6 +25,7 @@ from auqadmm.engines.holder import BROUGHT
 from auqadmm.engines.on_dask_calls import asked
 from auqadmm.engines.on_dask_worker import Lease, answer, bring, leave, sit
 from auqadmm.engines.pool import check, cpu_only, dealt, missing, most_workers
+from auqadmm.errors import InputError
 from auqadmm.problem import Problem
 from auqadmm.problem.sources import Chunks, blamed
 
@@ -69,7 +70,7 @@ class Dask:
     def __post_init__(self) -> None:
         check(self.timeout, self.workers)
         if self.address is not None and self.client is not None:
-            raise ValueError("Pass an address or a client, not both.")
+            raise InputError("Pass an address or a client, not both.")
 
     def __deepcopy__(self, memo: Any) -> Dask:
         return self  # a client cannot be copied, and scikit-learn copies the parameters of estimators

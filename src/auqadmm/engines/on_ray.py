@@ -22,6 +22,7 @@ from auqadmm.engines.driver import DriverEngine, opened
 from auqadmm.engines.on_ray_run import RayPool
 from auqadmm.engines.on_ray_worker import Actor
 from auqadmm.engines.pool import check, cpu_only, missing, most_workers
+from auqadmm.errors import InputError
 from auqadmm.problem import Problem
 
 LOOK = 1.0  # seconds between two looks at the clock
@@ -114,7 +115,7 @@ class RayWorkers:
         if ray.is_initialized():
             here = ray.get_runtime_context().gcs_address
             if asked.address not in (None, "auto", here):
-                raise ValueError(f"This process is connected to Ray at {here}, not {asked.address}.")
+                raise InputError(f"This process is connected to Ray at {here}, not {asked.address}.")
             return False
         address = asked.address or os.environ.get("RAY_ADDRESS") or "local"
         more: dict[str, Any] = {}

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from auqadmm.core.stopping import is_number, whole_number
+from auqadmm.errors import InputError
 from auqadmm.problem.sources import Readers, share
 
 
@@ -34,7 +35,7 @@ class Pool(Protocol):
 def check(timeout: Any, workers: Any) -> None:
     """The settings that engines of this kind share."""
     if not (is_number(timeout) and 0 < timeout < math.inf):
-        raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}.")
+        raise InputError(f"timeout must be a positive number of seconds, got {timeout!r}.")
     if workers is not None:
         whole_number("workers", workers, least=1)
 
@@ -71,6 +72,6 @@ class Whole:
 
 def cpu_only(engine: str, device: torch.device) -> None:
     if device.type != "cpu":
-        raise ValueError(
+        raise InputError(
             f"engine={engine!r} computes on CPUs, got device={str(device)!r}; use engine='torch' for GPUs."
         )

@@ -29,6 +29,7 @@ from auqadmm.core.reduce import MapFn
 from auqadmm.core.stopping import is_number
 from auqadmm.engines.packing import HEAD, digest, entry_size, from_bytes, packed, raw, span, to_bytes, unpacked
 from auqadmm.engines.world import World
+from auqadmm.errors import InputError
 from auqadmm.problem import Problem
 from auqadmm.problem.agreement import ProcessError, same, together
 
@@ -61,7 +62,7 @@ class Torch:
 
     def __post_init__(self) -> None:
         if not (is_number(self.timeout) and 0 < self.timeout < math.inf):
-            raise ValueError(f"timeout must be a positive number of seconds, got {self.timeout!r}.")
+            raise InputError(f"timeout must be a positive number of seconds, got {self.timeout!r}.")
 
     def place(self, problem: Problem, dtype: torch.dtype, device: torch.device) -> TorchEngine:
         """Read the blocks of this process, agree with the others, and be ready to sum."""

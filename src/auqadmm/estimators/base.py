@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from inspect import signature
+from textwrap import fill, shorten
 from typing import Any
 
 import numpy as np
+from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
@@ -52,6 +55,15 @@ class ConsensusEstimator(BaseEstimator):
         X = checks.validated(self, X, reset=False)
         checks.refuse_not_finite(X, names)
         return X @ np.atleast_2d(self.coef_).T + self.intercept_
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """Parameters that are not the default's, each in brief: a method or an engine has many of its own."""
+        if not get_config()["print_changed_only"]:
+            return super().__repr__(N_CHAR_MAX)
+        defaults = {name: p.default for name, p in signature(type(self)).parameters.items()}
+        changed = {k: v for k, v in self.get_params(deep=False).items() if repr(v) != repr(defaults[k])}
+        inside = ", ".join(f"{name}={shorten(repr(value), 60, placeholder='…')}" for name, value in changed.items())
+        return fill(f"{type(self).__name__}({inside})", 120, subsequent_indent="    ", max_lines=4)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -69,25 +69,25 @@ def weights_of(sample_weight: Any, rows: int, where: str = "sample_weight") -> n
 
 def at_least_zero(name: str, value: Any) -> float:
     if not (is_number(value) and 0 <= value < math.inf):
-        raise ValueError(f"{name} must be a finite number ≥ 0, got {value!r}.")
+        raise InputError(f"{name} must be a finite number ≥ 0, got {value!r}.")
     return float(value)
 
 
 def above_zero(name: str, value: Any, infinite: bool = False) -> float:
     if not (is_number(value) and value > 0 and (infinite or value < math.inf)):
-        raise ValueError(f"{name} must be a {'' if infinite else 'finite '}number > 0, got {value!r}.")
+        raise InputError(f"{name} must be a {'' if infinite else 'finite '}number > 0, got {value!r}.")
     return float(value)
 
 
 def share(name: str, value: Any) -> float:
     if not (is_number(value) and 0 <= value <= 1):
-        raise ValueError(f"{name} must be a number between 0 and 1, got {value!r}.")
+        raise InputError(f"{name} must be a number between 0 and 1, got {value!r}.")
     return float(value)
 
 
 def truth(name: str, value: Any) -> bool:
     if not isinstance(value, bool | np.bool_):
-        raise ValueError(f"{name} must be True or False, got {value!r}.")
+        raise InputError(f"{name} must be True or False, got {value!r}.")
     return bool(value)
 
 
@@ -104,11 +104,11 @@ def class_weights(class_weight: Any, classes: np.ndarray, codes: np.ndarray, wei
         # a class whose rows all weigh 0 stays without weight whatever its factor
         return weight.sum() / (len(classes) * np.where(mass > 0, mass, 1.0))
     if not isinstance(class_weight, dict):
-        raise ValueError(f"class_weight must be None, 'balanced' or a dict from label to weight, got {class_weight!r}.")
+        raise InputError(f"class_weight must be None, 'balanced' or a dict from label to weight, got {class_weight!r}.")
     unseen = sorted(map(repr, set(class_weight) - set(classes.tolist())))
     if unseen:
         shown = ", ".join(map(repr, classes.tolist()[:10]))
-        raise ValueError(f"class_weight names {unseen[0]}, which is not a class of y (classes: {shown}).")
+        raise InputError(f"class_weight names {unseen[0]}, which is not a class of y (classes: {shown}).")
     for label, value in class_weight.items():
         at_least_zero(f"class_weight[{label!r}]", value)
     return compute_class_weight(class_weight, classes=classes, y=classes)

@@ -221,7 +221,7 @@ def folds_of(rows: Rows, cv: Any) -> list[tuple[np.ndarray, np.ndarray]]:
 def site_folds(sizes: list[int], k: int) -> np.ndarray:
     """The fold of each row: every block is cut into k parts of neighbouring rows, block j beginning at fold j mod k."""
     if k < 2:
-        raise ValueError(f"cv must be at least 2, got {k}.")
+        raise InputError(f"cv must be at least 2, got {k}.")
     if sum(sizes) < k:
         raise InputError(
             f"n_samples={sum(sizes)} rows cannot be split into cv={k} folds; give more rows or fewer folds."

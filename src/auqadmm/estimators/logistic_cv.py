@@ -175,13 +175,13 @@ class ConsensusLogisticRegressionCV(ConsensusLogisticRegression):
             return np.logspace(-4, 4, checks.count("Cs", self.Cs))
         Cs = np.array([checks.above_zero("Cs", C, infinite=True) for C in np.asarray(self.Cs).ravel().tolist()])
         if not len(Cs):
-            raise ValueError("Cs is empty: give at least one inverse strength, or how many to choose.")
+            raise InputError("Cs is empty: give at least one inverse strength, or how many to choose.")
         return Cs
 
     def _shares(self) -> list[float]:
         ratios = [checks.share("l1_ratios", r) for r in np.atleast_1d(self.l1_ratios).tolist()]
         if not ratios:
-            raise ValueError("l1_ratios is empty: give at least one share, e.g. (0.0,) for l2.")
+            raise InputError("l1_ratios is empty: give at least one share, e.g. (0.0,) for l2.")
         return ratios
 
     def _folds(self, rows: Rows, weight: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -26,6 +26,7 @@ from torch import Tensor
 from auqadmm.blocks.curvature import DiagonalCurvature, RowCurvature
 from auqadmm.blocks.rows import RowLoss
 from auqadmm.core.result import Result
+from auqadmm.errors import InputError
 from auqadmm.estimators import blocks, checks, squares
 from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.elastic_net import centred
@@ -38,6 +39,7 @@ class SharedLeastSquares(RowLoss):
 
     columns: int
     quadratic: ClassVar[bool] = True
+    unit_curvature: ClassVar[bool] = True
 
     def columns_for(self, classes: int) -> int:
         return self.columns
@@ -194,12 +196,12 @@ def check_grid(alphas: Any, eps: float, l1_ratio: float) -> None:
     """Complain of a grid before anything is computed."""
     if np.ndim(alphas) > 0:
         if not [checks.at_least_zero("alphas", a) for a in np.asarray(alphas).ravel().tolist()]:
-            raise ValueError("alphas is empty: give at least one strength, or how many to choose.")
+            raise InputError("alphas is empty: give at least one strength, or how many to choose.")
         return
     checks.count("alphas", alphas)
     checks.above_zero("eps", eps)
     if l1_ratio == 0:
-        raise ValueError("With l1_ratio=0 no strength leaves all coefficients 0: give the alphas themselves.")
+        raise InputError("With l1_ratio=0 no strength leaves all coefficients 0: give the alphas themselves.")
 
 
 def grid_of(alphas: Any, eps: float, largest: Callable[[], float]) -> np.ndarray:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from auqadmm.errors import InputError
 from auqadmm.problem.regularizers import Metric, Regularizer, elastic_fall, indicator, scale_into, slack, soft_slope
 
 
@@ -32,7 +33,7 @@ class WeightedElasticNet(Regularizer):
 
     def check(self, features: int) -> None:
         if self.l1.shape[0] != features:
-            raise ValueError(f"WeightedElasticNet: {self.l1.shape[0]} strengths for {features} features.")
+            raise InputError(f"WeightedElasticNet: {self.l1.shape[0]} strengths for {features} features.")
 
     def value(self, v: Tensor) -> Tensor:
         return (self.l1 * v.abs()).sum() + 0.5 * (self.l2 * v.square()).sum()

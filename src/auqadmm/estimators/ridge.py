@@ -182,9 +182,9 @@ class ConsensusRidgeCV(ConsensusElasticNet):
         allowed = checks.above_zero if self.cv is None else checks.at_least_zero
         alphas = np.array([allowed("alphas", a) for a in np.atleast_1d(np.asarray(self.alphas)).ravel().tolist()])
         if not len(alphas):
-            raise ValueError("alphas is empty: give at least one strength.")
+            raise InputError("alphas is empty: give at least one strength.")
         if self.scoring not in SCORES:
-            raise ValueError(f"scoring must be one of {', '.join(map(repr, SCORES))}, got {self.scoring!r}.")
+            raise InputError(f"scoring must be one of {', '.join(map(repr, SCORES))}, got {self.scoring!r}.")
         if squares.several(settings.engine):
             raise InputError(f"{type(self).__name__} needs all targets in one process: use 'local', 'ray' or 'dask'.")
         rows = self._read(X, y, sites, sample_weight, numeric=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from auqadmm.blocks.design import DensePiece
 from auqadmm.blocks.shard import Shard
+from auqadmm.errors import InputError, InputTypeError
 from auqadmm.local.base import Accurate, LocalProblem, LocalSolution, LocalSolver
 from auqadmm.local.direct import Direct
 from auqadmm.local.lbfgs import LBFGS
@@ -52,12 +53,12 @@ def resolve(solver: str | LocalSolver, shard: Shard | None = None) -> LocalSolve
         return solver()
     if not isinstance(solver, str):
         if not callable(getattr(solver, "solve", None)):
-            raise ValueError(f"local must be {_known()} or a local solver object; got {type(solver).__name__}.")
+            raise InputTypeError(f"local must be {_known()} or a local solver object; got {type(solver).__name__}.")
         return solver
     if solver == "auto":
         return Direct() if shard is not None and direct_suits(shard) else Mixed()
     if solver not in SOLVERS:
-        raise ValueError(f"There is no local solver {solver!r}; use {_known()}.")
+        raise InputError(f"There is no local solver {solver!r}; use {_known()}.")
     return SOLVERS[solver]()
 
 
@@ -67,7 +68,7 @@ def _known() -> str:
 
 def direct_suits(shard: Shard) -> bool:
     """Does `Direct` apply, and is it affordable?"""
-    if not (shard.loss.quadratic and shard.design.dense and shard.shape[2] == 1):
+    if not (shard.loss.unit_curvature and shard.design.dense and shard.shape[2] == 1):
         return False
     sizes = (min(piece.X.shape[1:]) for piece in shard.design.pieces if isinstance(piece, DensePiece))
     return max(sizes) <= LARGEST_FACTOR

@@ -21,6 +21,8 @@ from torch import Tensor
 
 from auqadmm.blocks import single_precision
 from auqadmm.blocks.shard import Shard
+from auqadmm.core.stopping import is_number
+from auqadmm.errors import InputError
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.weights import Weights
 
@@ -211,10 +213,10 @@ class Accurate:
     tol: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.factor < math.inf:
-            raise ValueError(f"factor must be a positive finite number; got {self.factor!r}.")
-        if self.tol is not None and not 0 <= self.tol < math.inf:
-            raise ValueError(f"tol must be None or a finite number that is not negative; got {self.tol!r}.")
+        if not (is_number(self.factor) and 0 < self.factor < math.inf):
+            raise InputError(f"factor must be a positive finite number; got {self.factor!r}.")
+        if self.tol is not None and not (is_number(self.tol) and 0 <= self.tol < math.inf):
+            raise InputError(f"tol must be None or a finite number that is not negative; got {self.tol!r}.")
 
 
 @dataclass(frozen=True)
@@ -239,7 +241,7 @@ class Bounded(Accurate):
 def check_count(name: str, value: int) -> None:
     """Refuse limits below one."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be a positive integer; got {value!r}.")
+        raise InputError(f"{name} must be a positive integer; got {value!r}.")
 
 
 def dot(x: Tensor, y: Tensor) -> Tensor:

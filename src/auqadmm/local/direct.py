@@ -23,6 +23,7 @@ from typing import Any
 from torch import Tensor
 
 from auqadmm.blocks.shard import Shard
+from auqadmm.errors import InputError
 from auqadmm.local.base import Accurate, Iterate, LocalProblem, LocalSolution, count, select
 from auqadmm.local.direct_factors import BlockFactors, factors
 from auqadmm.local.tolerance import Tolerance, final_status
@@ -119,16 +120,21 @@ class GramPoint:
 def _check(shard: Shard) -> None:
     name = type(shard.loss).__name__
     if not shard.loss.quadratic:
-        raise ValueError(
+        raise InputError(
             f"The direct local solver needs a quadratic loss and {name} is not one; use local='newton-cg'."
         )
+    if not shard.loss.unit_curvature:
+        raise InputError(
+            f"The direct local solver needs squares with curvature 1 in every row and {name} does not say that it is "
+            "made of them (unit_curvature); use local='newton-cg'."
+        )
     if not shard.design.dense:
-        raise ValueError(
+        raise InputError(
             "The direct local solver needs dense blocks and some are sparse; use local='newton-cg', "
             "which only multiplies with X."
         )
     if shard.shape[2] != 1:
-        raise ValueError(
+        raise InputError(
             f"The direct local solver needs an unknown with one column and {name} has {shard.shape[2]}; "
             "use local='newton-cg'."
         )

@@ -26,6 +26,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from auqadmm.core.stopping import is_number
+from auqadmm.errors import InputError
 from auqadmm.local.base import LocalProblem, LocalSolution, check_count, dot, norm, over, select
 from auqadmm.local.pairs import Pairs
 
@@ -72,8 +74,8 @@ class Released:
         check_count("calls", self.calls)
         check_count("max_iter", self.max_iter)
         check_count("history", self.history)
-        if not self.lr > 0:
-            raise ValueError(f"lr must be positive; got {self.lr!r}.")
+        if not (is_number(self.lr) and self.lr > 0):
+            raise InputError(f"lr must be positive; got {self.lr!r}.")
 
     def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
         """`converged` is True wherever numbers are finite: the amount of work is fixed, the accuracy is not."""

@@ -1,10 +1,20 @@
-"""How the weights W_j are chosen, one file per idea."""
+"""How the weights W_j are chosen, one file per idea.
+
+A method of your own is a subclass of `ConsensusADMM` that says in `first_weights` which W_j (`aq.weights`) blocks take,
+as a `Chosen`; or any object with `init(setup, reduce)` and `step(state, reduce)`, which return a `State`.
+`auqadmm.testing.MethodSuite` checks either.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from auqadmm.core.consensus import Chosen, ConsensusADMM
+from auqadmm.core.reduce import Reduce
+from auqadmm.core.solve import Method
+from auqadmm.core.state import Blocks, Consensus, Cost, Setup, State
+from auqadmm.errors import InputError, InputTypeError
 from auqadmm.methods.auq_lr.method import AUQLR, found
 from auqadmm.methods.auto import ROUND_COST, Auto
 from auqadmm.methods.balanced import RB
@@ -13,7 +23,29 @@ from auqadmm.methods.newton import Newton
 from auqadmm.methods.spectral import AC
 from auqadmm.methods.uncertainty import AUQ, UQ
 
-__all__ = ["AC", "AUQ", "AUQLR", "KNOWN", "RB", "ROUND_COST", "UQ", "Auto", "C", "Newton", "found", "resolve"]
+__all__ = [
+    "AC",
+    "AUQ",
+    "AUQLR",
+    "KNOWN",
+    "RB",
+    "ROUND_COST",
+    "UQ",
+    "Auto",
+    "Blocks",
+    "C",
+    "Chosen",
+    "Consensus",
+    "ConsensusADMM",
+    "Cost",
+    "Method",
+    "Newton",
+    "Reduce",
+    "Setup",
+    "State",
+    "found",
+    "resolve",
+]
 
 KNOWN: dict[str, Any] = {method.name: method for method in (C, RB, AC, UQ, AUQ, AUQLR, Newton)}
 
@@ -27,9 +59,9 @@ def resolve(method: Any, known: Mapping[str, Any] = KNOWN) -> Any:
         if name in known:
             return known[name]()
         names = ", ".join(repr(n) for n in ("auto", *known))
-        raise ValueError(f"Unknown method {method!r}; known methods are {names}.")
+        raise InputError(f"Unknown method {method!r}; known methods are {names}.")
     if isinstance(method, type) and method in (Auto, *known.values()):
         return method()
     if not (hasattr(method, "init") and hasattr(method, "step")):
-        raise ValueError(f"method must be a name or an object with init and step, got {type(method).__name__}.")
+        raise InputTypeError(f"method must be a name or an object with init and step, got {type(method).__name__}.")
     return method

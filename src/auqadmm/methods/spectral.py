@@ -26,6 +26,7 @@ from torch import Tensor
 from auqadmm.core.consensus import Chosen, ConsensusADMM
 from auqadmm.core.state import Blocks, Consensus
 from auqadmm.core.stopping import is_number
+from auqadmm.errors import InputError
 from auqadmm.methods.checks import at_least_one, positive
 from auqadmm.methods.constant import scalar_weights
 from auqadmm.metrics.weights import Scalar
@@ -80,7 +81,7 @@ class AC(ConsensusADMM):
         positive("constant", self.constant)
         at_least_one("every", self.every)
         if not (is_number(self.correlation) and 0 <= self.correlation < 1):
-            raise ValueError(f"correlation must lie in [0, 1), got {self.correlation!r}.")
+            raise InputError(f"correlation must lie in [0, 1), got {self.correlation!r}.")
 
     def first_weights(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen:
         W, warm = scalar_weights(shard, self.rho), shared.setup.warm

@@ -24,6 +24,7 @@ from auqadmm.core.consensus import Chosen, ConsensusADMM
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Blocks, Consensus
 from auqadmm.core.stopping import is_number
+from auqadmm.errors import InputError
 from auqadmm.methods.checks import at_least_one, one_of
 from auqadmm.metrics.weights import Diagonal
 
@@ -78,7 +79,7 @@ class UQ(ConsensusADMM):
         super().__post_init__()
         ends = tuple(self.interval) if isinstance(self.interval, tuple | list) else ()
         if len(ends) != 2 or not all(map(is_number, ends)) or not 0 < ends[0] <= ends[1] < float("inf"):
-            raise ValueError(f"interval must be (a, b) with 0 < a ≤ b, got {self.interval!r}.")
+            raise InputError(f"interval must be (a, b) with 0 < a ≤ b, got {self.interval!r}.")
         at_least_one("rank", self.rank)
         one_of("at", self.at, ("u", "v"))
         one_of("normalize", self.normalize, ("block", "global"))

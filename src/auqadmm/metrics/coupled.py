@@ -28,6 +28,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from auqadmm.errors import InputError
 from auqadmm.metrics import lowrank
 from auqadmm.metrics.kronecker import Basis
 from auqadmm.metrics.lowrank import LowRank
@@ -44,7 +45,7 @@ class Coupled(LowRank):
         super().__post_init__()
         size = self.U.shape[2] * self.S.shape[-1]
         if self.H.shape != (len(self.U), size, size):
-            raise ValueError(f"Coupled: H must be {(len(self.U), size, size)}, got {tuple(self.H.shape)}")
+            raise InputError(f"Coupled: H must be {(len(self.U), size, size)}, got {tuple(self.H.shape)}")
 
     @classmethod
     def of(cls, U: Tensor, pairs: Tensor, d: Tensor, S: Tensor, phi: Tensor, F: Basis) -> Coupled:

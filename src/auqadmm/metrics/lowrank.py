@@ -30,6 +30,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from auqadmm.errors import InputError
 from auqadmm.metrics.kronecker import Basis, Kronecker, dense_basis
 
 # numbers: more than LARGE are memory that the system hands out page by page, anew each time; PIECE fit into a cache
@@ -75,11 +76,11 @@ class LowRank:
         expected = {"M": (blocks, r, r), "d": (blocks, m), "S": (blocks, C, C), "phi": (blocks,)}
         for name, shape in expected.items():
             if getattr(self, name).shape != shape:
-                raise ValueError(f"LowRank: {name} must be {shape}, got {tuple(getattr(self, name).shape)}")
+                raise InputError(f"LowRank: {name} must be {shape}, got {tuple(getattr(self, name).shape)}")
         if self.F is not None and self.F.shape != (m, m):
-            raise ValueError(f"LowRank: F must be {(m, m)}, got {tuple(self.F.shape)}")
+            raise InputError(f"LowRank: F must be {(m, m)}, got {tuple(self.F.shape)}")
         if self.joint and (C != 1 or m % self.columns):
-            raise ValueError(f"LowRank: a joint weight needs S of 1 × 1 and columns dividing {m}, got C = {C}")
+            raise InputError(f"LowRank: a joint weight needs S of 1 × 1 and columns dividing {m}, got C = {C}")
 
     # ------------------------------------------------------------------ the protocol of metrics/weights.py
     def apply(self, x: Tensor) -> Tensor:

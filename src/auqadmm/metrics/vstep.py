@@ -39,11 +39,13 @@ MAX_STEPS = 10_000
 
 @dataclass(frozen=True)
 class VStep:
-    """v (m, C), a bound on dist(0, Kv − s + ∂g(v)), and iterations (of conjugate gradients, rounds or steps)."""
+    """v (m, C), a bound on dist(0, Kv − s + ∂g(v)), iterations (of conjugate gradients, rounds or steps), and by which
+    method: "linear", "pivoting" or "proximal gradient"."""
 
     v: Tensor
     residual: float
     iterations: int
+    by: str = "linear"
 
 
 @dataclass(frozen=True)
@@ -91,10 +93,10 @@ class LowRankMetric:
         D = self.diagonal()
         problem = Composite(self.apply, self._restricted, regularizer, s, D, self._scale * D)
         if regularizer.separable:
-            best = pivot(problem, guess, tol)
+            best, by = pivot(problem, guess, tol), "pivoting"
         else:
-            best = accelerated(problem, guess, tol, MAX_STEPS)
-        return VStep(best.v, best.residual, best.iterations)
+            best, by = accelerated(problem, guess, tol, MAX_STEPS), "proximal gradient"
+        return VStep(best.v, best.residual, best.iterations, by)
 
     def rest(self) -> None:
         """Another metric takes over: forget inverses, which can be computed again."""

@@ -22,6 +22,7 @@ import scipy.sparse
 
 from auqadmm.blocks.rows import Loss
 from auqadmm.blocks.shard import Census
+from auqadmm.errors import AuqadmmError
 from auqadmm.problem.ingest import InputError, RawBlock, agree_on_classes, labels_of, same_columns
 
 T = TypeVar("T")
@@ -29,7 +30,7 @@ Exchange = Callable[[str], list[str]]
 """Tells every process a text, and returns the texts of all of them in their order."""
 
 
-class ProcessError(RuntimeError):
+class ProcessError(AuqadmmError, RuntimeError):
     """Another process failed, or does not do the same as this one; the message says which and why.
 
     Examples

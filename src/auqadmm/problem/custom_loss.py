@@ -27,7 +27,8 @@ from torch.func import grad, jvp, vjp, vmap
 
 from auqadmm.blocks.design import DensePiece
 from auqadmm.blocks.rows import Line, Loss, Point
-from auqadmm.problem.ingest import InputError
+from auqadmm.errors import InputError, InputTypeError
+from auqadmm.problem.regularizers import name_of
 
 if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
@@ -89,9 +90,14 @@ class CustomLoss(Loss):
         if not isinstance(self.infimum, Real) or not math.isfinite(self.infimum):
             raise InputError(f"CustomLoss: infimum must be a finite number; got {self.infimum!r}.")
         if not callable(self.fn):
-            raise InputError(f"CustomLoss: fn must be a function fn(u, X, y); got {type(self.fn).__name__}.")
+            raise InputTypeError(f"CustomLoss: fn must be a function fn(u, X, y); got {type(self.fn).__name__}.")
         if not isinstance(self.columns, int) or isinstance(self.columns, bool) or self.columns < 1:
             raise InputError(f"CustomLoss: columns must be a positive integer; got {self.columns!r}.")
+
+    def __repr__(self) -> str:
+        more = {"self_concordance": (self.self_concordance, None), "infimum": (self.infimum, 0.0)}
+        told = "".join(f", {name}={value!r}" for name, (value, default) in more.items() if value != default)
+        return f"CustomLoss(fn={name_of(self.fn)}, columns={self.columns}, reduction={self.reduction!r}{told})"
 
     def columns_for(self, classes: int) -> int:
         return self.columns

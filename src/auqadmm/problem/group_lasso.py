@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from auqadmm.problem.regularizers import Metric, Regularizer, fits, indicator, number, scale_into, slack
+from auqadmm.errors import InputError
+from auqadmm.problem.regularizers import Metric, Regularizer, fits, in_brief, indicator, number, scale_into, slack
 
 
 @dataclass(frozen=True)
@@ -64,14 +65,18 @@ class GroupLasso(Regularizer):
         labels = np.asarray(self.groups)
         if labels.ndim != 1 or labels.dtype.kind not in "iu":
             got = f"{labels.dtype} of shape {labels.shape}"
-            raise ValueError(f"GroupLasso: groups must be integer labels, one per feature, got {got}")
+            raise InputError(f"GroupLasso: groups must be integer labels, one per feature, got {got}")
         _, inverse, counts = np.unique(labels, return_inverse=True, return_counts=True)
         if self.weights is not None and len(self.weights) != len(counts):
             got = f"{len(self.weights)} for {len(counts)} groups"
-            raise ValueError(f"GroupLasso: weights must have one entry per group, got {got}")
+            raise InputError(f"GroupLasso: weights must have one entry per group, got {got}")
         rows = inverse, np.argsort(inverse, kind="stable"), counts
         object.__setattr__(self, "groups", tuple(labels.tolist()))
         object.__setattr__(self, "_rows", tuple(torch.from_numpy(array) for array in rows))
+
+    def __repr__(self) -> str:
+        groups, weights = in_brief(self.groups), in_brief(self.weights)
+        return f"{type(self).__name__}(strength={self.strength!r}, groups={groups}, weights={weights})"
 
     def check(self, features: int) -> None:
         fits("GroupLasso: groups", self.groups, features)

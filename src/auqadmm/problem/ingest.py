@@ -6,45 +6,14 @@ A block is `(X, y)` or `(X, y, sample_weight)`; X is numpy, torch, scipy.sparse,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 import torch
 
-
-class InputError(ValueError):
-    """Something in the user's input cannot be used; the message says what, where and what to do.
-
-    Examples
-    --------
-    >>> import auqadmm as aq
-    >>> try:
-    ...     aq.Problem(aq.LeastSquares(), aq.Zero(), [([[1.0]], [float("nan")])])
-    ... except aq.InputError as refused:
-    ...     print(refused)
-    block 0: y[0] is nan; remove or impute rows without a target.
-    """
-
-
-@dataclass(frozen=True)
-class RawBlock:
-    """One worker's checked rows: X numpy float (n, m) or scipy CSR, y numpy (n,), weight numpy (n,).
-
-    `columns` are the names of a data frame's columns.
-    """
-
-    name: str
-    X: Any
-    y: np.ndarray
-    weight: np.ndarray
-    weighted: bool = False
-    columns: tuple[str, ...] | None = None
-
-    @property
-    def rows(self) -> int:
-        return int(self.X.shape[0])
+from auqadmm.blocks.shard import RawBlock
+from auqadmm.errors import InputError
 
 
 def read_blocks(blocks: Any, first: int = 0) -> tuple[RawBlock, ...]:

@@ -59,6 +59,7 @@ class LeastSquares(RowLoss):
     """
 
     quadratic: ClassVar[bool] = True
+    unit_curvature: ClassVar[bool] = True
 
     @property
     def concordance(self) -> float:

@@ -14,8 +14,9 @@ import torch
 from auqadmm.blocks.rows import Loss
 from auqadmm.blocks.shard import Census, Shard, build_shard
 from auqadmm.core.stopping import whole_number
+from auqadmm.errors import InputError, InputTypeError
 from auqadmm.problem.agreement import Exchange, Tally, alone, census_of, same, together
-from auqadmm.problem.ingest import InputError, RawBlock, encode, read_blocks, read_reals
+from auqadmm.problem.ingest import RawBlock, encode, read_blocks, read_reals
 from auqadmm.problem.regularizers import Regularizer, Zero
 from auqadmm.problem.sources import source_of
 from auqadmm.problem.wrappers import FreeIntercept
@@ -80,13 +81,17 @@ class Problem:
 
     def __post_init__(self) -> None:
         if not isinstance(self.loss, Loss):
-            raise InputError(f"loss must be one of auqadmm's losses or a CustomLoss, got {type(self.loss).__name__}.")
+            raise InputTypeError(
+                f"loss must be one of auqadmm's losses or a CustomLoss, got {type(self.loss).__name__}. "
+                "A class of your own inherits from auqadmm.losses.Loss or RowLoss."
+            )
         if self.regularizer is None:
             object.__setattr__(self, "regularizer", Zero())
         if not isinstance(self.regularizer, Regularizer):
-            raise InputError(
+            raise InputTypeError(
                 "regularizer must be one of auqadmm's regularizers or a CustomRegularizer, "
-                f"got {type(self.regularizer).__name__}."
+                f"got {type(self.regularizer).__name__}. A class of your own inherits from "
+                "auqadmm.regularizers.Regularizer."
             )
         if not isinstance(self.intercept, bool | np.bool_):
             raise InputError(f"intercept must be True or False, got {self.intercept!r}.")
@@ -94,6 +99,17 @@ class Problem:
         if not callable(self.blocks):
             read, message = self.read(read_blocks(self.blocks), 0)
             self._settle(read, [message], 0)
+
+    def __repr__(self) -> str:
+        known = vars(self).get("census")
+        if known is None:
+            size = "blocks that are read where they live"
+        else:
+            columns = known.features - int(self.intercept)
+            size = f"{known.blocks} blocks × {sum(known.rows)} rows × {columns} columns"
+            size = size.replace("blocks", "block", 1) if known.blocks == 1 else size
+        more = ", intercept" * bool(self.intercept) + f", image {self.image}" * (self.image is not None)
+        return f"Problem({self.loss!r}, {self.regularizer!r}, {size}{more})"
 
     @staticmethod
     def part(

@@ -15,7 +15,9 @@ Shapes: v, s, grad, w (m, C), m features (rows), C columns; K a number or broadc
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -24,6 +26,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+
+from auqadmm.errors import InputError
 
 Metric = Tensor | float
 
@@ -105,16 +109,29 @@ def number(name: str, value: Any) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
-        raise ValueError(f"{name} must be a finite number ≥ 0, got {value!r}") from None
+        raise InputError(f"{name} must be a finite number ≥ 0, got {value!r}") from None
     if not 0.0 <= number < math.inf:  # also false for NaN
-        raise ValueError(f"{name} must be a finite number ≥ 0, got {number}")
+        raise InputError(f"{name} must be a finite number ≥ 0, got {number}")
     return number
 
 
 def fits(name: str, entries: object, features: int) -> None:
     """Raise ValueError if `entries` is a tuple that does not have one entry per feature."""
     if isinstance(entries, tuple) and len(entries) != features:
-        raise ValueError(f"{name} must have one entry per feature, got {len(entries)} for {features} features")
+        raise InputError(f"{name} must have one entry per feature, got {len(entries)} for {features} features")
+
+
+def in_brief(entries: Any) -> str:
+    """A value as `repr` shows it; of many entries the first ones, how many, and a digest that tells them apart."""
+    if not isinstance(entries, tuple) or len(entries) <= 8:
+        return repr(entries)
+    digest = hashlib.sha256(repr(entries).encode()).hexdigest()[:8]
+    return f"({', '.join(map(repr, entries[:4]))}, … {len(entries)} entries, digest {digest})"
+
+
+def name_of(fn: Any) -> str:
+    """A function by its name, anything else that can be called as it shows itself."""
+    return str(getattr(fn, "__qualname__", None) or re.sub(r" at 0x[0-9a-f]+", "", repr(fn)))
 
 
 def elastic_fall(l1: Metric, l2: Metric, v: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
@@ -338,7 +355,7 @@ def _bound(name: str, value: Any) -> float | tuple[float, ...]:
     except (TypeError, ValueError):
         array = np.empty((0, 0))
     if array.ndim > 1:
-        raise ValueError(f"Box: {name} must be a number or a sequence of one number per feature, got {value!r}")
+        raise InputError(f"Box: {name} must be a number or a sequence of one number per feature, got {value!r}")
     return float(array) if array.ndim == 0 else tuple(array.tolist())
 
 
@@ -376,11 +393,14 @@ class Box(Regularizer):
         object.__setattr__(self, "lower", lower)
         object.__setattr__(self, "upper", upper)
         if isinstance(lower, tuple) and isinstance(upper, tuple) and len(lower) != len(upper):
-            raise ValueError(f"Box: lower and upper must be equally long, got {len(lower)} and {len(upper)} entries")
+            raise InputError(f"Box: lower and upper must be equally long, got {len(lower)} and {len(upper)} entries")
         for i, (lo, up) in enumerate(np.broadcast(lower, upper)):
             if not (lo <= up and lo < math.inf and up > -math.inf):  # also false for NaN
                 got = f"lower {lo} and upper {up} at entry {i}"
-                raise ValueError(f"Box: lower ≤ upper must hold, lower < inf and upper > -inf, got {got}")
+                raise InputError(f"Box: lower ≤ upper must hold, lower < inf and upper > -inf, got {got}")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(lower={in_brief(self.lower)}, upper={in_brief(self.upper)})"
 
     def check(self, features: int) -> None:
         fits("Box: lower", self.lower, features)

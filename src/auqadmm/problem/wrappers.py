@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from auqadmm.problem.regularizers import Metric, Regularizer, indicator
+from auqadmm.errors import InputError, InputTypeError
+from auqadmm.problem.regularizers import Metric, Regularizer, indicator, name_of
 
 
 @dataclass(frozen=True, init=False)
@@ -30,6 +31,12 @@ class CustomRegularizer(Regularizer):
         ``subgradient_distance(v, grad)`` returns the distance from −grad to ∂g(v). Without it the natural
         residual t‖v − prox(tv − grad, t)‖ stands in, t ≥ 1 such that the step is about as long as v: it vanishes at the
         same points, but never exceeds the distance, so the certificate (S10) is then less strict.
+    separable : bool, default=False
+        Does g add up over entries, so that entry i of the proximal map depends on entry i of s and K alone? Then the
+        consensus step of low-rank weights and Newton's method is fast (block pivoting), and `prox` must be made of
+        torch operations, which are differentiated, or come with its derivative.
+    prox_slope : callable, optional
+        ``prox_slope(s, K)`` returns the derivative of `prox` by s, entry by entry; for separable g only.
 
     Raises
     ------
@@ -51,18 +58,38 @@ class CustomRegularizer(Regularizer):
     value_fn: Callable[[Tensor], Any]
     prox_fn: Callable[[Tensor, Tensor], Any]
     distance_fn: Callable[[Tensor, Tensor], Any] | None
+    # not described in checkpoints (init=False): those of before know nothing of them
+    by_entries: bool = field(init=False)
+    slope_fn: Callable[[Tensor, Tensor], Any] | None = field(init=False)
 
     def __init__(
         self,
         value: Callable[[Tensor], Any],
         prox: Callable[[Tensor, Tensor], Any],
         subgradient_distance: Callable[[Tensor, Tensor], Any] | None = None,
+        separable: bool = False,
+        prox_slope: Callable[[Tensor, Tensor], Any] | None = None,
     ) -> None:
-        parts = (("value", value), ("prox", prox), ("subgradient_distance", subgradient_distance))
-        for (name, fn), attribute in zip(parts, ("value_fn", "prox_fn", "distance_fn"), strict=True):
-            if not callable(fn) and (fn is not None or name != "subgradient_distance"):
-                raise TypeError(f"CustomRegularizer: {name} must be a function, got {fn!r}")
+        optional = {"subgradient_distance": subgradient_distance, "prox_slope": prox_slope}
+        parts = {"value": value, "prox": prox} | optional
+        attributes = ("value_fn", "prox_fn", "distance_fn", "slope_fn")
+        if not isinstance(separable, bool):
+            raise InputError(f"CustomRegularizer: separable must be True or False, got {separable!r}")
+        if prox_slope is not None and not separable:
+            raise InputError(
+                "CustomRegularizer: prox_slope is of use where separable=True only; say it or leave it out"
+            )
+        object.__setattr__(self, "by_entries", separable)
+        for (name, fn), attribute in zip(parts.items(), attributes, strict=True):
+            if not callable(fn) and (fn is not None or name not in optional):
+                raise InputTypeError(f"CustomRegularizer: {name} must be a function, got {fn!r}")
             object.__setattr__(self, attribute, fn)
+
+    def __repr__(self) -> str:
+        parts = {"value": self.value_fn, "prox": self.prox_fn, "subgradient_distance": self.distance_fn}
+        parts |= {"prox_slope": self.slope_fn}
+        told = [f"{name}={name_of(fn)}" for name, fn in parts.items() if fn is not None]
+        return f"CustomRegularizer({', '.join(told)}{', separable=True' * self.separable})"
 
     @staticmethod
     def _returned(name: str, result: Any, like: Tensor) -> Tensor:
@@ -70,7 +97,7 @@ class CustomRegularizer(Regularizer):
         result = torch.as_tensor(result, dtype=like.dtype, device=like.device)
         if result.shape != like.shape:
             shapes = f"{tuple(like.shape)}, got {tuple(result.shape)}"
-            raise ValueError(f"CustomRegularizer: {name} must return a tensor of shape {shapes}")
+            raise InputError(f"CustomRegularizer: {name} must return a tensor of shape {shapes}")
         return result
 
     def value(self, v: Tensor) -> Tensor:
@@ -78,6 +105,15 @@ class CustomRegularizer(Regularizer):
 
     def prox(self, s: Tensor, K: Metric) -> Tensor:
         return self._returned("prox", self.prox_fn(s, torch.as_tensor(K, dtype=s.dtype, device=s.device)), s)
+
+    @property
+    def separable(self) -> bool:
+        return self.by_entries
+
+    def prox_slope(self, s: Tensor, K: Metric) -> Tensor | None:
+        if self.slope_fn is None:
+            return None
+        return self._returned("prox_slope", self.slope_fn(s, torch.as_tensor(K, dtype=s.dtype, device=s.device)), s)
 
     def subgradient_distance(self, v: Tensor, grad: Tensor) -> Tensor:
         if self.distance_fn is not None:
@@ -103,7 +139,7 @@ class FreeIntercept(Regularizer):
 
     def __post_init__(self) -> None:
         if not isinstance(self.inner, Regularizer):
-            raise TypeError(f"FreeIntercept: inner must be a Regularizer, got {self.inner!r}")
+            raise InputTypeError(f"FreeIntercept: inner must be a Regularizer, got {self.inner!r}")
 
     def check(self, features: int) -> None:
         self.inner.check(features - 1)

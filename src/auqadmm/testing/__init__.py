@@ -1,4 +1,13 @@
-"""A conformance suite for engines: the same problem, its blocks placed anywhere: the same answer at the same cost.
+"""Conformance suites: what a part of your own must do, as laws that are checked.
+
+    class TestMyLoss(LossSuite):                loss = MyLoss()                  f_j, its derivatives, its claims
+    class TestMyRegularizer(RegularizerSuite):  regularizer = MyRegularizer()    g, its proximal map, its claims
+    class TestMyMethod(MethodSuite):            method = MyMethod()              optimum, engines, checkpoints, rounds
+    class TestMyEngine(EngineTests):            engine = MyEngine                everything below
+
+Pytest collects such classes; without it `TestMyLoss().verify()` raises an AssertionError that names what failed.
+
+Engines: the same problem, its blocks placed anywhere: the same answer at the same cost.
 
     EngineSuite("torch").verify()               in every process that `torchrun` started
     EngineSuite(lambda: MyEngine(…)).verify()   raises an AssertionError that names every check that failed
@@ -10,8 +19,9 @@ the engine and with `engine="local"`, and compares iterates, status, rounds and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import partial, partialmethod
 from itertools import pairwise
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -46,8 +56,13 @@ from auqadmm.testing.cases import (
     regression,
     total,
 )
+from auqadmm.testing.losses import LossSuite
+from auqadmm.testing.methods import MethodSuite
+from auqadmm.testing.regularizers import RegularizerSuite
+from auqadmm.testing.shards import Shards
+from auqadmm.testing.suite import Suite, need
 
-__all__ = ["EngineSuite"]
+__all__ = ["EngineSuite", "EngineTests", "LossSuite", "MethodSuite", "RegularizerSuite", "Shards"]
 
 METHODS = ("c-admm", "rb-admm", "ac-admm", "uq-admm", "auq-admm", "auq-lr", "lbfgs", "lbfgs-w", "owl-qn", "fista")
 # a first L measured as a difference of gradients is known to half the digits only
@@ -280,7 +295,20 @@ class EngineSuite:
             raise AssertionError(f"nothing said {words!r}")
 
 
-def need(fact: bool, otherwise: str) -> None:
-    """An assertion that optimised byte code keeps."""
-    if not fact:
-        raise AssertionError(otherwise)
+class EngineTests(Suite):
+    """The checks of `EngineSuite` as methods, for pytest: `class TestMine(EngineTests): engine = MyEngine`.
+
+    `engine`: a name, or a class (or `staticmethod`) that makes what `solve(engine=…)` takes.
+    """
+
+    engine: Any = None
+    tolerance: float = 1e-10
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name in EngineSuite("local").checks():
+            setattr(cls, "test_" + re.sub(r"\W+", "_", name), partialmethod(_one_check, name))
+
+
+def _one_check(tests: EngineTests, name: str) -> None:
+    EngineSuite(tests.under_test("engine"), tests.tolerance).checks()[name]()

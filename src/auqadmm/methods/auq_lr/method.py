@@ -32,6 +32,7 @@ from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import ROUND_COST, Consensus, Residuals, Setup, State
 from auqadmm.core.stopping import is_number
 from auqadmm.curvature.posterior import Posterior, second_wins, typical_curvature
+from auqadmm.errors import InputError
 from auqadmm.methods.auq_lr.anderson import EPSILON, Anderson, D
 from auqadmm.methods.auq_lr.blocks import BlockRound, Directive
 from auqadmm.methods.auq_lr.message import directions, first_parts, next_parts, unpacked
@@ -124,9 +125,9 @@ class AUQLR:
         one_of("columns", self.columns, ("auto", "raw"))
         round_cost(self.round_cost)
         if not isinstance(self.refresh, tuple | list):
-            raise ValueError(f"refresh must be a tuple of iterations, got {self.refresh!r}.")
+            raise InputError(f"refresh must be a tuple of iterations, got {self.refresh!r}.")
         if not (is_number(self.skip) and self.skip >= 0):
-            raise ValueError(f"skip must be a number ≥ 0, got {self.skip!r}.")
+            raise InputError(f"skip must be a number ≥ 0, got {self.skip!r}.")
         for k in self.refresh:
             at_least_one("refresh", k)
 

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import ROUND_COST, Consensus, Cost, Setup, State
+from auqadmm.errors import InputError
 from auqadmm.methods.checks import round_cost
 from auqadmm.methods.newton.dual import scales
 from auqadmm.methods.newton.model import NewtonStep, into_domain
@@ -232,7 +233,7 @@ class Newton:
             return False
         size, n = whole(setup.loss, shape), setup.unknowns
         if size > MOST:
-            raise ValueError(
+            raise InputError(
                 f"'newton' would send {size:.1e} numbers a round for {n} unknowns, none of which this regularizer sets "
                 "to zero; use 'auq-lr' or 'lbfgs' instead."
             )

@@ -26,6 +26,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from auqadmm.errors import AuqadmmError
 from auqadmm.paper.data.mat5 import EXPANSION, check_mat5
 
 PIECE = 1 << 20
@@ -33,7 +34,7 @@ CIFAR_FILES = {True: [f"data_batch_{k}.bin" for k in range(1, 6)], False: ["test
 COLOUR = (3, 32, 32)
 
 
-class DataError(ValueError):
+class DataError(AuqadmmError, ValueError):
     """A data file is missing or cannot be used; the message names the file and says what is wrong."""
 
 

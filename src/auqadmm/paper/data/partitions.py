@@ -21,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from auqadmm.errors import InputError
+
 Blocks = list[tuple[np.ndarray, np.ndarray]]
 
 
@@ -41,7 +43,7 @@ def by_class(X: Any, y: Any, per_class: int | None = None, classes: Iterable[Any
     for label in np.unique(y) if classes is None else classes:
         rows = np.flatnonzero(y == label)
         if len(rows) < (per_class or 1):
-            raise ValueError(f"Class {label} has {len(rows)} rows, {per_class or 'at least 1'} are asked for.")
+            raise InputError(f"Class {label} has {len(rows)} rows, {per_class or 'at least 1'} are asked for.")
         rows = rows[:per_class]
         blocks.append((X[rows], y[rows]))
     return blocks
@@ -62,7 +64,7 @@ def dirichlet(X: Any, y: Any, blocks: int, alpha: float, seed: int) -> Blocks:
     X, y = _rows(X, y)
     shares = _count(blocks, len(y))
     if not 0 < alpha < math.inf:
-        raise ValueError(f"alpha must be a positive finite number, got {alpha!r}.")
+        raise InputError(f"alpha must be a positive finite number, got {alpha!r}.")
     rng = np.random.default_rng(seed)
     parts: list[list[np.ndarray]] = [[] for _ in range(shares)]
     for label in np.unique(y):
@@ -88,15 +90,15 @@ def classes_per_worker(X: Any, y: Any, blocks: int, k: int, seed: int) -> Blocks
     shares, each = _count(blocks, len(y)), _whole("k", k)
     labels, counts = np.unique(y, return_counts=True)
     if each > len(labels):
-        raise ValueError(f"There are {len(labels)} classes, a worker cannot hold {each}.")
+        raise InputError(f"There are {len(labels)} classes, a worker cannot hold {each}.")
     if shares * each < len(labels):
-        raise ValueError(
+        raise InputError(
             f"{shares} workers with {each} classes each hold {shares * each} at most, there are {len(labels)} classes; "
             f"k must be at least {-(-len(labels) // shares)}, or blocks at least {-(-len(labels) // each)}."
         )
     room = np.minimum(counts, shares)  # a holder has a row at least
     if room.sum() < shares * each:
-        raise ValueError(
+        raise InputError(
             f"{shares} workers with {each} classes each need {shares * each} rows of the right classes, there are "
             f"{room.sum()}; choose fewer blocks or a smaller k."
         )
@@ -134,7 +136,7 @@ def sizes(X: Any, y: Any, sizes: Sequence[int], seed: int) -> Blocks:
     """Shuffle, then cut into blocks of the given sizes, which must add up to the number of rows."""
     X, y = _rows(X, y)
     if any(isinstance(n, bool) or n != int(n) or n < 0 for n in sizes) or sum(sizes) != len(y):
-        raise ValueError(f"sizes must be whole numbers ≥ 0 that add up to the {len(y)} rows, got {list(sizes)}.")
+        raise InputError(f"sizes must be whole numbers ≥ 0 that add up to the {len(y)} rows, got {list(sizes)}.")
     ends = np.cumsum(np.asarray(sizes, dtype=int))
     return _take(X, y, np.split(np.random.default_rng(seed).permutation(len(y)), ends[:-1]))
 
@@ -150,7 +152,7 @@ def by_column(X: Any, y: Any, column_values: Any) -> Blocks:
     X, y = _rows(X, y)
     names, place = _sites(column_values)
     if len(place) != len(y):
-        raise ValueError(f"column_values has {len(place)} values, there are {len(y)} rows.")
+        raise InputError(f"column_values has {len(place)} values, there are {len(y)} rows.")
     return [(X[rows], y[rows]) for rows in (np.flatnonzero(place == j) for j in range(len(names)))]
 
 
@@ -164,7 +166,7 @@ def _sites(values: Any) -> tuple[list[Any], np.ndarray]:
     # without a type of its own a list such as ["a", nan] would become the texts "a", "nan"
     values = np.asarray(values) if hasattr(values, "dtype") else np.asarray(values, dtype=object)
     if values.ndim != 1:
-        raise ValueError(f"column_values must be one value per row, got shape {values.shape}.")
+        raise InputError(f"column_values must be one value per row, got shape {values.shape}.")
     if values.dtype.kind == "O":
         missing = np.array([_is_missing(value) for value in values], dtype=bool)
     elif values.dtype.kind in "US":
@@ -174,12 +176,12 @@ def _sites(values: Any) -> tuple[list[Any], np.ndarray]:
     if missing.any():
         rows = np.flatnonzero(missing)
         more = f" (and {len(rows) - 1} more)" if len(rows) > 1 else ""
-        raise ValueError(f"column_values: row {rows[0]}{more} has no value; fill it in or leave the row out.")
+        raise InputError(f"column_values: row {rows[0]}{more} has no value; fill it in or leave the row out.")
     try:
         names, place = np.unique(values, return_inverse=True)
     except TypeError:
         kinds = sorted({type(value).__name__ for value in values})
-        raise ValueError(
+        raise InputError(
             f"column_values holds {' and '.join(kinds)}, which have no order; make them all numbers or all texts."
         ) from None
     return names.tolist(), place
@@ -201,20 +203,20 @@ def _take(X: np.ndarray, y: np.ndarray, parts: Sequence[np.ndarray]) -> Blocks:
 def _rows(X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
     X, y = np.asarray(X), np.asarray(y)
     if X.ndim != 2 or y.ndim != 1 or len(X) != len(y):
-        raise ValueError(f"X must be (rows, features) and y (rows,), got shapes {X.shape} and {y.shape}.")
+        raise InputError(f"X must be (rows, features) and y (rows,), got shapes {X.shape} and {y.shape}.")
     if len(y) == 0:
-        raise ValueError("There are no rows to split.")
+        raise InputError("There are no rows to split.")
     return X, y
 
 
 def _whole(name: str, value: Any) -> int:
     if isinstance(value, bool) or value != int(value) or value < 1:
-        raise ValueError(f"{name} must be a whole number ≥ 1, got {value!r}.")
+        raise InputError(f"{name} must be a whole number ≥ 1, got {value!r}.")
     return int(value)
 
 
 def _count(blocks: Any, rows: int) -> int:
     count = _whole("blocks", blocks)
     if count > rows:
-        raise ValueError(f"{rows} rows cannot be shared by {count} blocks.")
+        raise InputError(f"{rows} rows cannot be shared by {count} blocks.")
     return count

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from auqadmm.errors import InputError
+
 NONE = "–"
 
 
@@ -56,13 +58,13 @@ def partition_table(
     labels = [np.asarray(y) for _, y in blocks]
     names = tuple(str(name) for name in (range(len(labels)) if workers is None else workers))
     if len(names) != len(labels):
-        raise ValueError(f"There are {len(labels)} blocks and {len(names)} names of workers.")
+        raise InputError(f"There are {len(labels)} blocks and {len(names)} names of workers.")
     seen = [np.unique(y, return_counts=True) for y in labels]
     found = [dict(zip(values.tolist(), counts.tolist(), strict=True)) for values, counts in seen]
     occurring = set().union(*found)
     columns = sorted(occurring) if classes is None else np.asarray(list(classes)).tolist()
     if left_out := occurring.difference(columns):
-        raise ValueError(f"There are rows of the class {min(left_out)}, which is not one of {columns}.")
+        raise InputError(f"There are rows of the class {min(left_out)}, which is not one of {columns}.")
     counts = tuple(tuple(held.get(label, 0) for label in columns) for held in found)
     return PartitionTable(names, tuple(_label(label) for label in columns), counts)
 

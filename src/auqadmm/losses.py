@@ -1,0 +1,48 @@
+"""Losses, and what a loss of your own is made of.
+
+The smooth part of a problem is f_j(u) = Σ_i c_i φ(x_iᵀu, y_i) over the rows of block j. Three ways to your own, from
+the shortest to the most general:
+
+CustomLoss      one function of PyTorch; derivatives by differentiation
+RowLoss         a subclass writes φ, φ' and φ'' of a row: as fast as the built-in ones
+Loss            a subclass writes a `Point`, f_j and its derivatives at u: rows of a block may interact
+
+What a `Loss` sees of the data is a shard, the blocks of one process together. u is (B, m, C): B blocks, m features,
+C columns. A shard has flat rows (R of them, those that pad a block have weight 0):
+
+    shard.design.forward(u)            logits of all rows, (B, m, …) → (R, …)
+    shard.design.adjoint(z)            its transpose, (R, …) → (B, m, …); adjoint_squared(z): of squared features
+    shard.design.sum_rows(x)           sums over the rows of each block, (R, …) → (B, …)
+    shard.design.block_of_row          which block a row belongs to, (R,)
+    shard.target, shard.row_weight     y and c, (R,); c contains the scale of `reduction`
+    shard.linearize(u)                 the `Point` of the loss at u
+
+`auqadmm.testing.LossSuite` checks a loss of your own.
+"""
+
+from auqadmm.blocks.curvature import DiagonalCurvature, SoftmaxCurvature
+from auqadmm.blocks.rows import Line, Loss, PlainLine, Point, RowLoss
+from auqadmm.problem.custom_loss import CustomLoss
+from auqadmm.problem.losses import Huber, LeastSquares, Logistic, Multinomial, Poisson, SmoothedHinge
+from auqadmm.problem.one_against_rest import OneAgainstRest
+from auqadmm.problem.quantile import Quantile
+
+__all__ = [
+    "CustomLoss",
+    "DiagonalCurvature",
+    "Huber",
+    "LeastSquares",
+    "Line",
+    "Logistic",
+    "Loss",
+    "Multinomial",
+    "OneAgainstRest",
+    "PlainLine",
+    "Point",
+    "Poisson",
+    "Quantile",
+    "RowCurvature",
+    "RowLoss",
+    "SmoothedHinge",
+    "SoftmaxCurvature",
+]
