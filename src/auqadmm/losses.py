@@ -20,7 +20,7 @@ C columns. A shard has flat rows (R of them, those that pad a block have weight 
 `auqadmm.testing.LossSuite` checks a loss of your own.
 """
 
-from auqadmm.blocks.curvature import DiagonalCurvature, SoftmaxCurvature
+from auqadmm.blocks.curvature import DiagonalCurvature, RowCurvature, SoftmaxCurvature
 from auqadmm.blocks.rows import Line, Loss, PlainLine, Point, RowLoss
 from auqadmm.problem.custom_loss import CustomLoss
 from auqadmm.problem.losses import Huber, LeastSquares, Logistic, Multinomial, Poisson, SmoothedHinge
