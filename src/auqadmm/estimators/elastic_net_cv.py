@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from functools import partial
 from numbers import Integral
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from sklearn.model_selection import check_cv
 
 from auqadmm.core.result import Result
-from auqadmm.estimators import checks, squares
+from auqadmm.estimators import checks, squares, wide
 from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.elastic_net import ConsensusElasticNet, centred
 from auqadmm.estimators.fitting import Settings, Task, fit, report
@@ -93,15 +94,17 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
         # a fold counts by its weight, as if rows were scored one by one
         weight = np.concatenate(rows.weight)
         mass = np.array([max(float(weight[test].sum()), 0.0) for _, test in folds])
-        if not self._from_sums(rows, folds, mass, ratios, settings):
-            self._by_runs(rows, folds, mass, ratios, settings)
+        split = squares.Split.of(folds)
+        if self._from_sums(rows, split, ratios, mass, settings) or self._from_sets(rows, split, ratios, mass, settings):
+            return self
+        self._by_runs(rows, folds, mass, ratios, settings)
         return self
 
     def _from_sums(
-        self, rows: Rows, folds: list[Any], mass: np.ndarray, ratios: list[float], settings: Settings
+        self, rows: Rows, split: squares.Split, ratios: list[float], mass: np.ndarray, settings: Settings
     ) -> bool:
         """The choice and the last fit from the sums of every fold; False where they are not enough."""
-        intercept, split = bool(self.fit_intercept), squares.Split.of(folds)
+        intercept = bool(self.fit_intercept)
         if not squares.suits(rows, settings, split):
             return False
         with squares.looking(rows, split, settings) as look:
@@ -119,9 +122,46 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
             self.n_rounds_ = look.reduce.traffic.rounds
         if found is None or not reached.all():
             return False
-        self.coef_, self.intercept_ = np.asarray(found.coef), float(found.intercept)
-        self._keep([found])
+        self._found(found)
         return True
+
+    def _from_sets(
+        self, rows: Rows, split: squares.Split, ratios: list[float], mass: np.ndarray, settings: Settings
+    ) -> bool:
+        """The same from working sets of columns (`wide.py`)."""
+        intercept, f = bool(self.fit_intercept), len(split.train)
+        if not wide.suits(rows, settings, split, ratios, self.alphas):
+            return False
+        with squares.looking(rows, split, settings) as look, suppress(wide.GaveUp):
+            fits, tests = (np.vstack([x, y]) for x, y in ((split.train, split.whole), (split.test, 0 * split.whole)))
+            groups = wide.Groups(look, fits, tests, intercept)
+            whole = groups.all[-1]
+            if not groups.finite:
+                return False
+            grids = np.array([grid_of(self.alphas, self.eps, partial(whole.largest, r)) for r in ratios])
+            for group in groups.all[:f]:
+                for grid, ratio in zip(grids, ratios, strict=True):
+                    group.follow(grid, ratio)
+            groups.run()
+            tracks = [group.tracks for group in groups.all[:f]]
+            left = np.array([[[score[0] for score in t.scores] for t in row] for row in tracks])
+            error = left / np.maximum(mass, np.finfo(np.float64).tiny)[:, None, None]
+            r, j = self._choose(np.moveaxis(error, 0, 2), grids, ratios, mass)
+            track = whole.follow(grids[r, j : j + 1], ratios[r], alone=True)
+            whole.missing = groups.active(r, j)
+            groups.run()
+            certificate, coef = whole.certified(track), whole.whole(track)
+            if not squares.enough(certificate, settings.tol):
+                return False
+            offset = whole.middle - coef @ whole.mean if intercept else None
+            self.n_rounds_ = look.reduce.traffic.rounds
+            self._found(squares.result(look, certificate, coef, offset, settings))
+            return True
+        return False
+
+    def _found(self, result: Result) -> None:
+        self.coef_, self.intercept_ = np.asarray(result.coef), float(result.intercept)
+        self._keep([result])
 
     def _by_runs(self, rows: Rows, folds: list[Any], mass: np.ndarray, ratios: list[float], settings: Settings) -> None:
         """All strengths of a fold in one run, fold after fold."""
@@ -143,14 +183,15 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
         report(self, runs)
         self._keep([final.result])
 
-    def _choose(self, errors: np.ndarray, grids: np.ndarray, ratios: list[float], mass: np.ndarray) -> None:
-        """Share and strength of the least error, from errors (R, K, f)."""
+    def _choose(self, errors: np.ndarray, grids: np.ndarray, ratios: list[float], mass: np.ndarray) -> tuple[int, int]:
+        """Share and strength of the least error, from errors (R, K, f), and where they are."""
         mean_error = np.average(errors, axis=2, weights=mass)
         best, place = divmod(int(mean_error.argmin()), grids.shape[1])
         self.alpha_, self.l1_ratio_ = float(grids[best, place]), ratios[best]
         one = np.ndim(self.l1_ratio) == 0
         self.alphas_: np.ndarray = grids[0] if one else grids
         self.mse_path_: np.ndarray = errors[0] if one else errors
+        return best, place
 
 
 def folds_of(rows: Rows, cv: Any) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -15,6 +15,7 @@ Shapes: K strengths, m features; logits (R, K), v (m + 1, K).
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -24,7 +25,7 @@ from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from auqadmm.core.result import Result
-from auqadmm.estimators import blocks, checks, squares
+from auqadmm.estimators import blocks, checks, squares, wide
 from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.elastic_net import centred
 from auqadmm.estimators.fitting import Scaled, Settings, Task, report
@@ -119,6 +120,8 @@ def enet_path(
     check_grid(alphas, eps, ratio)
     checks.count("together", together)
     known = _from_sums(rows, ratio, alphas, eps, bool(fit_intercept), settings)
+    if known is None:
+        known = _from_sets(rows, ratio, alphas, eps, bool(fit_intercept), settings)
     if known is not None:
         return known
     rows, mean = centred(rows, fit_intercept)
@@ -145,6 +148,28 @@ def _from_sums(rows: Rows, ratio: float, alphas: Any, eps: float, intercept: boo
         offset = moments.middle - coef @ moments.mean[0] if intercept else np.zeros(len(grid))
         run = squares.result(look, certificate, coef, offset if intercept else None, settings)
     return Path(grid, coef, offset, (run,))
+
+
+def _from_sets(rows: Rows, ratio: float, alphas: Any, eps: float, intercept: bool, settings: Settings) -> Path | None:
+    """The path from working sets of columns (`wide.py`); None where that is not the way."""
+    split = squares.Split.none(len(rows.order))
+    if not wide.suits(rows, settings, split, [ratio], alphas):
+        return None
+    with squares.looking(rows, split, settings) as look, suppress(wide.GaveUp):
+        groups = wide.Groups(look, split.whole[None], np.zeros((1, 1), dtype=bool), intercept)
+        whole = groups.all[0]
+        if not groups.finite:
+            return None
+        grid = grid_of(alphas, eps, lambda: whole.largest(ratio))
+        track = whole.follow(grid, ratio)
+        groups.run()
+        certificate, coef = whole.certified(track), whole.whole(track)
+        if not squares.enough(certificate, settings.tol):
+            return None
+        offset = whole.middle - coef @ whole.mean if intercept else np.zeros(len(grid))
+        run = squares.result(look, certificate, coef, offset if intercept else None, settings)
+        return Path(grid, coef, offset, (run,))
+    return None
 
 
 class _Reader(BaseEstimator):

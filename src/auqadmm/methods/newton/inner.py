@@ -62,6 +62,12 @@ class Factor:
         place[where] = torch.arange(len(where), device=where.device)
         return cls(H, h, where, place, L)
 
+    def within(self, H: Tensor) -> Factor:
+        """The same factor after unknowns were appended to H."""
+        more = len(H) - len(self.place)
+        place = torch.cat([self.place, self.place.new_full((more,), -1)])
+        return Factor(H, torch.cat([self.h, self.h.new_zeros(more)]), self.where, place, self.L)
+
     def solve(self, active: Tensor, h: Tensor, b: Tensor) -> Tensor | None:
         """(H + diag h)⁻¹b on other unknowns, where they and h differ by little, b (p,); zero elsewhere."""
         old = self.place >= 0
