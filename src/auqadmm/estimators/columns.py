@@ -168,5 +168,5 @@ def _blocks(shard: Any, cells: tuple[int, ...]) -> list[tuple[int, Any]]:
 
 def csr(S: Any, shape: tuple[int, int]) -> Tensor:
     """The numbers of a scipy matrix by rows; those of one by columns are its transpose by rows."""
-    parts = (torch.from_numpy(np.ascontiguousarray(x)) for x in (S.indptr, S.indices, S.data))
-    return torch.sparse_csr_tensor(*parts, shape, check_invariants=False)
+    ends, where, values = (torch.from_numpy(np.ascontiguousarray(x)) for x in (S.indptr, S.indices, S.data))
+    return torch.sparse_csr_tensor(ends, where, values, shape, check_invariants=False)

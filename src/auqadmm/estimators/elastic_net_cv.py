@@ -24,8 +24,9 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
     """Elastic net with strength and l1 share chosen by cross-validation, each worker keeping its own rows.
 
     Up to 4096 features all folds and strengths take two reductions: workers send the Gram matrix of each fold, and the
-    rest happens at the server. Beyond, and with a `method` of your choice, all strengths of a fold are solved together
-    (see `enet_path`).
+    rest happens at the server. Beyond, they send it for the columns that are or may become active, which is asked for
+    along the path, some tens of reductions for all folds and strengths. With a `method` of your choice, and where more
+    than 4096 columns are active, all strengths of a fold are solved together (see `enet_path`).
 
     Parameters
     ----------
@@ -95,9 +96,12 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
         weight = np.concatenate(rows.weight)
         mass = np.array([max(float(weight[test].sum()), 0.0) for _, test in folds])
         split = squares.Split.of(folds)
-        if self._from_sums(rows, split, ratios, mass, settings) or self._from_sets(rows, split, ratios, mass, settings):
+        if self._from_sums(rows, split, ratios, mass, settings):
             return self
-        self._by_runs(rows, folds, mass, ratios, settings)
+        spent = self._from_sets(rows, split, ratios, mass, settings)
+        if spent is not None:
+            self._by_runs(rows, folds, mass, ratios, settings)
+            self.n_rounds_ += spent
         return self
 
     def _from_sums(
@@ -127,37 +131,30 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
 
     def _from_sets(
         self, rows: Rows, split: squares.Split, ratios: list[float], mass: np.ndarray, settings: Settings
-    ) -> bool:
-        """The same from working sets of columns (`wide.py`)."""
+    ) -> int | None:
+        """The same from working sets of columns (`wide.py`); rounds that were spent where that is not the way."""
         intercept, f = bool(self.fit_intercept), len(split.train)
         if not wide.suits(rows, settings, split, ratios, self.alphas):
-            return False
-        with squares.looking(rows, split, settings) as look, suppress(wide.GaveUp):
-            fits, tests = (np.vstack([x, y]) for x, y in ((split.train, split.whole), (split.test, 0 * split.whole)))
-            groups = wide.Groups(look, fits, tests, intercept)
-            whole = groups.all[-1]
-            if not groups.finite:
-                return False
-            grids = np.array([grid_of(self.alphas, self.eps, partial(whole.largest, r)) for r in ratios])
-            for group in groups.all[:f]:
-                for grid, ratio in zip(grids, ratios, strict=True):
-                    group.follow(grid, ratio)
-            groups.run()
-            tracks = [group.tracks for group in groups.all[:f]]
-            left = np.array([[[score[0] for score in t.scores] for t in row] for row in tracks])
-            error = left / np.maximum(mass, np.finfo(np.float64).tiny)[:, None, None]
-            r, j = self._choose(np.moveaxis(error, 0, 2), grids, ratios, mass)
-            track = whole.follow(grids[r, j : j + 1], ratios[r], alone=True)
-            whole.missing = groups.active(r, j)
-            groups.run()
-            certificate, coef = whole.certified(track), whole.whole(track)
-            if not squares.enough(certificate, settings.tol):
-                return False
-            offset = whole.middle - coef @ whole.mean if intercept else None
-            self.n_rounds_ = look.reduce.traffic.rounds
-            self._found(squares.result(look, certificate, coef, offset, settings))
-            return True
-        return False
+            return 0
+        with squares.looking(rows, split, settings) as look:
+            with suppress(wide.GaveUp):
+                nobody = np.zeros_like(split.whole)
+                masks = np.vstack([split.train, split.whole]), np.vstack([split.test, nobody])
+                groups = wide.Groups(look, *masks, intercept)
+                whole = groups.all[-1]
+                grids = np.array([grid_of(self.alphas, self.eps, partial(whole.largest, r)) for r in ratios])
+                error = groups.errors(f, grids, ratios, mass)
+                r, j = self._choose(np.moveaxis(error, 0, 2), grids, ratios, mass)
+                track = whole.follow(grids[r, j : j + 1], ratios[r], alone=True)
+                whole.missing = groups.active(r, j)
+                groups.run()
+                certificate, coef = whole.certified(track), whole.whole(track)
+                if squares.enough(certificate, settings.tol):
+                    offset = whole.middle - coef @ whole.mean if intercept else None
+                    self.n_rounds_ = look.reduce.traffic.rounds
+                    self._found(squares.result(look, certificate, coef, offset, settings))
+                    return None
+            return look.reduce.traffic.rounds
 
     def _found(self, result: Result) -> None:
         self.coef_, self.intercept_ = np.asarray(result.coef), float(result.intercept)
@@ -173,7 +170,7 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
             kept, offset = centred(rows.take(train), self.fit_intercept)
             for i, ratio in enumerate(ratios):
                 found = path(kept, grids[i], ratio, self.fit_intercept, settings, self.together)
-                errors[i, :, k] = _mse(rows.take(test), found.coef, found.intercept + offset)
+                errors[i, :, k] = mse(rows.take(test), found.coef, found.intercept + offset)
                 runs += found.results
         self._choose(errors, grids, ratios, mass)
         l1, l2 = self.alpha_ * self.l1_ratio_, self.alpha_ * (1 - self.l1_ratio_)
@@ -235,7 +232,7 @@ def _mask(index: Any, n: int) -> np.ndarray:
     return mask
 
 
-def _mse(rows: Rows, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
+def mse(rows: Rows, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
     """The weighted mean squared error of every model, (K,): sums over workers. A fold of weight 0 counts nothing."""
     squares = sum(
         w @ np.square(X @ coef.T + intercept - y[:, None]) for X, y, w in zip(rows.X, rows.y, rows.weight, strict=True)

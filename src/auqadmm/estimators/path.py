@@ -71,10 +71,11 @@ class Path:
     coef: np.ndarray
     intercept: np.ndarray
     results: tuple[Result, ...]
+    spent: int = 0  # rounds that led nowhere
 
     @property
     def rounds(self) -> int:
-        return sum(r.history[-1].rounds for r in self.results)
+        return self.spent + sum(r.history[-1].rounds for r in self.results)
 
     @property
     def bytes(self) -> int:
@@ -110,8 +111,9 @@ def enet_path(
     alphas : int or array, default=100
         The strengths, or how many: then from the smallest that leaves all coefficients 0 down to `eps` times that.
     together : int, default=100
-        Strengths per run, beyond 4096 features or with a `method` of your choice. 1 solves one after another, each from
-        the solution of the one before. Otherwise two reductions are all it takes.
+        Strengths per run, with a `method` of your choice. 1 solves one after another, each from the solution of the one
+        before. Otherwise two reductions are all it takes up to 4096 features, and some tens beyond, where workers send
+        the Gram matrix of columns that are or may become active; runs are what is left where more than 4096 are.
     """
     reader = _Reader(fit_intercept, n_blocks, max_iter, tol, method, engine, verbose)
     settings = Settings.of(reader)
@@ -119,16 +121,16 @@ def enet_path(
     ratio = checks.share("l1_ratio", l1_ratio)
     check_grid(alphas, eps, ratio)
     checks.count("together", together)
-    known = _from_sums(rows, ratio, alphas, eps, bool(fit_intercept), settings)
+    known: Path | int | None = _from_sums(rows, ratio, alphas, eps, bool(fit_intercept), settings)
     if known is None:
         known = _from_sets(rows, ratio, alphas, eps, bool(fit_intercept), settings)
-    if known is not None:
+    if isinstance(known, Path):
         return known
     rows, mean = centred(rows, fit_intercept)
     grid = strengths(rows, ratio, alphas, eps)
     found = path(rows, grid, ratio, fit_intercept, settings, together)
     report(reader, list(found.results))
-    return replace(found, intercept=found.intercept + mean)
+    return replace(found, intercept=found.intercept + mean, spent=known)
 
 
 def _from_sums(rows: Rows, ratio: float, alphas: Any, eps: float, intercept: bool, settings: Settings) -> Path | None:
@@ -150,26 +152,24 @@ def _from_sums(rows: Rows, ratio: float, alphas: Any, eps: float, intercept: boo
     return Path(grid, coef, offset, (run,))
 
 
-def _from_sets(rows: Rows, ratio: float, alphas: Any, eps: float, intercept: bool, settings: Settings) -> Path | None:
-    """The path from working sets of columns (`wide.py`); None where that is not the way."""
+def _from_sets(rows: Rows, ratio: float, alphas: Any, eps: float, intercept: bool, settings: Settings) -> Path | int:
+    """The path from working sets of columns (`wide.py`); rounds that were spent where that is not the way."""
     split = squares.Split.none(len(rows.order))
     if not wide.suits(rows, settings, split, [ratio], alphas):
-        return None
-    with squares.looking(rows, split, settings) as look, suppress(wide.GaveUp):
-        groups = wide.Groups(look, split.whole[None], np.zeros((1, 1), dtype=bool), intercept)
-        whole = groups.all[0]
-        if not groups.finite:
-            return None
-        grid = grid_of(alphas, eps, lambda: whole.largest(ratio))
-        track = whole.follow(grid, ratio)
-        groups.run()
-        certificate, coef = whole.certified(track), whole.whole(track)
-        if not squares.enough(certificate, settings.tol):
-            return None
-        offset = whole.middle - coef @ whole.mean if intercept else np.zeros(len(grid))
-        run = squares.result(look, certificate, coef, offset if intercept else None, settings)
-        return Path(grid, coef, offset, (run,))
-    return None
+        return 0
+    with squares.looking(rows, split, settings) as look:
+        with suppress(wide.GaveUp):
+            groups = wide.Groups(look, split.whole[None], np.zeros((1, 1), dtype=bool), intercept)
+            whole = groups.all[0]
+            grid = grid_of(alphas, eps, lambda: whole.largest(ratio))
+            track = whole.follow(grid, ratio)
+            groups.run()
+            certificate, coef = whole.certified(track), whole.whole(track)
+            if squares.enough(certificate, settings.tol):
+                offset = whole.middle - coef @ whole.mean if intercept else np.zeros(len(grid))
+                run = squares.result(look, certificate, coef, offset if intercept else None, settings)
+                return Path(grid, coef, offset, (run,))
+        return look.reduce.traffic.rounds
 
 
 class _Reader(BaseEstimator):

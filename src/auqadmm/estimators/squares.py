@@ -302,8 +302,8 @@ def _dual_gap(
     beyond: np.ndarray,
     over_there: np.ndarray,
 ) -> np.ndarray | None:
-    """F plus the conjugates at the residual, scaled where l2 = 0; None where there is no penalty. Of columns that v does
-    not have, the largest |∇| and Σ(|∇| − l1)₊², (K,)."""
+    """F plus the conjugates at the residual, scaled where l2 = 0; None where there is no penalty. Of columns that v
+    does not have, the largest |∇| and Σ(|∇| − l1)₊², (K,)."""
     if bool(((l1 == 0) & (l2 == 0)).any()):
         return None
     w = np.abs(Gv - p)

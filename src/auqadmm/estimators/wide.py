@@ -5,11 +5,12 @@ that a fold is fitted to, or all of them), which grows along the path from stron
 asks for
 
     products of columns N that come to A: those whose slopes ∇ = Σs x̃(x̃ᵀw − ỹ) come closest to l1, and
-    slopes of all columns for the models of the next few strengths, which were solved on A at the server (`quadratic.py`)
+    slopes of all columns for models of the next few strengths, which were solved on A at the server (`quadratic.py`)
 
-A model is right when no column outside A has |∇| > l1. Those before the first that is not are kept; columns that were too
-steep come next, at most as many as A has. N is for models that are not solved yet: a set that looks ahead far enough
-saves a round. How many strengths a round takes doubles while all go well. All groups share their rounds.
+A model is right when no column outside A has |∇| > l1. Those before the first that is not are kept; columns that were
+too steep come next, at most as many as A has. N is for models that are not solved yet, by slopes that go on as they
+went: a set that looks ahead far enough saves a round. How many strengths a round takes doubles while all go well. All
+groups share their rounds.
 
 Nothing but sums over a group's rows leaves the workers: no row, and no products of columns that are far from active.
 
@@ -34,14 +35,14 @@ from auqadmm.estimators.columns import Sides, Wider
 from auqadmm.estimators.fitting import Settings
 from auqadmm.estimators.moments import Means, Moments, Sums
 from auqadmm.estimators.quadratic import EPS, Kept, Quadratics
-from auqadmm.methods.newton.working import GROWTH, affordable
+from auqadmm.methods.newton.working import affordable
 
 WIDEST = 4096  # columns of a working set
 SLOPES = 2**24  # numbers of all slopes of a round
 FIRST = 8  # strengths of a group's first round
-CLOSE = 0.9
-NEAR = 4
-SHRINK = 0.5
+CLOSE = 0.9  # of l1: slopes from which on a column comes along
+NEAR = 4  # models from the first wrong one on whose steep columns come: farther ones lack too many to tell
+SHRINK = 0.5  # of the strengths of a round after one that went wrong
 LEAST = affordable(ROUND_COST)  # columns that a set has room for
 TINY = float(np.finfo(np.float64).tiny)
 
@@ -83,25 +84,29 @@ class Track:
 
     def coef(self, size: int) -> np.ndarray:
         """Models (K, a) on A as it is by now."""
-        return np.array([_padded(v, size) for v in self.models]).reshape(-1, size)
+        return np.array([_padded(v, size) for v in self.models]).reshape(len(self.models), size)
 
     def heard(self, slopes: np.ndarray, left: np.ndarray, outside: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Keep the models that are right; which columns outside A are too steep for others, (m,)."""
         l1, size = self.l1[self.next], np.abs(slopes)
         over = np.where(outside, np.maximum(size - l1[:, None], 0.0), 0.0)
-        wrong = (over > noise).any(1)
+        steep: np.ndarray = over > noise
+        wrong: np.ndarray = np.asarray(steep.any(1))
         good = int(wrong.argmax()) if wrong.any() else len(wrong)
         for v, f, s, o in zip(self.asked[:good], left, size, over, strict=False):
             self.models.append(v)
             self.scores.append((float(f), float(np.max(s, where=outside, initial=0.0)), float(o @ o)))
-        self.stride = max(self.stride, 2 * good) if good == len(wrong) else max(1, good, int(SHRINK * len(wrong)))
+        if wrong.any():
+            self.stride = max(1, good, int(SHRINK * len(wrong)))
+        else:
+            self.stride = max(self.stride, 2 * good)
         near = slice(good, good + NEAR)
         if wrong.any():
             self.steep = (size[near] / np.maximum(l1[near, None], TINY)).max(0)
         else:
             self.steep = self._ahead(slopes)
         self.asked = []
-        return (over > noise)[near].any(0)
+        return np.asarray(steep[near].any(0))
 
     def _ahead(self, slopes: np.ndarray) -> np.ndarray:
         """|∇|/l1 at the last model, or at the end of the next round if slopes go on as they went and that is more."""
@@ -166,12 +171,11 @@ class Group:
             return [np.zeros(0)] * int((track.l1[some] >= np.max(np.abs(self.p), initial=0.0)).sum())
         own = self.moments
         if track.alone:
-            l1, l2 = float(track.l1[0]), float(track.l2[0])
-            return [squares.single(own, (l1 + l2) / self.S, l1 / (l1 + l2))]
-        start = _padded(track.models[-1], len(self.index)) if at else None
-        l1, l2 = track.l1[None, some], track.l2[None, some]
-        start = start if start is None else start[None]
-        found, reached = Quadratics(own.G, own.p, own.q).path(l1, l2, start, self.kept)
+            both = float(track.l1[0] + track.l2[0])
+            return [squares.single(own, both / self.S, float(track.l1[0]) / both)]
+        start = _padded(track.models[-1], len(self.index))[None] if at else None
+        many = Quadratics(own.G, own.p, own.q)
+        found, reached = many.path(track.l1[None, some], track.l2[None, some], start, self.kept)
         if not reached.all():
             raise GaveUp
         return list(found[0])
@@ -181,8 +185,6 @@ class Group:
         a, outside = len(self.index), self.outside
         steep = np.max([t.steep for t in live], axis=0)
         needed = np.zeros_like(outside) if self.missing is None else self.missing & outside
-        newest = [v for t in live for v in [*t.models[-1:], *t.asked]]
-        support = max((np.count_nonzero(v) for v in newest), default=0)
         count = min(int(needed.sum()), max(LEAST, a) if a else len(outside))
         if a + count > room:
             raise GaveUp
@@ -254,7 +256,17 @@ class Groups:
         self.known, told = look.reduce(sides, None, shared, shared if intercept else ())
         S, q, p, D = (told[name].numpy() for name in ("S", "q", "p", "D"))
         self.all = [Group(*x) for x in zip(S.tolist(), q.tolist(), mean, middle.tolist(), p, D, strict=True)]
-        self.finite = all(bool(np.isfinite(x).all()) for x in (mean, q, p, D))
+        if not all(bool(np.isfinite(x).all()) for x in (mean, q, p, D)):
+            raise GaveUp
+
+    def errors(self, folds: int, grids: np.ndarray, ratios: list[float], mass: np.ndarray) -> np.ndarray:
+        """Mean squared errors (f, R, K) of the first groups' models on their test rows, of weight `mass` (f,)."""
+        for group in self.all[:folds]:
+            for grid, ratio in zip(grids, ratios, strict=True):
+                group.follow(grid, ratio)
+        self.run()
+        left = [[[score[0] for score in t.scores] for t in group.tracks] for group in self.all[:folds]]
+        return np.array(left) / np.maximum(mass, TINY)[:, None, None]
 
     def active(self, track: int, strength: int) -> np.ndarray:
         """Columns that a model of this strength has in any group that got there, (m,)."""
