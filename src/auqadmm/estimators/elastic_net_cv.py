@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import suppress
 from functools import partial
 from numbers import Integral
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from sklearn.model_selection import check_cv
 
 from auqadmm.core.result import Result
-from auqadmm.estimators import checks, squares
+from auqadmm.estimators import checks, squares, wide
 from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.elastic_net import ConsensusElasticNet, centred
 from auqadmm.estimators.fitting import FitSettings, FitTask, fit, report
@@ -23,8 +24,9 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
     """Elastic net with strength and l1 share chosen by cross-validation, each worker keeping its own rows.
 
     Up to 4096 features all folds and strengths take two reductions: workers send the Gram matrix of each fold, and the
-    rest happens at the server. Beyond, and with a `method` of your choice, all strengths of a fold are solved together
-    (see `enet_path`).
+    rest happens at the server. Beyond, they send it for the columns that are or may become active, which is asked for
+    along the path, some tens of reductions for all folds and strengths. With a `method` of your choice, and where more
+    than 4096 columns are active, all strengths of a fold are solved together (see `enet_path`).
 
     Parameters
     ----------
@@ -135,15 +137,20 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
         # a fold counts by its weight, as if rows were scored one by one
         weight = np.concatenate(rows.weight)
         mass = np.array([max(float(weight[test].sum()), 0.0) for _, test in folds])
-        if not self._from_sums(rows, folds, mass, ratios, settings):
+        split = squares.Split.of(folds)
+        if self._from_sums(rows, split, ratios, mass, settings):
+            return self
+        spent = self._from_sets(rows, split, ratios, mass, settings)
+        if spent is not None:
             self._by_runs(rows, folds, mass, ratios, settings)
+            self.n_rounds_ += spent
         return self
 
     def _from_sums(
-        self, rows: Rows, folds: list[Any], mass: np.ndarray, ratios: list[float], settings: FitSettings
+        self, rows: Rows, split: squares.Split, ratios: list[float], mass: np.ndarray, settings: FitSettings
     ) -> bool:
         """The choice and the last fit from the sums of every fold; False where they are not enough."""
-        intercept, split = bool(self.fit_intercept), squares.Split.of(folds)
+        intercept = bool(self.fit_intercept)
         if not squares.suits(rows, settings, split):
             return False
         with squares.looking(rows, split, settings) as look:
@@ -161,9 +168,39 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
             self.n_rounds_ = look.reduce.traffic.rounds
         if found is None or not reached.all():
             return False
-        self.coef_, self.intercept_ = np.asarray(found.coef), float(found.intercept)
-        self._keep([found])
+        self._found(found)
         return True
+
+    def _from_sets(
+        self, rows: Rows, split: squares.Split, ratios: list[float], mass: np.ndarray, settings: FitSettings
+    ) -> int | None:
+        """The same from working sets of columns (`wide.py`); rounds that were spent where that is not the way."""
+        intercept, f = bool(self.fit_intercept), len(split.train)
+        if not wide.suits(rows, settings, split, ratios, self.alphas):
+            return 0
+        with squares.looking(rows, split, settings) as look:
+            with suppress(wide.GaveUp):
+                nobody = np.zeros_like(split.whole)
+                masks = np.vstack([split.train, split.whole]), np.vstack([split.test, nobody])
+                groups = wide.Groups(look, *masks, intercept)
+                whole = groups.all[-1]
+                grids = np.array([grid_of(self.alphas, self.eps, partial(whole.largest, r)) for r in ratios])
+                error = groups.errors(f, grids, ratios, mass)
+                r, j = self._choose(np.moveaxis(error, 0, 2), grids, ratios, mass)
+                track = whole.follow(grids[r, j : j + 1], ratios[r], alone=True)
+                whole.missing = groups.active(r, j)
+                groups.run()
+                certificate, coef = whole.certified(track), whole.whole(track)
+                if squares.enough(certificate, settings.tol):
+                    offset = whole.middle - coef @ whole.mean if intercept else None
+                    self.n_rounds_ = look.reduce.traffic.rounds
+                    self._found(squares.result(look, certificate, coef, offset, settings))
+                    return None
+            return look.reduce.traffic.rounds
+
+    def _found(self, result: Result) -> None:
+        self.coef_, self.intercept_ = np.asarray(result.coef), float(result.intercept)
+        self._keep([result])
 
     def _by_runs(
         self, rows: Rows, folds: list[Any], mass: np.ndarray, ratios: list[float], settings: FitSettings
@@ -177,7 +214,7 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
             kept, offset = centred(rows.take(train), self.fit_intercept)
             for i, ratio in enumerate(ratios):
                 found = path(kept, grids[i], ratio, self.fit_intercept, settings, self.together)
-                errors[i, :, k] = _mse(rows.take(test), found.coef, found.intercept + offset)
+                errors[i, :, k] = mse(rows.take(test), found.coef, found.intercept + offset)
                 runs += found.results
         self._choose(errors, grids, ratios, mass)
         l1, l2 = self.alpha_ * self.l1_ratio_, self.alpha_ * (1 - self.l1_ratio_)
@@ -187,14 +224,15 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
         report(self, runs)
         self._keep([final.result])
 
-    def _choose(self, errors: np.ndarray, grids: np.ndarray, ratios: list[float], mass: np.ndarray) -> None:
-        """Share and strength of the least error, from errors (R, K, f)."""
+    def _choose(self, errors: np.ndarray, grids: np.ndarray, ratios: list[float], mass: np.ndarray) -> tuple[int, int]:
+        """Share and strength of the least error, from errors (R, K, f), and where they are."""
         mean_error = np.average(errors, axis=2, weights=mass)
         best, place = divmod(int(mean_error.argmin()), grids.shape[1])
         self.alpha_, self.l1_ratio_ = float(grids[best, place]), ratios[best]
         one = np.ndim(self.l1_ratio) == 0
         self.alphas_: np.ndarray = grids[0] if one else grids
         self.mse_path_: np.ndarray = errors[0] if one else errors
+        return best, place
 
 
 def folds_of(rows: Rows, cv: Any) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -238,7 +276,7 @@ def _mask(index: Any, n: int) -> np.ndarray:
     return mask
 
 
-def _mse(rows: Rows, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
+def mse(rows: Rows, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
     """The weighted mean squared error of every model, (K,): sums over workers. A fold of weight 0 counts nothing."""
     squares = sum(
         w @ np.square(X @ coef.T + intercept - y[:, None]) for X, y, w in zip(rows.X, rows.y, rows.weight, strict=True)

@@ -15,6 +15,7 @@ Shapes: K strengths, m features; logits (R, K), v (m + 1, K).
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -27,7 +28,7 @@ from auqadmm.blocks.curvature import DiagonalCurvature, RowCurvature
 from auqadmm.blocks.rows import RowLoss
 from auqadmm.core.result import Result
 from auqadmm.errors import InputError
-from auqadmm.estimators import blocks, checks, squares
+from auqadmm.estimators import blocks, checks, squares, wide
 from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.elastic_net import centred
 from auqadmm.estimators.fitting import FitSettings, FitTask, ScaledFit, report
@@ -72,10 +73,11 @@ class Path:
     coef: np.ndarray
     intercept: np.ndarray
     results: tuple[Result, ...]
+    spent: int = 0  # rounds that led nowhere
 
     @property
     def rounds(self) -> int:
-        return sum(r.history[-1].rounds for r in self.results)
+        return self.spent + sum(r.history[-1].rounds for r in self.results)
 
     @property
     def bytes(self) -> int:
@@ -113,8 +115,9 @@ def enet_path(
     alphas : int or array, default=100
         The strengths, or how many: then from the smallest that leaves all coefficients 0 down to `eps` times that.
     together : int, default=100
-        Strengths per run, beyond 4096 features or with a `method` of your choice. 1 solves one after another, each from
-        the solution of the one before. Otherwise two reductions are all it takes.
+        Strengths per run, with a `method` of your choice. 1 solves one after another, each from the solution of the one
+        before. Otherwise two reductions are all it takes up to 4096 features, and some tens beyond, where workers send
+        the Gram matrix of columns that are or may become active; runs are what is left where more than 4096 are.
 
     Returns
     -------
@@ -146,14 +149,16 @@ def enet_path(
     ratio = checks.share("l1_ratio", l1_ratio)
     check_grid(alphas, eps, ratio)
     checks.count("together", together)
-    known = _from_sums(rows, ratio, alphas, eps, bool(fit_intercept), settings)
-    if known is not None:
+    known: Path | int | None = _from_sums(rows, ratio, alphas, eps, bool(fit_intercept), settings)
+    if known is None:
+        known = _from_sets(rows, ratio, alphas, eps, bool(fit_intercept), settings)
+    if isinstance(known, Path):
         return known
     rows, mean = centred(rows, fit_intercept)
     grid = strengths(rows, ratio, alphas, eps)
     found = path(rows, grid, ratio, fit_intercept, settings, together)
     report(reader, list(found.results))
-    return replace(found, intercept=found.intercept + mean)
+    return replace(found, intercept=found.intercept + mean, spent=known)
 
 
 def _from_sums(
@@ -175,6 +180,26 @@ def _from_sums(
         offset = moments.middle - coef @ moments.mean[0] if intercept else np.zeros(len(grid))
         run = squares.result(look, certificate, coef, offset if intercept else None, settings)
     return Path(grid, coef, offset, (run,))
+
+
+def _from_sets(rows: Rows, ratio: float, alphas: Any, eps: float, intercept: bool, settings: FitSettings) -> Path | int:
+    """The path from working sets of columns (`wide.py`); rounds that were spent where that is not the way."""
+    split = squares.Split.none(len(rows.order))
+    if not wide.suits(rows, settings, split, [ratio], alphas):
+        return 0
+    with squares.looking(rows, split, settings) as look:
+        with suppress(wide.GaveUp):
+            groups = wide.Groups(look, split.whole[None], np.zeros((1, 1), dtype=bool), intercept)
+            whole = groups.all[0]
+            grid = grid_of(alphas, eps, lambda: whole.largest(ratio))
+            track = whole.follow(grid, ratio)
+            groups.run()
+            certificate, coef = whole.certified(track), whole.whole(track)
+            if squares.enough(certificate, settings.tol):
+                offset = whole.middle - coef @ whole.mean if intercept else np.zeros(len(grid))
+                run = squares.result(look, certificate, coef, offset if intercept else None, settings)
+                return Path(grid, coef, offset, (run,))
+        return look.reduce.traffic.rounds
 
 
 class _Reader(BaseEstimator):

@@ -29,8 +29,11 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import torch
 from scipy.linalg.lapack import dposv
 from threadpoolctl import ThreadpoolController
+
+from auqadmm.methods.newton.inner import ActiveFactor
 
 EPS = float(np.finfo(np.float64).eps)
 TOGETHER = 128  # features up to which problems take their steps together
@@ -48,8 +51,11 @@ class Quadratics:
     p: np.ndarray
     q: np.ndarray
 
-    def path(self, l1: np.ndarray, l2: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Solutions (k, K, m) for strengths (k, K) from strong to weak, and which of them were reached (k, K)."""
+    def path(
+        self, l1: np.ndarray, l2: np.ndarray, start: np.ndarray | None = None, kept: Kept | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Solutions (k, K, m) for strengths (k, K) from strong to weak, and which of them were reached (k, K); `start`
+        (k, m) in place of zero. `kept`: what one problem keeps from path to path while features are appended to it."""
         k, K = l1.shape
         m = self.p.shape[1]
         found, reached = np.zeros((k, K, m)), np.zeros((k, K), dtype=bool)
@@ -57,8 +63,8 @@ class Quadratics:
         with _one_thread(m):
             for i in range(0, k, step):
                 some = slice(i, i + step)
-                part = _Steps(self.G[some], self.p[some], self.q[some])
-                v = np.zeros((len(part.p), m))
+                part = _Steps(self.G[some], self.p[some], self.q[some], kept if k == 1 and kept else Kept())
+                v = np.zeros((len(part.p), m)) if start is None else start[some]
                 for j in range(K):
                     v, reached[some, j] = part.solve(v, l1[some, j, None], l2[some, j, None])
                     found[some, j] = v
@@ -85,15 +91,25 @@ def _one_thread(features: int) -> Any:
     return _threads().limit(limits=1, user_api="blas") if SMALL < features < LARGE else nullcontext()
 
 
+@dataclass
+class Kept:
+    """A factor that may serve for the next step."""
+
+    factor: ActiveFactor | None = None
+
+
 class _Steps:
     """Steps of problems that go together."""
 
-    def __init__(self, G: np.ndarray, p: np.ndarray, q: np.ndarray) -> None:
+    def __init__(self, G: np.ndarray, p: np.ndarray, q: np.ndarray, kept: Kept) -> None:
         self.G, self.p = G, p
         self.diagonal = np.einsum("kii->ki", G)
         self.size = np.sqrt(np.maximum(self.diagonal, 0.0))
         self.length = np.sqrt(np.maximum(q, 0.0))[:, None]
-        self.support = np.zeros(len(p), dtype=int)
+        self.H = torch.from_numpy(G[0]) if len(G) == 1 and len(p[0]) > TOGETHER else None
+        self.kept = kept
+        if kept.factor is not None:
+            kept.factor = None if self.H is None else kept.factor.within(self.H)
 
     def solve(self, v: np.ndarray, l1: np.ndarray, l2: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """From v to the minimum; and which of the problems are there, as far as rounding lets know."""
@@ -155,12 +171,28 @@ class _Steps:
 
     def _solved(self, active: np.ndarray, slope: np.ndarray, l2: np.ndarray) -> np.ndarray:
         """−(G + l2)_AA⁻¹ slope_A for the set A of every problem."""
+        d = self._kept(active[0], slope[0], float(l2[0, 0]))
+        if d is not None:
+            return d[None]
         d = np.zeros_like(slope)
         for i, row in enumerate(active):
             own = row.nonzero()[0]
             if len(own):
                 d[i, own] = -_inverse_times(self.G[i][own[:, None], own], slope[i, own], float(l2[i, 0]))
         return d
+
+    def _kept(self, active: np.ndarray, slope: np.ndarray, l2: float) -> np.ndarray | None:
+        """The same for one problem of many features, from a factor of a set before where few came and left since."""
+        if self.H is None or not active.any():
+            return None
+        A, h = torch.from_numpy(active), torch.full((len(active),), l2, dtype=torch.float64)
+        b = torch.from_numpy(np.where(active, -slope, 0.0))
+        kept = self.kept
+        d = None if kept.factor is None else kept.factor.solve(A, h, b)
+        if d is None:
+            kept.factor = ActiveFactor.of(self.H, A, h)
+            d = None if kept.factor is None else kept.factor.solve(A, h, b)
+        return d.numpy() if d is not None and bool(d.isfinite().all()) else None
 
     # ------------------------------------------------------------------ how far
     def _moved(

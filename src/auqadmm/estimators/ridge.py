@@ -11,6 +11,7 @@ Shapes: n rows, m features, K strengths, f folds.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,12 @@ from torch import Tensor
 from auqadmm.core.result import Result
 from auqadmm.estimators import checks, squares
 from auqadmm.estimators.blocks import Rows
-from auqadmm.estimators.elastic_net import ConsensusElasticNet
-from auqadmm.estimators.elastic_net_cv import folds_of
-from auqadmm.estimators.fitting import FitSettings
+from auqadmm.estimators.elastic_net import ConsensusElasticNet, centred
+from auqadmm.estimators.elastic_net_cv import folds_of, mse
+from auqadmm.estimators.fitting import FitSettings, FitTask, Fitted, fit, report
 from auqadmm.estimators.moments import CHUNK, Moments, cell_rows
 from auqadmm.estimators.quadratic import ridges
-from auqadmm.problem import InputError
+from auqadmm.problem import InputError, LeastSquares
 
 SCORES = (None, "r2", "neg_mean_squared_error")
 
@@ -86,6 +87,8 @@ class ConsensusRidgeCV(ConsensusElasticNet):
     """Ridge regression with the strength chosen by cross-validation, each worker keeping its own rows.
 
     The choice is that of `sklearn.linear_model.RidgeCV`: from three reductions over the workers for all strengths.
+    Beyond 4096 features there is no Gram matrix: with `cv` every fold and strength is a fit of its own, and `message_`
+    says so; without `cv` that is refused.
 
     Parameters
     ----------
@@ -188,17 +191,19 @@ class ConsensusRidgeCV(ConsensusElasticNet):
         if squares.several(settings.engine):
             raise InputError(f"{type(self).__name__} needs all targets in one process: use 'local', 'ray' or 'dask'.")
         rows = self._read(X, y, sites, sample_weight, numeric=True)
-        if rows.features > squares.WIDEST:
+        wide = rows.features > squares.WIDEST
+        if wide and self.cv is None:
             raise InputError(
-                f"X has {rows.features} features, and {type(self).__name__} works on Gram matrices of at most "
-                f"{squares.WIDEST}; choose the strength with GridSearchCV and ConsensusRidge."
+                f"X has {rows.features} features, and leaving out one row after another takes a Gram matrix, of at "
+                f"most {squares.WIDEST}; pass cv, e.g. cv=5, for one fit per fold and strength."
             )
-        find = self._left_out if self.cv is None else self._by_folds
+        find = self._left_out if self.cv is None else self._by_runs if wide else self._by_folds
         found = find(rows, alphas, settings)
         if found is None:
             raise InputError("Squares of X or y exceed the range of double precision; rescale them.")
-        self.n_rounds_ = int(found.history[-1].rounds)
-        self.coef_, self.intercept_ = np.asarray(found.coef), float(found.intercept)
+        if find != self._by_runs:
+            self.n_rounds_ = int(found.history[-1].rounds)
+            self.coef_, self.intercept_ = np.asarray(found.coef), float(found.intercept)
         self._keep([found])
         return self
 
@@ -231,15 +236,52 @@ class ConsensusRidgeCV(ConsensusElasticNet):
                 return None
             whole, trained = parts.merged(split.whole[None]), parts.merged(split.train)
             coef = np.array([ridges(G, p, alphas) for G, p in zip(trained.G, trained.p, strict=True)])
-            errors = squares.errors(look, parts, split, trained, coef)
-            scores = -errors
-            if self.scoring != "neg_mean_squared_error":
-                y, weight = np.concatenate(rows.y), np.concatenate(rows.weight)
-                left = errors * np.array([[weight[test].sum()] for _, test in folds])
-                spread = np.array([[_spread(y[test], weight[test])] for _, test in folds])
-                # a constant target is met, or it is not
-                scores = 1 - np.where(spread > 0, left / np.where(spread > 0, spread, 1.0), (left > 0).astype(float))
-            return self._chosen(look, whole, alphas, scores.T, ridges(whole.G[0], whole.p[0], alphas), settings)
+            scores = self._scores(squares.errors(look, parts, split, trained, coef), rows, folds)
+            return self._chosen(look, whole, alphas, scores, ridges(whole.G[0], whole.p[0], alphas), settings)
+
+    def _by_runs(self, rows: Rows, alphas: np.ndarray, settings: FitSettings) -> Result:
+        """The same without a Gram matrix: an ordinary fit for every fold and strength, and one of all rows.
+
+        With fewer rows than features their inner products would be enough, but those belong to pairs of rows: sums
+        over rows are all that leaves a worker.
+        """
+        folds = folds_of(rows, self.cv)
+        errors = np.empty((len(folds), len(alphas)))
+        runs: list[Result] = []
+        for k, (train, test) in enumerate(folds):
+            start = None
+            for i in np.argsort(-alphas):
+                found, mean = self._one(rows.take(train), float(alphas[i]), settings, start)
+                start = found.coef, found.intercept
+                errors[k, i] = mse(rows.take(test), found.coef, found.intercept + mean)[0]
+                runs.append(found.result)
+        self._choose(alphas, self._scores(errors, rows, folds))
+        report(self, runs)
+        found, mean = self._one(rows, self.alpha_, settings, None)
+        last = found.result
+        count = sum(r.history[-1].rounds for r in [*runs, last])
+        self.n_rounds_ = count
+        self.coef_, self.intercept_ = found.coef[0], float(found.intercept[0]) + mean
+        words = (
+            f"{last.message} More than {squares.WIDEST} features: {len(runs) + 1} ordinary fits, {count} rounds in all."
+        )
+        return replace(last, message=words)
+
+    def _one(self, rows: Rows, alpha: float, settings: FitSettings, start: Any) -> tuple[Fitted, float]:
+        """One fit, with the mean that its target was centred at."""
+        kept, mean = centred(rows, bool(self.fit_intercept))
+        loss = LeastSquares(reduction="pooled")
+        return fit(kept, FitTask(loss, 0.0, alpha / rows.total, bool(self.fit_intercept)), settings, start), mean
+
+    def _scores(self, errors: np.ndarray, rows: Rows, folds: list[Any]) -> np.ndarray:
+        """(K, f) from mean squared errors (f, K)."""
+        if self.scoring == "neg_mean_squared_error":
+            return -errors.T
+        y, weight = np.concatenate(rows.y), np.concatenate(rows.weight)
+        left = errors * np.array([[weight[test].sum()] for _, test in folds])
+        spread = np.array([[_spread(y[test], weight[test])] for _, test in folds])
+        # a constant target is met, or it is not
+        return (1 - np.where(spread > 0, left / np.where(spread > 0, spread, 1.0), (left > 0).astype(float))).T
 
     def _chosen(
         self,
@@ -251,12 +293,16 @@ class ConsensusRidgeCV(ConsensusElasticNet):
         settings: Any,
     ) -> Result | None:
         """The strength of the best score, and its model among coef (K, m)."""
-        mean = scores if scores.ndim == 1 else scores.mean(1)
-        best = int(mean.argmax())
-        self.scores_, self.alpha_, self.best_score_ = scores, float(alphas[best]), float(mean[best])
+        best = self._choose(alphas, scores)
         certificate = squares.certified(whole, coef[[best]], np.zeros(1), alphas[[best]] / whole.S)
         offset = whole.middle - whole.mean @ coef[best] if self.fit_intercept else None
         return squares.result(look, certificate, coef[[best]], offset, settings)
+
+    def _choose(self, alphas: np.ndarray, scores: np.ndarray) -> int:
+        mean = scores if scores.ndim == 1 else scores.mean(1)
+        best = int(mean.argmax())
+        self.scores_, self.alpha_, self.best_score_ = scores, float(alphas[best]), float(mean[best])
+        return best
 
 
 def left_out(shard: Any, blocks: Any, shared: tuple[Tensor, ...]) -> tuple[Any, dict[str, Tensor]]:

@@ -87,11 +87,17 @@ class Split:
 
 
 def suits(rows: Rows, settings: FitSettings, split: Split) -> bool:
-    """Is this the way to go? The choice must be ours, the Gram matrices of all cells must fit, and one process must
-    know the folds of all rows."""
+    """Is this the way to go? Sums must do, and the Gram matrices of all cells must fit."""
+    return by_sums(settings, split) and fits(rows, split)
+
+
+def by_sums(settings: FitSettings, split: Split) -> bool:
+    """The choice must be ours, and one process must know the folds of all rows."""
     ours = isinstance(settings.method, str) and settings.method.lower() == "auto"
-    if not ours or hasattr(settings.engine, "map_sum") or (len(split.train) and several(settings.engine)):
-        return False
+    return ours and not hasattr(settings.engine, "map_sum") and not (len(split.train) and several(settings.engine))
+
+
+def fits(rows: Rows, split: Split) -> bool:
     return rows.features <= WIDEST and len(split.masks) * rows.features**2 <= NUMBERS
 
 
@@ -185,7 +191,7 @@ def single(moments: Moments, alpha: float, l1_ratio: float) -> np.ndarray:
 def errors(look: Look, parts: Moments, split: Split, trained: Moments, coef: np.ndarray) -> np.ndarray:
     """Mean squared errors (f, k) of models coef (f, k, m), each fold's own, on its test rows; 0 where they weigh 0."""
     tested = parts.merged(split.test)
-    Gc = np.einsum("fij,fkj->fki", tested.G, coef)
+    Gc = np.matmul(coef, tested.G)
     inner = tested.q[:, None] - 2 * np.einsum("fi,fki->fk", tested.p, coef) + (coef * Gc).sum(2)
     shift = (tested.middle - trained.middle)[:, None] - np.einsum("fi,fki->fk", tested.mean - trained.mean, coef)
     squares = np.maximum(inner, 0.0) + tested.S[:, None] * shift**2
@@ -211,8 +217,19 @@ def _asked(look: Look, split: Split, trained: Moments, coef: np.ndarray) -> np.n
     return total
 
 
-def certified(moments: Moments, coef: np.ndarray, l1: np.ndarray, l2: np.ndarray, k: int = 0) -> Certificate:
-    """What is known of models (K, m) on cell k, strengths (K,) per row; of several, their sum."""
+def certified(
+    moments: Moments,
+    coef: np.ndarray,
+    l1: np.ndarray,
+    l2: np.ndarray,
+    k: int = 0,
+    beyond: np.ndarray | None = None,
+) -> Certificate:
+    """What is known of models (K, m) on cell k, strengths (K,) per row; of several, their sum.
+
+    `beyond` (K, 2): the moments are those of a working set, and outside of it the largest |∇| and Σ(|∇| − l1)₊² are
+    these. Then l2 alone is known of the curvature.
+    """
     S, p, q = moments.S[k], moments.p[k] / moments.S[k], max(float(moments.q[k] / moments.S[k]), 0.0)
     G = moments.G[k] / S
     v, l1, l2 = coef, np.asarray(l1)[:, None], np.asarray(l2)[:, None]
@@ -225,16 +242,18 @@ def certified(moments: Moments, coef: np.ndarray, l1: np.ndarray, l2: np.ndarray
     scale = np.minimum(F, np.maximum(0.5 * q - F, EXPLAINED * F))
     size = math.sqrt(q) + np.abs(v) @ np.sqrt(np.maximum(np.diag(G), 0.0))
     kkt = float(np.linalg.norm(xi)) / max(float(np.linalg.norm(p)), float(np.finfo(np.float64).tiny))
-    bound = _by_curvature(G, xi, float(l2.min()))
+    top, over = np.zeros((2, len(v))) if beyond is None else beyond.T
+    bound = _by_curvature(G, xi, float(l2.min())) if beyond is None else _by_l2((xi**2).sum(1) + over, l2[:, 0])
     floor = 0.5 * EPS**2 * size**2
-    dual = _dual_gap(v, Gv, p, q, l1, l2, F, left)
+    dual = _dual_gap(v, Gv, p, q, l1, l2, F, left, top, over)
     evidence = "proved"
     if bound is None and dual is None:
         return Certificate(float(F.sum()), kkt, scale=float(scale.sum()))
     if bound is None or (dual is not None and float((dual - bound).sum()) < 0):
         assert dual is not None
         bound = dual
-        if bool((dual <= 64 * EPS * np.maximum(F, q)).all()):
+        # F is made of products that are as large as the square of `size`
+        if bool((dual <= EPS * np.maximum(64 * np.maximum(F, q), 8 * size**2)).all()):
             evidence = "rounding"
     gap = np.maximum(bound, floor)
     # a target that is met exactly leaves nothing to compare with
@@ -266,6 +285,11 @@ def _by_curvature(G: np.ndarray, xi: np.ndarray, l2: float) -> np.ndarray | None
     return 0.5 * np.maximum((xi.T * x).sum(0), 0.0) if info == 0 else None
 
 
+def _by_l2(squares: np.ndarray, l2: np.ndarray) -> np.ndarray | None:
+    """½‖ξ‖²/l2 of every model."""
+    return 0.5 * squares / l2 if bool((l2 > 0).all()) else None
+
+
 def _dual_gap(
     v: np.ndarray,
     Gv: np.ndarray,
@@ -275,15 +299,19 @@ def _dual_gap(
     l2: np.ndarray,
     F: np.ndarray,
     left: np.ndarray,
+    beyond: np.ndarray,
+    over_there: np.ndarray,
 ) -> np.ndarray | None:
-    """F plus the conjugates at the residual, scaled where l2 = 0; None where there is no penalty."""
+    """F plus the conjugates at the residual, scaled where l2 = 0; None where there is no penalty. Of columns that v
+    does not have, the largest |∇| and Σ(|∇| − l1)₊², (K,)."""
     if bool(((l1 == 0) & (l2 == 0)).any()):
         return None
     w = np.abs(Gv - p)
-    top = w.max(1, initial=0.0)
+    top = np.maximum(w.max(1, initial=0.0), beyond)
     c = np.where(l2[:, 0] > 0, 1.0, np.minimum(1.0, l1[:, 0] / np.where(top > 0, top, 1.0)))
     over = np.maximum(c[:, None] * w - l1, 0.0)
-    conjugate = np.where(l2 > 0, over**2 / (2 * np.where(l2 > 0, l2, 1.0)), 0.0).sum(1)
+    squares = (over**2).sum(1) + over_there
+    conjugate = np.where(l2 > 0, squares[:, None] / (2 * np.where(l2 > 0, l2, 1.0)), 0.0)[:, 0]
     rows = 0.5 * c**2 * left + c * (v @ p - q)
     rounding = EPS * (F + c**2 * left + c * (np.abs(v) @ np.abs(p) + q) + conjugate)
     return np.maximum(F + rows + conjugate, rounding)

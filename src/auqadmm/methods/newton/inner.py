@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -46,6 +46,7 @@ class ActiveFactor:
     where: Tensor
     place: Tensor
     L: Tensor
+    halves: dict[int, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, H: Tensor, active: Tensor, h: Tensor) -> ActiveFactor | None:
@@ -62,6 +63,12 @@ class ActiveFactor:
         place[where] = torch.arange(len(where), device=where.device)
         return cls(H, h, where, place, L)
 
+    def within(self, H: Tensor) -> ActiveFactor:
+        """The same factor after unknowns were appended to H."""
+        more = len(H) - len(self.place)
+        place = torch.cat([self.place, self.place.new_full((more,), -1)])
+        return ActiveFactor(H, torch.cat([self.h, self.h.new_zeros(more)]), self.where, place, self.L, self.halves)
+
     def solve(self, active: Tensor, h: Tensor, b: Tensor) -> Tensor | None:
         """(H + diag h)⁻¹b on other unknowns, where they and h differ by little, b (p,); zero elsewhere."""
         old = self.place >= 0
@@ -76,13 +83,10 @@ class ActiveFactor:
         if not k:
             out[self.where] = torch.cholesky_solve(right[:, None], self.L)[:, 0]
             return out
-        B = torch.zeros(len(self.where), k, dtype=b.dtype, device=b.device)
-        B[:, : len(came)] = self.H[came].index_select(1, self.where).mT
-        B[self.place[left], torch.arange(len(came), k, device=b.device)] = 1.0
         C = torch.zeros(k, k, dtype=b.dtype, device=b.device)
         C[: len(came), : len(came)] = self.H[came].index_select(1, came) + torch.diag(h[came])
-        solved = torch.linalg.solve_triangular(self.L, torch.cat([B, right[:, None]], 1), upper=False)
-        thin, r = solved[:, :k], solved[:, k:]
+        thin = self._thin(came, left).mT
+        r = torch.linalg.solve_triangular(self.L, right[:, None], upper=False)
         c = torch.cat([b[came], b.new_zeros(len(left))])[:, None]
         y, info = torch.linalg.solve_ex(C - thin.mT @ thin, c - thin.mT @ r)
         if bool(info != 0):
@@ -91,6 +95,18 @@ class ActiveFactor:
         out[left] = 0.0
         out[came] = y[: len(came), 0]
         return out
+
+    def _thin(self, came: Tensor, left: Tensor) -> Tensor:
+        """(L⁻¹B)ᵀ, (k, a): guesses have most of their borders in common, so that each is solved for once."""
+        some = [x[[j not in self.halves for j in x.tolist()]] for x in (came, left)]
+        new = len(some[0]) + len(some[1])
+        if new:
+            B = torch.zeros(len(self.where), new, dtype=self.L.dtype, device=self.L.device)
+            B[:, : len(some[0])] = self.H[some[0]].index_select(1, self.where).mT
+            B[self.place[some[1]], torch.arange(len(some[0]), new, device=B.device)] = 1.0
+            solved = torch.linalg.solve_triangular(self.L, B, upper=False).mT.contiguous()
+            self.halves.update(zip(torch.cat(some).tolist(), solved, strict=True))
+        return torch.stack([self.halves[j] for j in torch.cat([came, left]).tolist()])
 
 
 @dataclass(frozen=True)

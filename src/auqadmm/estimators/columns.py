@@ -1,0 +1,172 @@
+"""Least squares in some columns: what workers send where there are too many for a Gram matrix (`wide.py`).
+
+A *group* is a set of cells (`moments.py`) that models are fitted to, e.g. all folds but one, centred at its own means μ
+and ȳ. Of all its columns two numbers each are sent once,
+
+    p = Σs x̃ỹ,   D = Σs x̃²        and S = Σs, q = Σs ỹ²
+
+and afterwards, round by round, products G_NA and G_NN of columns N that come to those A that are known, each once, and
+for models w on A
+
+    Σs x̃(x̃ᵀw − ỹ)  over the rows of the group,   Σs(x̃ᵀw − ỹ)²  over its test rows
+
+Workers keep means and A from round to round.
+
+Shapes: g groups, c cells, m features, M models of a group; p, D, means (g, m), S, q, middles (g,).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from auqadmm.blocks.exact_rows import ROOM, DenseRows, SparseRows
+from auqadmm.estimators.moments import Sums, cell_rows
+from auqadmm.metrics.triangles import pack
+
+Masks = tuple[tuple[bool, ...], ...]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What workers keep: means (g, m) and (g,), and the columns of every group whose products were sent."""
+
+    means: Tensor
+    middles: Tensor
+    columns: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Sides:
+    """S, q, p and D of every group, around the means that are shared; `holds` (g, c): cells of a group."""
+
+    cells: tuple[int, ...]
+    holds: Masks
+
+    def __call__(self, shard: Any, blocks: Any, shared: tuple[Tensor, Tensor]) -> tuple[Known, Sums]:
+        means, middles = shared
+        g, m = means.shape
+        sums = {name: torch.zeros(g, dtype=torch.float64) for name in ("S", "q")}
+        sums |= {name: torch.zeros(g, m, dtype=torch.float64) for name in ("p", "D")}
+        for c, block in _blocks(shard, self.cells):
+            for k in range(g):
+                if not self.holds[k][c]:
+                    continue
+                for rows in block.rows(means[k], middles[k]):
+                    sums["S"][k] += rows.c.sum()
+                    sums["q"][k] += rows.c @ rows.y.square()
+                    sums["p"][k] += rows.adjoint((rows.c * rows.y)[:, None])[:, 0]
+                    sums["D"][k] += rows.squares(rows.c[:, None])[:, 0]
+        nothing = torch.zeros(0, dtype=torch.int64)
+        return Known(means, middles, (nothing,) * g), sums
+
+
+@dataclass(frozen=True)
+class Wider:
+    """Shared, of every group: columns N that come, and models W (a, M) on those that are known."""
+
+    cells: tuple[int, ...]
+    holds: Masks
+    tests: Masks
+
+    def __call__(self, shard: Any, known: Known, shared: tuple[tuple[Tensor, Tensor], ...]) -> tuple[Known, Sums]:
+        m, sums = shard.design.features, {}
+        for k, (new, W) in enumerate(shared):
+            a, n, M = len(known.columns[k]), len(new), W.shape[1]
+            if n:
+                sums[f"border{k}"] = torch.zeros(n, a, dtype=torch.float64)
+                sums[f"corner{k}"] = torch.zeros(n * (n + 1) // 2, dtype=torch.float64)
+            if M:
+                sums[f"slopes{k}"] = torch.zeros(M, m, dtype=torch.float64)
+                sums[f"squares{k}"] = torch.zeros(M, dtype=torch.float64)
+        for c, block in _blocks(shard, self.cells):
+            for k, (new, W) in enumerate(shared):
+                fits, tests = self.holds[k][c], bool(W.shape[1]) and self.tests[k][c]
+                if not (fits and (len(new) or W.shape[1])) and not tests:
+                    continue
+                for rows in block.rows(known.means[k], known.middles[k]):
+                    _add(sums, k, rows, known.columns[k], new if fits else new[:0], W, fits, tests)
+        columns = tuple(torch.cat([old, new]) for old, (new, _) in zip(known.columns, shared, strict=True))
+        return Known(known.means, known.middles, columns), sums
+
+
+def _add(sums: Sums, k: int, rows: Any, old: Tensor, new: Tensor, W: Tensor, fits: bool, tests: bool) -> None:
+    """What some rows add to the sums of group k."""
+    taken = rows.take(old) if len(old) else None
+    if len(new):
+        coming = rows.take(new)
+        sums[f"corner{k}"] += pack(rows.between(coming, rows.c, coming)[None])[0]
+        if taken is not None:
+            sums[f"border{k}"] += rows.between(coming, rows.c, taken)
+    if not W.shape[1]:
+        return
+    left = (_times(taken, W) if taken is not None else 0.0) - rows.y[:, None].expand(-1, W.shape[1])
+    if tests:
+        sums[f"squares{k}"] += rows.c @ left.square()
+    if fits:
+        sums[f"slopes{k}"] += rows.adjoint(rows.c[:, None] * left).mT
+
+
+def _times(taken: Any, W: Tensor) -> Tensor:
+    """X̃_A W of columns that were taken."""
+    if isinstance(taken, Tensor):
+        return taken @ W
+    X, mean = taken
+    return torch.from_numpy(X @ W.numpy()) - torch.from_numpy(mean) @ W
+
+
+# ---------------------------------------------------------------------- rows of a block
+@dataclass(frozen=True, eq=False)
+class _Dense:
+    X: Tensor
+    y: Tensor
+    s: Tensor
+
+    def rows(self, mean: Tensor, middle: Tensor) -> Iterator[DenseRows]:
+        step = max(1, ROOM // max(self.X.shape[1], 1))
+        for i in range(0, len(self.y), step):
+            some = slice(i, i + step)
+            yield DenseRows(self.X[some] - mean, self.y[some] - middle, self.s[some])
+
+
+@dataclass(frozen=True, eq=False)
+class _Sparse:
+    A: Tensor
+    At: Tensor
+    by_columns: Any
+    y: Tensor
+    s: Tensor
+
+    def rows(self, mean: Tensor, middle: Tensor) -> Iterator[SparseRows]:
+        yield SparseRows(self.A, self.At, 1, mean, self.y - middle, self.s, lambda: self.by_columns)
+
+
+def _blocks(shard: Any, cells: tuple[int, ...]) -> list[tuple[int, Any]]:
+    """The cell and the rows of every block here, kept with the data."""
+    held = shard.design.held
+    if held.get("cells", (None,))[0] != cells:
+        found: list[tuple[int, Any]] = []
+        for c, X, target, s in cell_rows(shard, cells):
+            y, w = torch.from_numpy(target), torch.from_numpy(s)
+            if not len(y):
+                continue
+            if isinstance(X, np.ndarray):
+                found.append((c, _Dense(torch.from_numpy(X), y, w)))
+                continue
+            by_columns = X.tocsc()
+            A = csr(X, X.shape)
+            At = csr(by_columns, (X.shape[1], X.shape[0]))
+            found.append((c, _Sparse(A, At, by_columns, y, w)))
+        held["cells"] = (cells, found)
+    return held["cells"][1]
+
+
+def csr(S: Any, shape: tuple[int, int]) -> Tensor:
+    """The numbers of a scipy matrix by rows; those of one by columns are its transpose by rows."""
+    ends, where, values = (torch.from_numpy(np.ascontiguousarray(x)) for x in (S.indptr, S.indices, S.data))
+    return torch.sparse_csr_tensor(ends, where, values, shape, check_invariants=False)
