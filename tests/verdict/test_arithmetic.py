@@ -13,7 +13,7 @@ import auqadmm as aq
 from auqadmm.core.certificate import Certificate
 from auqadmm.core.verdict.gate import Gate, due
 from auqadmm.core.verdict.model import Model
-from auqadmm.core.verdict.point import Point, agrees, at_rounding, inflation, over
+from auqadmm.core.verdict.point import Point, Verdict, agrees, at_rounding, inflation, over
 from auqadmm.core.verdict.watch import Watch
 from tests.problems import regression_blocks
 from tests.verdict.asking import judge_of
@@ -140,3 +140,15 @@ def test_delta_of_a_parabola_is_half_the_newton_decrement():
     d = -np.linalg.solve(H + 0.3 * np.eye(4), r)
     np.testing.assert_allclose(step.d.numpy()[:, 0], d, rtol=1e-10)
     assert step.delta == pytest.approx(-0.5 * r @ d, rel=1e-10)
+
+
+def test_an_objective_below_its_floor_of_rounding_is_judged_no_further():
+    judge = judge_of(aq.Problem(aq.LeastSquares(), aq.Zero(), regression_blocks()))
+    judge.begin()
+    v = torch.zeros(6, 1, dtype=torch.float64)
+    for left, ends in ((1e-3, True), (0.0, True), (1e-2, False), (1.0, False), (-1e-3, False)):
+        numbers = {"f": left, "floor": 1e-2, "noise": 1e-9}
+        sums = {name: torch.tensor(x, dtype=torch.float64) for name, x in numbers.items()} | {"G": v}
+        found = judge.at(v, sums, Certificate(left))
+        assert isinstance(found, Verdict) == ends, left
+        assert not ends or found.certificate.evidence == "rounding"
