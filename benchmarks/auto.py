@@ -6,9 +6,10 @@
 
 Cost is rounds × round_cost + numbers that one worker sends, to a true gap of 1e-6, for round costs of 4k, 32k and 256k;
 every reduction counts, those of verdicts too. F* comes from Newton's method at a tolerance of 1e-12, checked against
-every other run: none may be lower. A method that does not arrive in its budget has no cost. With --workloads problems
-and optima are those of the rounds benchmark, plain, and rivals the four that may win there; --methods and --costs
-measure only some. With --random problems are drawn (auto_random.py), and the spread of ratios is told at the end.
+every other run: where one is lower the row is doubtful, and its ratios do not count. A method that does not arrive in
+its budget has no cost. With --workloads problems and optima are those of the rounds benchmark, plain, and rivals the
+four that may win there; --methods and --costs measure only some. With --random problems are drawn (auto_random.py), and
+the spread of ratios is told at the end.
 """
 
 from __future__ import annotations
@@ -173,6 +174,8 @@ def row_of(name: str, runs: dict[tuple[str, int], dict[str, Any]], options: argp
     first = MIDDLE if MIDDLE in options.costs else options.costs[0]
     single = [method for method in rivals(name) if method in options.methods]
     row["single"] = {method: runs[method, first] for method in single}
+    if max(found.get("below", 0.0) for found in runs.values()) > GAP:
+        row["doubtful"] = "F* is not the optimum"
     row["auto"] = {}
     for cost in options.costs:
         price = {method: _price(runs.get((method, cost), {}), cost) for method in (*single, "auto")}
@@ -252,13 +255,13 @@ def told(row: dict[str, Any]) -> str:
     found = [(m, f) for m, f in row["single"].items()]
     single = [f"{m} {f['rounds']} ({f['numbers'] / 1e3:.3g}k)" if "rounds" in f else f"{m} –" for m, f in found]
     ours = [f"{f.get('method')} {f['ratio'] and round(f['ratio'], 2)} ({f['best']})" for f in row["auto"].values()]
-    name = f"{row['workload']}: {row['words']}" if "words" in row else row["workload"]
+    name = ": ".join(row[key] for key in ("workload", "words", "doubtful") if key in row)
     return f"{name}: {', '.join(single)} | auto: {', '.join(ours)}\n"
 
 
 def spread(kept: list[dict[str, Any]]) -> str:
     """How many ratios are above the promise, and where a single method arrived alone."""
-    runs = [(row, cost, found) for row in kept for cost, found in row["auto"].items()]
+    runs = [(row, cost, found) for row in kept if "doubtful" not in row for cost, found in row["auto"].items()]
     ratios = sorted(found["ratio"] for _, _, found in runs if found["ratio"] is not None)
     lost = [f"{row['workload']} at {cost}" for row, cost, found in runs if found["cost"] is None and found["best"]]
     if not ratios:
@@ -266,6 +269,7 @@ def spread(kept: list[dict[str, Any]]) -> str:
     above = sum(ratio > PROMISE for ratio in ratios)
     parts = ", ".join(f"{q:.0%} {ratios[min(int(q * len(ratios)), len(ratios) - 1)]:.2f}" for q in (0.5, 0.8, 0.9, 1.0))
     failed = f"; a single method arrived alone: {', '.join(lost)}" if lost else ""
+    failed += f"; doubtful: {doubtful}" if (doubtful := sum("doubtful" in row for row in kept)) else ""
     return f"{len(ratios)} ratios, {above} above {PROMISE}; {parts}{failed}\n"
 
 
