@@ -2,11 +2,14 @@
 
     python benchmarks/auto.py --out results/auto/cpu.json --commit C
     python benchmarks/auto.py --workloads "mnist-*" --device cuda --jobs 8 --out results/auto/h200.json --commit C
+    python benchmarks/auto.py --random 20 --seed 7 --out runs/random.json
 
 Cost is rounds × round_cost + numbers that one worker sends, to a true gap of 1e-6, for round costs of 4k, 32k and 256k;
 every reduction counts, those of verdicts too. F* comes from Newton's method at a tolerance of 1e-12, checked against
-every other run: none may be lower. A method that does not arrive in its budget has no cost. With --workloads problems
-and optima are those of the rounds benchmark, plain, and rivals the four that may win there.
+every other run: where one is lower the row is doubtful, and its ratios do not count. A method that does not arrive in
+its budget has no cost. With --workloads problems and optima are those of the rounds benchmark, plain, and rivals the
+four that may win there; --methods and --costs measure only some. With --random problems are drawn (auto_random.py), and
+the spread of ratios is told at the end.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 import torch
+from auto_random import drawn
+from auto_random import names as random_names
 from optima import known as optima
 from workloads import WORKLOADS, select
 
@@ -36,6 +41,7 @@ MIDDLE = 32_000
 PATIENT = {"mnist-multinomial-sum-l2_0.001": 5}  # times the seconds of the others: gradients need thousands of rounds
 METHODS = ("newton", "auq-lr", "lbfgs", "lbfgs-w", "owl-qn", "fista")
 GAP = 1e-6
+PROMISE = 1.2
 
 Row = tuple[str, Callable[[], aq.Problem]]
 
@@ -159,14 +165,20 @@ def rivals(name: str) -> tuple[str, ...]:
     return METHODS[:4] if name in WORKLOADS else METHODS
 
 
-def row_of(name: str, runs: dict[tuple[str, int], dict[str, Any]], seconds: float) -> dict[str, Any]:
+def row_of(name: str, runs: dict[tuple[str, int], dict[str, Any]], options: argparse.Namespace) -> dict[str, Any]:
     """From all runs of a problem: the single methods at the middle cost, and auto beside the best at every cost."""
-    problem, best = posed(name, seconds)
+    problem, best = posed(name, options.seconds)
     row: dict[str, Any] = {"workload": name, "unknowns": problem.census.unknowns, "best": best}
-    row["single"] = {method: runs[method, MIDDLE] for method in rivals(name)}
+    if name.startswith("random"):
+        row["words"] = drawn(name)[0]
+    first = MIDDLE if MIDDLE in options.costs else options.costs[0]
+    single = [method for method in rivals(name) if method in options.methods]
+    row["single"] = {method: runs[method, first] for method in single}
+    if max(found.get("below", 0.0) for found in runs.values()) > GAP:
+        row["doubtful"] = "F* is not the optimum"
     row["auto"] = {}
-    for cost in COSTS:
-        price = {method: _price(runs.get((method, cost), {}), cost) for method in (*rivals(name), "auto")}
+    for cost in options.costs:
+        price = {method: _price(runs.get((method, cost), {}), cost) for method in (*single, "auto")}
         ours = price.pop("auto")
         arrived = {method: paid for method, paid in price.items() if paid is not None}
         winner = min(arrived, key=arrived.__getitem__) if arrived else None
@@ -183,7 +195,7 @@ def _price(found: dict[str, Any], cost: int) -> int | None:
 @lru_cache(maxsize=2)
 def posed(name: str, seconds: float) -> tuple[aq.Problem, float]:
     """The problem, and F*."""
-    for known, make in rows():
+    for known, make in [(name, drawn(name)[1])] if name.startswith("random") else rows():
         if known == name:
             problem = make()
             run = aq.solve(problem, "newton", max_iter=300, certificate_tol=1e-12, time_limit=4 * seconds)
@@ -196,6 +208,8 @@ def measured(names: list[str], options: argparse.Namespace) -> Iterator[tuple[st
     """Rows as they are done, until the deadline: every run is a task of its own. Methods run at the middle cost first;
     those that arrive also at the others."""
     ends = time.monotonic() + options.deadline
+    first = MIDDLE if MIDDLE in options.costs else options.costs[0]
+    coming = iter(sorted(names, key=lambda name: -PATIENT.get(name, 1)))
     runs: dict[str, dict[tuple[str, int], dict[str, Any]]] = {name: {} for name in names}
     open_ = dict.fromkeys(names, 0)
     with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
@@ -205,12 +219,17 @@ def measured(names: list[str], options: argparse.Namespace) -> Iterator[tuple[st
             waiting[pool.submit(task, name, method, cost, options.seconds, options.device)] = name, method, cost
             open_[name] += 1
 
-        for name in sorted(names, key=lambda name: -PATIENT.get(name, 1)):
-            for method in rivals(name):
-                begin(name, method, MIDDLE)
-            for cost in COSTS:
-                begin(name, "auto", cost)
-        while waiting:
+        def more() -> bool:
+            """Enough runs for all processes; the runs of a problem stay together."""
+            while len(waiting) < 2 * options.jobs and (name := next(coming, None)) is not None:
+                for method in rivals(name):
+                    if method in options.methods:
+                        begin(name, method, first)
+                for cost in options.costs:
+                    begin(name, "auto", cost)
+            return bool(waiting)
+
+        while more():
             left = ends - time.monotonic()
             finished, _ = wait(waiting, timeout=min(max(left, 0.0), 1e6), return_when=FIRST_COMPLETED)
             if not finished:
@@ -224,25 +243,44 @@ def measured(names: list[str], options: argparse.Namespace) -> Iterator[tuple[st
                     found = runs[name][method, cost] = future.result()
                 except Exception as error:  # the others go on
                     found = runs[name][method, cost] = {"failed": f"{type(error).__name__}: {error}"}
-                if method != "auto" and cost == MIDDLE and "rounds" in found:
-                    for other in COSTS:
-                        if other != MIDDLE:
+                if method != "auto" and cost == first and "rounds" in found:
+                    for other in options.costs:
+                        if other != first:
                             begin(name, method, other)
                 if not open_[name]:
-                    yield name, row_of(name, runs[name], options.seconds)
+                    yield name, row_of(name, runs[name], options)
 
 
 def told(row: dict[str, Any]) -> str:
     found = [(m, f) for m, f in row["single"].items()]
     single = [f"{m} {f['rounds']} ({f['numbers'] / 1e3:.3g}k)" if "rounds" in f else f"{m} –" for m, f in found]
-    ours = [f"{f['method']} {f['ratio'] and round(f['ratio'], 2)} ({f['best']})" for f in row["auto"].values()]
-    return f"{row['workload']}: {', '.join(single)} | auto: {', '.join(ours)}\n"
+    ours = [f"{f.get('method')} {f['ratio'] and round(f['ratio'], 2)} ({f['best']})" for f in row["auto"].values()]
+    name = ": ".join(row[key] for key in ("workload", "words", "doubtful") if key in row)
+    return f"{name}: {', '.join(single)} | auto: {', '.join(ours)}\n"
+
+
+def spread(kept: list[dict[str, Any]]) -> str:
+    """How many ratios are above the promise, and where a single method arrived alone."""
+    runs = [(row, cost, found) for row in kept if "doubtful" not in row for cost, found in row["auto"].items()]
+    ratios = sorted(found["ratio"] for _, _, found in runs if found["ratio"] is not None)
+    lost = [f"{row['workload']} at {cost}" for row, cost, found in runs if found["cost"] is None and found["best"]]
+    if not ratios:
+        return "No ratios.\n"
+    above = sum(ratio > PROMISE for ratio in ratios)
+    parts = ", ".join(f"{q:.0%} {ratios[min(int(q * len(ratios)), len(ratios) - 1)]:.2f}" for q in (0.5, 0.8, 0.9, 1.0))
+    failed = f"; a single method arrived alone: {', '.join(lost)}" if lost else ""
+    failed += f"; doubtful: {doubtful}" if (doubtful := sum("doubtful" in row for row in kept)) else ""
+    return f"{len(ratios)} ratios, {above} above {PROMISE}; {parts}{failed}\n"
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="tables whose name holds this")
     parser.add_argument("--workloads", nargs="*", default=[])
+    parser.add_argument("--random", type=int, default=0, metavar="N", help="draw so many problems instead")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS, help="the single methods to run")
+    parser.add_argument("--costs", nargs="+", type=int, default=COSTS)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=20.0)
@@ -254,7 +292,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     names = [name for name, _ in rows() if options.only in name]
-    if options.workloads:
+    if options.random:
+        names = [name for name in random_names(options.random, options.seed) if name.endswith(options.only)]
+    elif options.workloads:
         names = [workload.name for workload in select(options.workloads)]
     about = {"commit": options.commit, "torch": torch.__version__, "date": time.strftime("%Y-%m-%d"), "gap": GAP}
     about |= {"device": torch.cuda.get_device_name() if options.device == "cuda" else "CPU", "jobs": options.jobs}
@@ -265,6 +305,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.write(told(row))
         kept = [done[known] for known in names if known in done]
         options.out.write_text(json.dumps({"about": about, "rows": kept}, indent=1) + "\n")
+    sys.stderr.write(spread(list(done.values())))
     if len(done) < len(names):
         sys.stderr.write(f"{len(names) - len(done)} workloads are not done.\n")
     return 0

@@ -77,7 +77,7 @@ def test_local_solves_follow_what_a_block_moved():
 @pytest.mark.parametrize("bad", ["gradient", "weights"])
 def test_a_block_is_not_healthy_if_its_gradient_or_its_weights_are_not(bad):
     from auqadmm.core.consensus import _primal
-    from auqadmm.core.weights import Diagonal
+    from auqadmm.metrics.weights import Diagonal
 
     u = torch.zeros(2, 3, 1, dtype=torch.float64)
     w, norm = torch.ones_like(u), torch.ones(2, dtype=torch.float64)

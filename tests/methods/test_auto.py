@@ -64,13 +64,8 @@ def test_it_says_what_it_chose():
     assert run.method == "newton"
     assert "(auto chose newton: 2 unknowns make small Hessians.)" in run.message
     assert run.choice.first == "newton"
-    assert [line.split()[0] for line in run.explain().splitlines()] == [
-        "method",
-        "newton",
-        "auq-lr",
-        "lbfgs",
-        "happened",
-    ]
+    lines = [line.split()[0] for line in run.explain().splitlines()]
+    assert lines == ["method", "newton", "lbfgs-w", "auq-lr", "lbfgs", "happened"]
 
 
 def hard():
@@ -119,10 +114,25 @@ def test_blocks_that_meet_their_bound_are_too_hard():
     assert run.choice.changes[0].why == "local problems are too hard"
 
 
-def test_what_is_explained_is_what_was_counted():
-    run = aq.solve(hard(), round_cost=4000)
-    assert run.choice.rounds == run.history[-1].rounds
-    assert run.choice.numbers == run.history[-1].bytes_up // 8
+@pytest.mark.parametrize("end", ["converged", "max_iter", "callback", "resumed"])
+def test_what_is_explained_is_what_was_counted(end, tmp_path):
+    """However a run ends: `explain()` shows the rounds and numbers of the history's last row."""
+    options = {
+        "converged": {},
+        "max_iter": {"max_iter": 7},
+        "callback": {"callbacks": [lambda event: event.row.iteration == 12]},
+        "resumed": {"checkpoint": tmp_path},
+    }[end]
+    if end == "resumed":
+        aq.solve(hard(), round_cost=4000, max_iter=9, checkpoint=tmp_path)
+    run = aq.solve(hard(), round_cost=4000, **options)
+    last = run.history[-1]
+    assert (run.choice.rounds, run.choice.numbers) == (last.rounds, last.bytes_up // 8)
+    happened = next(line for line in run.explain().splitlines() if line.startswith("happened"))
+    assert happened.split()[1:3] == [str(last.rounds), f"{last.bytes_up // 8:.3g}"]
+    counts = [row.rounds for row in run.history]
+    for change in run.choice.changes:  # what had travelled when the other one began
+        assert counts[change.iteration - 2] < change.rounds <= counts[change.iteration - 1]
 
 
 def test_dear_rounds_make_it_choose_fewer():

@@ -71,6 +71,26 @@ def test_stiffness_orders_methods():
     assert first(1e3, 1e6) == "newton"
 
 
+def test_blocks_of_few_rows_have_few_directions():
+    """Then AUQ-LR needs more rounds; and dear rounds do not make it faster than it can be."""
+
+    def rounds(rows, cost=32_000):
+        facts = Facts(29, 1070, 1, aq.LeastSquares(), aq.L2(1.0), None, 2.7e3, 700.0, rows=rows)
+        return {e.method: e.rounds for e in estimates(facts, cost)}
+
+    many, few = rounds(29 * 1000), rounds(29 * 64)
+    assert few["auq-lr"] == pytest.approx(many["auq-lr"] * math.sqrt(250 / 16))
+    assert few["lbfgs-w"] == many["lbfgs-w"] < few["auq-lr"]
+    assert rounds(29 * 1000, 1e7)["auq-lr"] == 6.0
+    assert rounds(29 * 4)["lbfgs-w"] > 5 * many["lbfgs-w"]  # fewer rows than features
+
+
+def test_l_bfgs_with_weights_is_considered_where_rows_bend_one_after_another():
+    """A median of sparse rows in many blocks: local solves gain little there."""
+    facts = Facts(12, 422, 1, aq.Quantile(0.5, eps=0.06), aq.L2(1.0), None, 300.0, 68.0, 6.1, rows=373)
+    assert [estimates(facts, cost)[0].method for cost in (4000, 32_000, 256_000)] == ["lbfgs-w", "lbfgs-w", "newton"]
+
+
 def test_the_rest_follows_the_rate():
     falls = tuple(1e-2 * 0.5**k for k in range(LOOK))
     rest = _remaining_cost(Plan("auq-lr", None, expected=falls), 100.0 * LOOK, LOOK)

@@ -11,10 +11,10 @@ import torch
 
 import auqadmm as aq
 from auqadmm.core.certificate import Certificate
-from auqadmm.core.verdict.gate import Gate, due
-from auqadmm.core.verdict.model import Model
-from auqadmm.core.verdict.point import Point, Verdict, agrees, at_rounding, inflation, over
-from auqadmm.core.verdict.watch import Watch
+from auqadmm.verdict.gate import Gate, is_due
+from auqadmm.verdict.model import QuadraticModel
+from auqadmm.verdict.monitor import Monitor
+from auqadmm.verdict.point import JudgedPoint, Verdict, agrees, at_rounding, inflation, relative_to
 from tests.problems import regression_blocks
 from tests.verdict.asking import judge_of
 
@@ -24,7 +24,7 @@ NOTHING = torch.zeros(1, 1, dtype=torch.float64)
 
 def point(**changes):
     parts = {"F": 10.0, "scale": 4.0, "floor": 1e-4, "noise": 1e-12, "known": Certificate(10.0), "f": 0.0}
-    return Point(NOTHING, NOTHING, **{**parts, **changes})
+    return JudgedPoint(NOTHING, NOTHING, **{**parts, **changes})
 
 
 def test_delta_with_every_logit_off_by_its_rounding():
@@ -69,7 +69,7 @@ def test_a_second_look_must_find_what_the_model_said(fell, after, holds):
 
 
 def test_when_it_is_asked_in_any_case():
-    assert [k for k in range(5000) if due(k)] == [16, 64, 256, 1024, 4096]
+    assert [k for k in range(5000) if is_due(k)] == [16, 64, 256, 1024, 4096]
 
 
 def test_after_wrong_answers_it_waits_twice_as_long_each_time():
@@ -93,7 +93,7 @@ def test_an_estimate_must_be_below_the_tolerance_or_the_floor():
 
 
 def test_a_run_ends_after_three_iterations_without_a_way_on():
-    watch = Watch(SimpleNamespace(), 1e-5)
+    watch = Monitor(SimpleNamespace(), 1e-5)
     found = Certificate(1.0, reason="Columns are collinear.")
     for rest, ends in ((0, False), (2, False), (3, True), (4, True)):
         watch.gate = Gate(rest=rest)
@@ -114,9 +114,9 @@ def test_the_scale_is_the_smaller_of_what_is_left_and_what_was_explained():
 
 
 def test_relative_gaps():
-    assert over(0.0, 0.0) == 0.0
-    assert over(1e-3, 0.0) == math.inf
-    assert over(1e-3, 4.0) == 2.5e-4
+    assert relative_to(0.0, 0.0) == 0.0
+    assert relative_to(1e-3, 0.0) == math.inf
+    assert relative_to(1e-3, 4.0) == 2.5e-4
     assert at_rounding(8 * (1e-12 + ULP * 10), 1e-12, -10.0)
     assert not at_rounding(8.1 * (1e-12 + ULP * 10), 1e-12, -10.0)
 
@@ -126,7 +126,7 @@ def test_slack_grows_with_the_condition_of_the_hessian():
     for c in (0.0, 0.9, 1 - 1e-9):
         H = torch.tensor([[[1.0, c], [c, 1.0]]], dtype=torch.float64)
         none = torch.zeros(2, 1, dtype=torch.bool)
-        model = Model.of(H, torch.zeros(2, 1, dtype=torch.float64), none)
+        model = QuadraticModel.of(H, torch.zeros(2, 1, dtype=torch.float64), none)
         assert model.slack - 1 == pytest.approx(4 * ULP * 2 / (1 - c), rel=0.3)
 
 
@@ -134,7 +134,9 @@ def test_delta_of_a_parabola_is_half_the_newton_decrement():
     rng = np.random.default_rng(0)
     A = rng.normal(size=(9, 4))
     H, G, v = A.T @ A, rng.normal(size=4), rng.normal(size=4)
-    model = Model.of(torch.from_numpy(H)[None], torch.full((4, 1), 0.3, dtype=torch.float64), torch.zeros(4, 1).bool())
+    model = QuadraticModel.of(
+        torch.from_numpy(H)[None], torch.full((4, 1), 0.3, dtype=torch.float64), torch.zeros(4, 1).bool()
+    )
     step = model.newton(torch.from_numpy(G)[:, None], torch.from_numpy(v)[:, None])
     r = G + 0.3 * v
     d = -np.linalg.solve(H + 0.3 * np.eye(4), r)

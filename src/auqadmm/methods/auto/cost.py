@@ -23,6 +23,7 @@ __all__ = ["ROUND_COST", "CostEstimate", "Facts", "estimates"]
 # Rounds of Newton's method: squares, smooth losses, and what corners add for every factor e; with a working set, and
 # what it adds on squares whenever it has to double
 SQUARES, SMOOTH, CORNERS, ACTIVE, DOUBLED = 2.0, 7.0, 4.0, 8.0, 2.0
+BENDS, BENDS_STIFF = 7.0, 0.9  # where rows bend one after another, with l2: for every factor e of the stiffness
 STAY = 0.7  # of the unknowns that would leave zero by themselves: so many do
 CROWD, CROWDED = 4.0, 0.6  # without l2 they keep each other out: no more than 4·movers^0.6
 # of AUQ-LR: squares, one column, several; corners by the number of blocks; kinks of g
@@ -31,6 +32,8 @@ LR_SQUARES, LR_SMOOTH, LR_CLASSES, LR_CORNERS, LR_SPLIT, LR_KINKS = 10.0, 14.0, 
 # saves of them, and the directions it buys
 LR_EASY, LR_EASY_AT, LR_POWER, LR_POWER_MOST, LR_DEARER = 7.0, 1e5, 0.1, 0.45, 0.2
 LR_DIRECTIONS, LR_BOUGHT = 110.0, 0.45
+# at least so many, and more where a block has few rows to keep directions of, by the root of what is missing
+LR_LEAST, LR_KEPT = 6.0, 250.0
 LR_SPARSE, LR_MOVERS = 60.0, 300.0  # and where nothing but kinks holds unknowns, so many that they compete
 LR_WEIGHTS = 12.0  # times n: numbers of the weights
 LR_COUPLED, LR_HINGED = 4.2, 2.0  # times n: numbers of a round, all told, where classes are coupled; of a hinge
@@ -46,13 +49,18 @@ W_AFTER = 1.05  # times AUQ-LR: which goes first, since it loses nothing when it
 # times the features squared), and hinges, with the numbers of their weights, times n
 W_NEAR, W_NEAR_ROUNDS, W_NEAR_POWER, W_NEAR_WEIGHTS = 0.05, 3.0, 0.2, 5.0
 W_HINGE, W_HINGE_ROUNDS, W_HINGE_WEIGHTS = 30.0, 2.3, 20.0
+W_BENDS = 5.5, 0.3  # where rows bend one after another: times this power of the stiffness
+# of squares: the power of the stiffness, that of features per row where there are more (the directions of one block
+# then say little of the others), and the numbers of the weights, times n: at most, and times the directions of a block
+W_SQUARES, W_WIDE, W_SQUARES_WEIGHTS, W_KEPT = 0.19, 1.3, 80.0, 2.0
 
 
 @dataclass(frozen=True)
 class Facts:
     """What is known before the first iteration; `movers`: unknowns that would leave zero by themselves; `stiff`: the
     trace of the curvature at zero over the least l2; `far`: by how much logits would move, had they l2 alone against
-    them. Infinite: not known, or no l2. `spread`: of the target. `coupled`: weights of AUQ-LR couple the classes."""
+    them. Infinite: not known, or no l2. `spread`: of the target. `coupled`: weights of AUQ-LR couple the classes.
+    `rows`: of all blocks, 0 where they are not known."""
 
     blocks: int
     features: int
@@ -64,6 +72,12 @@ class Facts:
     far: float = math.inf
     spread: float = 1.0
     coupled: bool = False
+    rows: int = 0
+
+    @property
+    def kept(self) -> float:
+        """Directions that a block can keep: a quarter of its rows."""
+        return max(self.rows / (4 * self.blocks), 1.0) if self.rows else math.inf
 
     @property
     def unknowns(self) -> int:
@@ -103,6 +117,8 @@ def _newton(facts: Facts, round_cost: float) -> CostEstimate | None:
         rounds = least + factor * math.log10(max(facts.stiff, 1.0))
     if easing > 1:
         rounds = CORNERS + math.log(easing)
+        if loss.dispersed and math.isfinite(facts.stiff):
+            rounds = BENDS + BENDS_STIFF * math.log(max(facts.stiff, 1.0))
     if loss.cornered and math.isfinite(facts.far):
         rounds = 6 + 2 * math.log(max(facts.far, 1.0))
     if some_rest(facts.g, loss, shape, round_cost):
@@ -133,6 +149,7 @@ def _lowrank(facts: Facts, round_cost: float) -> CostEstimate:
         power = min(LR_POWER * max(facts.features / 784, 1.0), LR_POWER_MOST)
         dear = max(round_cost, 1.0) / ROUND_COST
         rounds = LR_EASY * (max(facts.stiff, 1.0) / LR_EASY_AT) ** power * dear**-LR_DEARER
+        rounds = max(rounds, LR_LEAST) * math.sqrt(max(1.0, LR_KEPT / facts.kept))
         weights = min(LR_DIRECTIONS * dear**LR_BOUGHT, MOST_DIRECTIONS, facts.features)
     elif loss.quadratic:
         rounds = LR_SQUARES
@@ -156,13 +173,24 @@ def _lowrank(facts: Facts, round_cost: float) -> CostEstimate:
 
 
 def _weighted(facts: Facts, round_cost: float) -> CostEstimate | None:
-    """L-BFGS on the weights of AUQ-LR: no local solve that could run away. A hinge has use for it only nearby."""
+    """L-BFGS on the weights of AUQ-LR: no local solve that could run away. A hinge has use for it only nearby, squares
+    with a ridge alone."""
     loss, n, far = facts.loss, facts.unknowns, facts.far
     why = "curvature weights serve it without local solves"
-    if not facts.g.quadratic or loss.quadratic:
+    if not facts.g.quadratic:
         return None
+    if loss.quadratic:
+        if math.isinf(facts.stiff):
+            return None
+        wide = max(1.0, facts.features / facts.rows) ** W_WIDE if facts.rows else 1.0
+        rounds = wide * (2 + max(facts.stiff, 1.0) ** W_SQUARES)
+        return CostEstimate("lbfgs-w", rounds, (rounds + min(W_KEPT * facts.kept, W_SQUARES_WEIGHTS)) * n, why)
     if loss.cornered or loss.sharpness(facts.spread) > 4:
-        rounds = 3 + W_HINGE_ROUNDS * math.sqrt(far) if loss.cornered and far <= W_HINGE else math.inf
+        rounds = math.inf
+        if not loss.cornered:
+            rounds = facts.by_stiffness(math.inf, 0, *W_BENDS)
+        elif far <= W_HINGE:
+            rounds = 3 + W_HINGE_ROUNDS * math.sqrt(far)
         return CostEstimate("lbfgs-w", rounds, (rounds + W_HINGE_WEIGHTS) * n, why) if math.isfinite(rounds) else None
     if facts.coupled and far <= W_NEAR * facts.features**2:
         rounds = W_NEAR_ROUNDS * max(far, 1.0) ** W_NEAR_POWER

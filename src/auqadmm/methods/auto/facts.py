@@ -19,7 +19,7 @@ def facts_of(setup: Setup) -> Facts:
     known = (setup.blocks, setup.features, setup.columns, setup.loss, setup.regularizer)
     stiff, far = hardness(setup)
     coupled = coupled_directions(setup, setup.round_cost) >= FEWEST
-    return Facts(*known, would_move(setup), stiff, far, spread_of(setup), coupled)
+    return Facts(*known, would_move(setup), stiff, far, spread_of(setup), coupled, setup.rows)
 
 
 def spread_of(setup: Setup) -> float:
