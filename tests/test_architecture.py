@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "baselines", "blocks", "checkpoint", "columns", "core", "engines", "errors", "local", "loop", "methods",
         "problem", "recovery", "states",
     },
-    "estimators": {"api", "blocks", "callbacks", "core", "engines", "errors", "loop", "problem"},
+    "estimators": {"api", "blocks", "callbacks", "core", "engines", "errors", "loop", "methods", "metrics", "problem"},
     "losses": {"blocks", "problem"},
     "regularizers": {"problem"},
     "weights": {"metrics"},
