@@ -57,6 +57,14 @@ class TestThreads(EngineTests):
     engine = Threads
 
 
+def test_pytest_collects_every_law(request):
+    collected = [item.nodeid.split("::")[1] for item in request.session.items if "test_parts.py" in item.nodeid]
+    for cls in (TestLogCosh, TestLopsided, TestJacobi, TestThreads):
+        if cls.__name__ in collected and not request.config.option.keyword:
+            assert collected.count(cls.__name__) == len(cls().checks()), cls
+    assert len(TestThreads().checks()) == len(testing.EngineSuite("local").checks())
+
+
 # ---------------------------------------------------------------------- public names alone, and few lines
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_a_part_is_short(path):

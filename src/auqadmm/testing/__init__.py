@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, partialmethod
+from functools import partial
 from itertools import pairwise
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -307,8 +307,13 @@ class EngineTests(Suite):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         for name in EngineSuite("local").checks():
-            setattr(cls, "test_" + re.sub(r"\W+", "_", name), partialmethod(_one_check, name))
+            setattr(cls, "test_" + re.sub(r"\W+", "_", name), _one_check(name))
 
 
-def _one_check(tests: EngineTests, name: str) -> None:
-    EngineSuite(tests.under_test("engine"), tests.tolerance).checks()[name]()
+def _one_check(name: str) -> Callable[[EngineTests], None]:
+    """A method of its own for every check: pytest collects functions only."""
+
+    def check(self: EngineTests) -> None:
+        EngineSuite(self.under_test("engine"), self.tolerance).checks()[name]()
+
+    return check
