@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import auqadmm as aq
-from auqadmm.core.checkpoint_codec import CheckpointError, Reader, Registry
+from auqadmm.checkpoint.codec import CheckpointError, Reader, Registry
 from tests.core.checkpoints import names, no_waiting
 from tests.problems import least_squares
 

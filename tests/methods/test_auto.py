@@ -65,7 +65,8 @@ def test_it_says_what_it_chose():
     assert "(auto chose newton: 2 unknowns make small Hessians.)" in run.message
     assert run.choice.first == "newton"
     lines = [line.split()[0] for line in run.explain().splitlines()]
-    assert lines == ["method", "newton", "lbfgs-w", "auq-lr", "lbfgs", "happened"]
+    assert (lines[0], lines[1], lines[-1]) == ("method", "newton", "happened")
+    assert set(lines[2:-1]) == {"auq-lr", "lbfgs-w", "lbfgs"}
 
 
 def hard():

@@ -17,6 +17,7 @@ from auqadmm.methods.newton.inner import minimise_model
 from auqadmm.metrics.triangles import unpack
 from auqadmm.verdict.model import QuadraticModel
 
+LIFTS = (1e-6, 1e-4, 1e-2)  # of the diagonal of a singular GroupedHessian, one after the other
 SHARP = 1e100  # a metric in which a proximal step moves nothing that may stay
 
 
@@ -89,6 +90,10 @@ class GroupedHessian:
             found.append((index[few], H.index_select(0, few).index_select(1, few)))
         return GroupedHessian(tuple(found))
 
+    def lifted(self, share: float) -> GroupedHessian:
+        """With more curvature, a share of the diagonal."""
+        return GroupedHessian(tuple((index, _lifted(H, share)) for index, H in self.groups))
+
     def diagonal(self, like: Tensor) -> Tensor:
         """The diagonal where it is known, NaN elsewhere, in the shape of v."""
         out = torch.full_like(like.reshape(-1), torch.nan)
@@ -102,6 +107,10 @@ class GroupedHessian:
         for index, H in self.groups:
             out[index] = H @ flat[index]
         return out.reshape(d.shape)
+
+
+def _lifted(H: Tensor, share: float) -> Tensor:
+    return H + torch.diag(share * H.diagonal())
 
 
 @dataclass(frozen=True)
@@ -126,16 +135,29 @@ def into_domain(g: Any, x: Tensor) -> tuple[Tensor, float]:
 def newton_step(
     g: Any, v: Tensor, G: Tensor, H: GroupedHessian, enough: float, share: float | None = None
 ) -> NewtonStep:
-    """The step; a singular H is given a little curvature in every direction. With a `share` of δ that
-    may be missing δ is what was found, else a bound of what there is."""
+    """The step; a singular H is given a little curvature in every direction, and more where the step would not lower
+    the model. With a `share` of δ that may be missing δ is what was found, else a bound of what there is."""
+    found = _newton_step(g, v, G, H, enough, share)
+    for lift in LIFTS:
+        if math.isfinite(found.linear) and found.linear >= -enough:
+            break
+        found = _newton_step(g, v, G, H.lifted(lift), enough, share)
+    return found
+
+
+def _newton_step(g: Any, v: Tensor, G: Tensor, H: GroupedHessian, enough: float, share: float | None) -> NewtonStep:
     groups: Sequence[tuple[Tensor, Tensor]] = H.groups if g.separable or g.quadratic else H.joined().groups
     l2, d, delta = g.convexity(v).reshape(-1), torch.zeros_like(v.reshape(-1)), 0.0
     for index, matrix in groups:
         slopes, some = (x.reshape(-1)[index][:, None] for x in (G, v))
         quick = None
         if share is not None and g.separable and not g.quadratic:
-            few = g.some(index, len(v)) if v.shape[1] == 1 else None
-            quick = minimise_model(few or RestrictedRegularizer(g, v, index), matrix.to(v), slopes, some, enough, share)
+            few = (g.some(index, len(v)) if v.shape[1] == 1 else None) or RestrictedRegularizer(g, v, index)
+            quick = minimise_model(few, matrix.to(v), slopes, some, enough, share)
+            # with more unknowns than rows that bend guesses go on and on, and a step need not be exact; several columns
+            # may be singular by their intercepts alone, which is no trouble
+            for lift in LIFTS if quick is None and share > 0 and v.shape[1] == 1 else ():
+                quick = quick or minimise_model(few, _lifted(matrix, lift).to(v), slopes, some, enough, share)
         if quick is not None:
             d[index] = (quick.x - some)[:, 0]
             delta += max(-quick.value, 0.0)
