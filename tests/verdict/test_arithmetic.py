@@ -16,7 +16,7 @@ from auqadmm.verdict.model import QuadraticModel
 from auqadmm.verdict.monitor import Monitor
 from auqadmm.verdict.point import JudgedPoint, Verdict, agrees, at_rounding, inflation, relative_to
 from tests.problems import regression_blocks
-from tests.verdict.asking import judge_of
+from tests.verdict.asking import judge_of, verdict
 
 ULP = 2.0**-52
 NOTHING = torch.zeros(1, 1, dtype=torch.float64)
@@ -154,3 +154,29 @@ def test_an_objective_below_its_floor_of_rounding_is_judged_no_further():
         found = judge.at(v, sums, Certificate(left))
         assert isinstance(found, Verdict) == ends, left
         assert not ends or found.certificate.evidence == "rounding"
+
+
+def test_the_bound_of_a_logistic_model_is_the_theorems():
+    """One feature and no penalty: R = max|x_i|/√H and δ = G²/(2H), by hand; the bound is inflation(R√(2δ))·δ. With the
+    reach of rows that came along, and with the one that is asked for where δ is small enough and the bound is not."""
+    X = np.array([3.0, 2.9, -0.5, 0.4, 1.0, -1.2, 0.7, 0.2, -0.3, 0.9] * 2)
+    y = np.array([1.0, -1, -1, 1, 1, -1, 1, 1, 1, 1, 1, 1, -1, 1, 1, -1, 1, -1, 1, 1])
+    problem = aq.Problem(aq.Logistic(), aq.Zero(), [(X[:8, None], y[:8]), (X[8:, None], y[8:])])
+    grid = np.linspace(-1, 2, 30_001)
+    F = np.logaddexp(0, -y * X * grid[:, None]).sum(1)
+    v = grid[F.argmin()] + 0.15
+    p = 1 / (1 + np.exp(-X * v))
+    G, H = X @ (p - (y > 0)), X**2 @ (p * (1 - p))
+    delta = G**2 / (2 * H)
+    x = np.sum(np.abs(X) ** 16) ** (1 / 16) / np.sqrt(H) * np.sqrt(2 * delta)
+    assert 0.3 < x < 0.8
+    known = judge_of(problem)
+    first = verdict(problem, [[v]], 0.9, known)
+    rounds = known.reduce.traffic.rounds
+    for tol, more in ((0.9, 0), (1.01 * delta / first.scale, 1)):
+        judge = judge_of(problem)
+        found = verdict(problem, [[v]], tol, judge)
+        assert judge.reduce.traffic.rounds == rounds + more
+        assert found.delta == pytest.approx(delta, rel=1e-6)
+        assert found.gap_bound == pytest.approx(inflation(x) * delta, rel=1e-6)
+        assert np.logaddexp(0, -y * X * v).sum() - F.min() <= found.gap_bound
