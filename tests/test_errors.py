@@ -16,7 +16,16 @@ from auqadmm.core.processes import CallbackError
 from auqadmm.paper.data import DataError
 
 X, Y = np.eye(3), np.arange(3.0)
-NOT_A_NUMBER = ["much", None, math.nan, object()]
+
+
+class Thing:
+    """No number; its name is the same in every process."""
+
+    def __repr__(self) -> str:
+        return "a thing"
+
+
+NOT_A_NUMBER = ["much", None, math.nan, Thing()]
 
 # class, a good call, and for each argument what it cannot be
 NUMBERS = [
@@ -61,7 +70,7 @@ BAD = [
     (aq.methods.AUQ, {"interval": (1.0, 0.1)}),
     (aq.methods.AUQ, {"normalize": "never"}),
     (aq.curvature.Lanczos, {"start": "nowhere"}),
-    (aq.engines.Dask, {"address": "tcp://a:1", "client": object()}),
+    (aq.engines.Dask, {"address": "tcp://a:1", "client": Thing()}),
     (aq.Checkpoint, {"folder": 7}),
     (aq.Checkpoint, {"folder": "runs", "resume": "perhaps"}),
     (aq.callbacks.EarlyStop, {}),
