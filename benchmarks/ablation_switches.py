@@ -15,7 +15,7 @@ from ablation_patch import Hit, Patch, Switch, around, instead, returns
 AUQLR, METRICS, LOCAL = "auqadmm.methods.auq_lr", "auqadmm.metrics", "auqadmm.local"
 CURVATURE = "auqadmm.curvature"
 ROUND, SERVER = f"{AUQLR}.blocks", f"{AUQLR}.server"
-SCHEDULE, ANDERSON = f"{AUQLR}.schedule", f"{AUQLR}.anderson"
+SCHEDULE, ANDERSON = f"{AUQLR}.server", f"{AUQLR}.anderson"
 POSTERIOR, NEWTON = f"{CURVATURE}.posterior", f"{LOCAL}.newton_cg"
 SMOOTH, HINGE, SQUARES = ("multinomial",), ("svm",), ("elastic",)
 TABLES = ("table-squares-far", "table-logistic-far")

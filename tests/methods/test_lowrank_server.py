@@ -13,7 +13,7 @@ import auqadmm as aq
 from auqadmm.curvature.posterior import Posterior
 from auqadmm.local import Direct
 from auqadmm.methods.auq_lr.anderson import Anderson
-from auqadmm.methods.auq_lr.blocks import ACCELERATE, BACK, KEEP, PLAIN, Directive
+from auqadmm.methods.auq_lr.blocks import Action, Directive
 from auqadmm.methods.auq_lr.server import RoundSums, Schedule, ServerState, first_z, next_z, tolerance, watch_objective
 from tests.problems import regression_blocks
 
@@ -32,7 +32,7 @@ class Doubling:
         return SimpleNamespace(v=z / 2, residual=0.0)
 
 
-def server(action=PLAIN, norm=1.0, dual=1.0, refresh=False, **changes):
+def server(action=Action.PLAIN, norm=1.0, dual=1.0, refresh=False, **changes):
     directive = Directive(Posterior(1, 1.0, 2), relaxation=1.8, action=action, refresh=refresh)
     heard = RoundSums(Tz=column(3.0, 4.0), r=column(1.0, 1.0), norm=norm, dual=dual, gram=None, heft=None, against=None,
                   stale=False)  # fmt: skip
@@ -54,7 +54,7 @@ def test_twice_in_a_row_a_hundredth_above_its_best_it_goes_home():
     assert pytest.approx(0.9) == seen(once, 0.9).best.F
     home = seen(once, 1.02)
     assert torch.equal(home.directive.home, column(7.0, 8.0))
-    assert (home.directive.relaxation, home.directive.action, home.best) == (1.0, KEEP, None)
+    assert (home.directive.relaxation, home.directive.action, home.best) == (1.0, Action.KEEP, None)
     assert torch.equal(home.z, column(13.5, 16.5))  # K v − G at its best v
     assert seen(home, 100.0) is home, "once is enough"
 
@@ -67,14 +67,14 @@ def test_without_scores_nothing_is_watched():
 # ------------------------------------------------------------------ the first step
 def test_a_start_whose_v_belongs_to_its_z_is_a_step_like_any_other():
     state = first_z(server(), Doubling(), aq.Zero(), column(1.0, 1.5))
-    assert state.directive.action == PLAIN
+    assert state.directive.action == Action.PLAIN
     assert torch.equal(state.z, column(3.0, 4.0))
 
 
 @pytest.mark.parametrize(("v", "dual"), [((1.0, 1.6), 1.0), ((1.0, 1.5), 1e-7)], ids=["other v", "a solution"])
 def test_a_start_that_says_nothing_of_the_map_keeps_its_z(v, dual):
     state = first_z(server(dual=dual), Doubling(), aq.Zero(), column(*v))
-    assert state.directive.action == KEEP
+    assert state.directive.action == Action.KEEP
     assert torch.equal(state.z, column(2.0, 3.0))
     assert state.anderson.first is None
 
@@ -83,17 +83,17 @@ def test_a_start_that_says_nothing_of_the_map_keeps_its_z(v, dual):
 @pytest.mark.parametrize(
     ("action", "refresh", "norm", "back"),
     [
-        (ACCELERATE, False, 2.1, True),
-        (ACCELERATE, False, 1.9, False),
-        (PLAIN, False, 2.1, False),
-        (ACCELERATE, True, 2.1, False),  # new weights measure r in another norm
+        (Action.ACCELERATE, False, 2.1, True),
+        (Action.ACCELERATE, False, 1.9, False),
+        (Action.PLAIN, False, 2.1, False),
+        (Action.ACCELERATE, True, 2.1, False),  # new weights measure r in another norm
     ],
 )
 def test_an_accelerated_step_that_doubled_the_residual_is_taken_back(action, refresh, norm, back):
     state = server(action, norm, refresh=refresh, plain=column(9.0, 9.0), before=(column(0.0, 0.0), column(0.0, 0.0)))
     state = replace(state, anderson=state.anderson.measured(1.0))
     new = next_z(state)
-    assert (new.directive.action == BACK) == back
+    assert (new.directive.action == Action.BACK) == back
     assert torch.equal(new.z, column(9.0, 9.0) if back else column(3.0, 4.0))
     assert new.anderson.last == (1.0 if back else norm)
     assert (new.before is None) == back
@@ -105,7 +105,7 @@ def test_a_column_is_the_difference_of_two_rounds():
     heard = replace(server().heard, gram=4 * one, heft=one, against=2 * one)
     before = (column(1.0, 1.0), column(0.5, 2.0))
     new = next_z(replace(server(), heard=heard, before=before))
-    assert new.directive.action == ACCELERATE
+    assert new.directive.action == Action.ACCELERATE
     assert new.directive.gamma.tolist() == pytest.approx([0.5], rel=1e-8)
     assert new.z.flatten().tolist() == pytest.approx([3.0 - 0.5 * 1.5, 4.0 - 0.5 * 1.0], rel=1e-8)
     assert torch.equal(new.plain, column(3.0, 4.0))

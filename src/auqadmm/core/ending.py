@@ -131,7 +131,7 @@ def _failed_solves(rows: Sequence[Row]) -> str:
     failed = [name for row in rows for name in row.failed_blocks]
     if not failed:
         return ""
-    worst = max(set(failed), key=failed.count)
+    worst = max(dict.fromkeys(failed), key=failed.count)  # the first of several
     return f" The local solve of {worst} missed its tolerance in {failed.count(worst)} iterations."
 
 

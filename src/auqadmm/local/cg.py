@@ -102,7 +102,7 @@ def cg_step(at: CGState, system: NewtonSystem, problem: LocalProblem, limit: int
     return CGState(torch.addcmul(at.P, alpha, at.p), r, p, rz, left, hvps, XP)
 
 
-def ensure_descent(here: Iterate, system: NewtonSystem, way: CGState) -> Tensor:
+def ensure_descent(here: Iterate, system: NewtonSystem, cg_state: CGState) -> Tensor:
     """Rounding may spoil the direction of a system at the edge of singularity; the gradient always descends."""
-    descends = dot(here.grad, way.P) < 0
-    return select(descends, way.P, -system.precondition.solve(here.grad))
+    descends = dot(here.grad, cg_state.P) < 0
+    return select(descends, cg_state.P, -system.precondition.solve(here.grad))

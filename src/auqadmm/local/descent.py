@@ -66,13 +66,13 @@ class Progress:
         """Others than these (B,) stop."""
         active, doubt = self.active & some, self.doubt & some
         flags = torch.stack([active.any(), doubt.any(), self.any[2]])
-        return replace(self, active=active, doubt=doubt, alive=self.alive & some, any=flags, told=None).seen()
+        return replace(self, active=active, doubt=doubt, alive=self.alive & some, any=flags, told=None).on_host()
 
     def take(self, some: Part) -> Progress:
         masks = {name: getattr(self, name)[some.blocks] for name in ("active", "doubt", "met", "alive", "checked")}
         return replace(self, **masks)
 
-    def seen(self) -> Progress:
+    def on_host(self) -> Progress:
         """The host looks, if it has not yet."""
         return self if self.told is not None else replace(self, told=tuple(self.any.tolist()))
 
@@ -91,7 +91,7 @@ class DescentStep:
     moved: Tensor
     hvps: Tensor
     state: Any
-    look: Progress | None = None
+    progress: Progress | None = None
     most: int | None = None
 
 
@@ -105,11 +105,13 @@ class DescentMethod(Protocol):
     @property
     def products(self) -> int | None: ...
 
-    def step(self, problem: LocalProblem, here: Iterate, look: Progress, goal: Tolerance, state: Any) -> DescentStep:
+    def step(
+        self, problem: LocalProblem, here: Iterate, progress: Progress, tolerance: Tolerance, state: Any
+    ) -> DescentStep:
         """One step of the active blocks."""
         ...
 
-    def begin(self, problem: LocalProblem, here: Iterate, look: Progress, state: Any) -> Any:
+    def begin(self, problem: LocalProblem, here: Iterate, progress: Progress, state: Any) -> Any:
         """The state to begin with, made of what `descend` was given; perhaps no block will move."""
         ...
 
@@ -172,28 +174,28 @@ def descend(
     `who` (B,): the blocks to move, all without it.
     """
     run = problem.shard.programs
-    goal = Tolerance.known(problem, reference, method.factor, method.tol)
-    if goal is not None:
-        here, goal, look = run(_first_progress, problem, goal, u0, anchor, who, method.tol is None)
+    tolerance = Tolerance.known(problem, reference, method.factor, method.tol)
+    if tolerance is not None:
+        here, tolerance, progress = run(_first_progress, problem, tolerance, u0, anchor, who, method.tol is None)
     else:
         here = run(_iterate_at, problem, u0, None)
-        goal = Tolerance.of(here, method.factor)
-        look = run(check_progress, goal, here, _restrict(here.finite, who), ~here.finite)
-    look = look.seen()
-    state = method.begin(problem, here, look, state)
+        tolerance = Tolerance.of(here, method.factor)
+        progress = run(check_progress, tolerance, here, _restrict(here.finite, who), ~here.finite)
+    progress = progress.on_host()
+    state = method.begin(problem, here, progress, state)
     budget = None if method.products is None else torch.full_like(count(here), method.products)
-    return _next_progress(method, problem, here, goal, look, state, range(max_iter), who, budget)
+    return _next_progress(method, problem, here, tolerance, progress, state, range(max_iter), who, budget)
 
 
 def _first_progress(
-    problem: LocalProblem, goal: Tolerance, u0: Tensor, anchor: Tensor | None, who: Tensor | None, follows: bool
+    problem: LocalProblem, tolerance: Tolerance, u0: Tensor, anchor: Tensor | None, who: Tensor | None, follows: bool
 ) -> tuple[Iterate, Tolerance, Progress]:
     """`follows`: the goal goes by the outer residual, and is not a number that was asked for."""
     here = _iterate_at(problem, u0, anchor)
     # where slopes jump a solve starts where the last one ended
     if follows and problem.curved and not getattr(problem.shard.loss, "expects", False):
-        goal = goal.beyond(here)
-    return here, goal, check_progress(goal, here, _restrict(here.finite, who), ~here.finite)
+        tolerance = tolerance.beyond(here)
+    return here, tolerance, check_progress(tolerance, here, _restrict(here.finite, who), ~here.finite)
 
 
 def _restrict(mask: Tensor, who: Tensor | None) -> Tensor:
@@ -205,30 +207,30 @@ def _iterate_at(problem: LocalProblem, u: Tensor, anchor: Tensor | None) -> Iter
 
 
 def refresh_anchors(
-    problem: LocalProblem, goal: Tolerance, here: Iterate, look: Progress, who: Tensor | None
+    problem: LocalProblem, tolerance: Tolerance, here: Iterate, progress: Progress, who: Tensor | None
 ) -> tuple[Iterate, Progress]:
     """Where the anchor of a block is too far away to know its gradient, or whether that is small enough, the anchor
     moves to the iterate."""
     moved = single_precision.change(here.point)
     if moved is None:
-        return here, look
-    size = torch.maximum(goal.at(here), here.grad_norm)
+        return here, progress
+    size = torch.maximum(tolerance.at(here), here.grad_norm)
     # norms are those of the problem, in which the change may be larger or smaller by a factor
     far = _restrict(size * here.plain_scale < single_precision.TRUST * moved * here.scale, who)
     if not bool(far.any()):
-        return here, look
+        return here, progress
     assert isinstance(here.point, RowPoint)
     here = problem.around(single_precision.reanchored(here.point, far))
-    alive, checked = torch.where(far, here.finite, look.alive), torch.where(far, ~here.finite, look.checked)
-    return here, check_progress(goal, here, alive, checked).seen()
+    alive, checked = torch.where(far, here.finite, progress.alive), torch.where(far, ~here.finite, progress.checked)
+    return here, check_progress(tolerance, here, alive, checked).on_host()
 
 
 def _next_progress(
     method: DescentMethod,
     problem: LocalProblem,
     here: Iterate,
-    goal: Tolerance,
-    look: Progress,
+    tolerance: Tolerance,
+    progress: Progress,
     state: Any,
     rounds: range,
     who: Tensor | None,
@@ -239,43 +241,49 @@ def _next_progress(
     run, products = problem.shard.programs, method.products
     hvps = iterations = count(here)
     for i in rounds:
-        look = look.seen()
+        progress = progress.on_host()
         if budget is not None and products is not None and taken >= products:  # most solves never look
-            look = look.among(hvps < budget)
-        if look.flags[1]:
-            goal, hvps = run(Tolerance.attainable, goal, problem, here, look.doubt), hvps + look.doubt
-            look = run(check_progress, goal, here, look.alive, look.checked | look.doubt).seen()
-        here, look = refresh_anchors(problem, goal, here, look, who)
-        if not look.flags[0]:
+            progress = progress.among(hvps < budget)
+        if progress.flags[1]:
+            tolerance, hvps = run(Tolerance.attainable, tolerance, problem, here, progress.doubt), hvps + progress.doubt
+            progress = run(check_progress, tolerance, here, progress.alive, progress.checked | progress.doubt).on_host()
+        here, progress = refresh_anchors(problem, tolerance, here, progress, who)
+        if not progress.flags[0]:
             break
-        look = replace(look, told=None, round=i, left=None if budget is None else budget - hvps)
-        some = blocks_to_keep(problem, here, look.active)
+        progress = replace(progress, told=None, round=i, left=None if budget is None else budget - hvps)
+        some = blocks_to_keep(problem, here, progress.active)
         if some is not None:
-            ended, hvps = final_status(goal, problem, here, hvps, look.active if who is None else look.active | ~who)
+            ended, hvps = final_status(
+                tolerance, problem, here, hvps, progress.active if who is None else progress.active | ~who
+            )
             done = LocalSolution(here.u, ended, here.grad_norm, hvps, iterations, state)
             own = method.take(state, some)
             rounds = range(i, rounds.stop)
-            ours, theirs = (problem.take(some), here.take(some), goal.take(some), look.take(some)), None
+            ours, theirs = (problem.take(some), here.take(some), tolerance.take(some), progress.take(some)), None
             if who is not None:
                 theirs = who[some.blocks]
-            less = None if look.left is None else look.left[some.blocks]
+            less = None if progress.left is None else progress.left[some.blocks]
             rest = _next_progress(method, *ours, own, rounds, theirs, less, taken)
             return done.put(
                 some,
                 rest,
                 DescentState(method.put(state, some, rest.memory.state), single_precision.gathered(here.point, some)),
             )
-        step = method.step(problem, here, look, goal, state)
+        step = method.step(problem, here, progress, tolerance, state)
         here, state = step.there, step.state
-        hvps, iterations = hvps + step.hvps, iterations + look.active
+        hvps, iterations = hvps + step.hvps, iterations + progress.active
         if budget is not None:
             taken += int(step.hvps.max()) + 1 if step.most is None else step.most + 1  # with a look at rounding
-        look = step.look or run(check_progress, goal, here, look.alive & (step.moved | ~look.active), look.checked)
-    here, look = refresh_anchors(problem, goal, here, look, who)  # out of steps, and not known how far it came
-    look = look.seen()
-    converged = look.met
-    if look.flags[2]:
-        converged, hvps = final_status(goal, problem, here, hvps, None if who is None else ~who)
+        progress = step.progress or run(
+            check_progress, tolerance, here, progress.alive & (step.moved | ~progress.active), progress.checked
+        )
+    here, progress = refresh_anchors(
+        problem, tolerance, here, progress, who
+    )  # out of steps, and not known how far it came
+    progress = progress.on_host()
+    converged = progress.met
+    if progress.flags[2]:
+        converged, hvps = final_status(tolerance, problem, here, hvps, None if who is None else ~who)
     return LocalSolution(here.u, converged, here.grad_norm, hvps, iterations, DescentState(state, _anchor(here)))
 
 
@@ -305,8 +313,8 @@ def blocks_to_keep(problem: LocalProblem, here: Iterate, active: Tensor) -> Part
     return some
 
 
-def check_progress(goal: Tolerance, here: Iterate, alive: Tensor, checked: Tensor) -> Progress:
-    met = goal.met(here)
+def check_progress(tolerance: Tolerance, here: Iterate, alive: Tensor, checked: Tensor) -> Progress:
+    met = tolerance.met(here)
     active = alive & ~met
     doubt = active & ~checked & (here.grad_norm <= CLOSE * here.floor)
     short = here.finite & ~met
@@ -314,9 +322,15 @@ def check_progress(goal: Tolerance, here: Iterate, alive: Tensor, checked: Tenso
 
 
 def line_search_step(
-    problem: LocalProblem, here: Iterate, look: Progress, P: Tensor, hvps: Tensor, state: Any, XP: Tensor | None = None
+    problem: LocalProblem,
+    here: Iterate,
+    progress: Progress,
+    P: Tensor,
+    hvps: Tensor,
+    state: Any,
+    XP: Tensor | None = None,
 ) -> DescentStep:
     """The step along P that a line search finds. An XP that is known comes with a P that is zero in blocks at rest."""
-    P = select(look.active, P, P.new_zeros(())) if XP is None else P
-    there, moved = search(problem, here, P, look.active, XP)
+    P = select(progress.active, P, P.new_zeros(())) if XP is None else P
+    there, moved = search(problem, here, P, progress.active, XP)
     return DescentStep(there, moved, hvps, state)

@@ -65,14 +65,14 @@ class Direct(Accurate):
         run = problem.shard.programs
         known, hvps = factors(problem, memory)
         here = run(_iterate_at, problem, known, u0)
-        goal = Tolerance.known(problem, reference, self.factor, self.tol) or Tolerance.of(here, self.factor)
+        tolerance = Tolerance.known(problem, reference, self.factor, self.tol) or Tolerance.of(here, self.factor)
         iterations, active, left = count(here), here.finite, True
         at_once = 2 if run.active else 1  # a step too many costs a GPU less than a look
         for _ in range(0, STEPS, at_once):
             here, iterations, active, left = run(_refine, problem, known, here, iterations, active, at_once)
             if not left:
                 break
-        converged, hvps = final_status(goal, problem, here, hvps)
+        converged, hvps = final_status(tolerance, problem, here, hvps)
         return LocalSolution(here.u, converged, here.grad_norm, hvps, iterations, known)
 
 

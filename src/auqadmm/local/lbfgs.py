@@ -98,19 +98,21 @@ class LBFGS(Bounded, DescentSolver):
         return LBFGSMemory(state.curve, problem.W, path, anchor)
 
     def step(
-        self, problem: LocalProblem, here: Iterate, look: Progress, goal: Tolerance, state: LBFGSState
+        self, problem: LocalProblem, here: Iterate, progress: Progress, tolerance: Tolerance, state: LBFGSState
     ) -> DescentStep:
         """One step of the active blocks; the state is what the pairs tell."""
-        if look.round > 0:
-            state = _renew_models(problem, here, look.active, state)
-        step = line_search_step(problem, here, look, _direction(here, state.curve), count(here) + look.active, state)
-        curve = _update_pairs(here, step.there, state.curve, step.moved & look.active)
+        if progress.round > 0:
+            state = _renew_models(problem, here, progress.active, state)
+        step = line_search_step(
+            problem, here, progress, _direction(here, state.curve), count(here) + progress.active, state
+        )
+        curve = _update_pairs(here, step.there, state.curve, step.moved & progress.active)
         return replace(step, state=replace(state, curve=curve))
 
-    def begin(self, problem: LocalProblem, here: Iterate, look: Progress, state: Any) -> Any:
-        if state is not None and not look.flags[0]:
+    def begin(self, problem: LocalProblem, here: Iterate, progress: Progress, state: Any) -> Any:
+        if state is not None and not progress.flags[0]:
             return state
-        return LBFGSState(_first_inverse(problem, here, look.active, state, self.history))
+        return LBFGSState(_first_inverse(problem, here, progress.active, state, self.history))
 
     def take(self, state: LBFGSState, some: Part) -> LBFGSState:
         return LBFGSState(state.curve.take(some.blocks))

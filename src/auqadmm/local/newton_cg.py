@@ -118,79 +118,79 @@ class NewtonCG(Bounded, DescentSolver):
         return NewtonMemory(state.D, path, state.factor, spent, bool((spent > PRICE).any()), anchor)
 
     def step(
-        self, problem: LocalProblem, here: Iterate, look: Progress, goal: Tolerance, state: NewtonCGState
+        self, problem: LocalProblem, here: Iterate, progress: Progress, tolerance: Tolerance, state: NewtonCGState
     ) -> DescentStep:
         """One Newton step of the active blocks."""
         run = problem.shard.programs
         if hinge_rows_apply(problem):
-            return self._over_corners(problem, here, look, goal, state)
-        system, way, D = run(
-            _newton_system, problem, here, state.last, state.D, state.keep, state.factor, look.active, goal
+            return self._over_corners(problem, here, progress, tolerance, state)
+        system, cg_state, D = run(
+            _newton_system, problem, here, state.last, state.D, state.keep, state.factor, progress.active, tolerance
         )
         state = replace(state, last=here.point if here.u.shape[2] == 1 else None, D=D)
         if run.active:
-            return self._leap(problem, here, look, goal, system, way, state)
-        way = self._solved(problem, here, look, system, way)
-        P, XP = way.P, way.XP
-        if XP is None or not (~look.active | (dot(here.grad, P) < 0)).all():
-            P, XP = ensure_descent(here, system, way), None
-        return line_search_step(problem, here, look, P, way.hvps, state, XP)
+            return self._leap(problem, here, progress, tolerance, system, cg_state, state)
+        cg_state = self._solved(problem, here, progress, system, cg_state)
+        P, XP = cg_state.P, cg_state.XP
+        if XP is None or not (~progress.active | (dot(here.grad, P) < 0)).all():
+            P, XP = ensure_descent(here, system, cg_state), None
+        return line_search_step(problem, here, progress, P, cg_state.hvps, state, XP)
 
-    def _limit(self, look: Progress) -> int | Tensor:
+    def _limit(self, progress: Progress) -> int | Tensor:
         """Steps that a system may take, for each block where they are counted."""
-        return self.max_cg if look.left is None else look.left.clamp(max=self.max_cg)
+        return self.max_cg if progress.left is None else progress.left.clamp(max=self.max_cg)
 
     def _solved(
-        self, problem: LocalProblem, here: Iterate, look: Progress, system: NewtonSystem, way: CGState
+        self, problem: LocalProblem, here: Iterate, progress: Progress, system: NewtonSystem, cg_state: CGState
     ) -> CGState:
         """To the end of a system, on a CPU."""
-        way, limit = replace(way, XP=zero_products(here.point)), self._limit(look)
-        while (left := open_runs(problem, way.open)) is not None:
-            way = cg_step(way, system, problem, limit, left)
-        return way
+        cg_state, limit = replace(cg_state, XP=zero_products(here.point)), self._limit(progress)
+        while (left := open_runs(problem, cg_state.open)) is not None:
+            cg_state = cg_step(cg_state, system, problem, limit, left)
+        return cg_state
 
     def _over_corners(
-        self, problem: LocalProblem, here: Iterate, look: Progress, goal: Tolerance, state: NewtonCGState
+        self, problem: LocalProblem, here: Iterate, progress: Progress, tolerance: Tolerance, state: NewtonCGState
     ) -> DescentStep:
         """A step of a hinge over its corners; by conjugate gradients in the blocks where too many rows bend."""
         width, held = state.width, state.held
         assert width is not None
         assert held is not None
         model = averaged(here.point, None, width)
-        near = active_rows(problem, model.hessian, _forcing_term(here).clamp(min=LOOSE), look.active)
-        many = look.active & ~near.enough
+        near = active_rows(problem, model.hessian, _forcing_term(here).clamp(min=LOOSE), progress.active)
+        many = progress.active & ~near.enough
         D, new = state.D, many & ~held
         if not problem.curved and bool(new.any()):
             found = model.hessian_diagonal()
             D, held = found if D is None else select(new, found, D), held | new
         wider = add_other_rows(problem, D, near)
-        P = direction(wider, here, near, width, 0.5 * goal.at(here) / here.grad_norm)
-        hvps = count(here) + look.active  # a step reads X twice
-        if (problem.curved or look.round >= LEAPS) and bool(many.any()):
-            system, way, _ = _newton_system(
-                problem, here, state.last, None, False, active_row_inverse(wider, near), many, goal
+        P = direction(wider, here, near, width, 0.5 * tolerance.at(here) / here.grad_norm)
+        hvps = count(here) + progress.active  # a step reads X twice
+        if (problem.curved or progress.round >= LEAPS) and bool(many.any()):
+            system, cg_state, _ = _newton_system(
+                problem, here, state.last, None, False, active_row_inverse(wider, near), many, tolerance
             )
-            way = self._solved(problem, here, look, system, way)
-            P, hvps = select(many, ensure_descent(here, system, way), P), torch.where(many, way.hvps, hvps)
+            cg_state = self._solved(problem, here, progress, system, cg_state)
+            P, hvps = select(many, ensure_descent(here, system, cg_state), P), torch.where(many, cg_state.hvps, hvps)
         return _with_logit_moves(
-            here, line_search_step(problem, here, look, P, hvps, replace(state, last=here.point, D=D, held=held))
+            here, line_search_step(problem, here, progress, P, hvps, replace(state, last=here.point, D=D, held=held))
         )
 
-    def begin(self, problem: LocalProblem, here: Iterate, look: Progress, state: NewtonCGState) -> NewtonCGState:
+    def begin(self, problem: LocalProblem, here: Iterate, progress: Progress, state: NewtonCGState) -> NewtonCGState:
         if hinge_rows_apply(problem):
             none = torch.zeros_like(here.grad_norm)
             width, held = none if state.width is None else state.width, state.held
             return replace(state, width=width, went=none, held=none > 0 if held is None else held)
-        if not look.flags[0]:
+        if not progress.flags[0]:
             # as if others had moved: what a block leaves to its next solve does not depend on them
             first = state.D is None and state.factor is None and not problem.curved
             return replace(state, D=here.point.hessian_diagonal()) if first else state
         if state.build is None:
             return state
-        new = factored(problem, here.point.hessian, state.build & look.active)
+        new = factored(problem, here.point.hessian, state.build & progress.active)
         if new is None:
             return state
-        built = torch.zeros_like(look.active).index_fill(0, new.blocks, True)
+        built = torch.zeros_like(progress.active).index_fill(0, new.blocks, True)
         return replace(state, factor=new if state.factor is None else state.factor.renewed(new), built=built)
 
     def take(self, state: NewtonCGState, some: Part) -> NewtonCGState:
@@ -216,26 +216,30 @@ class NewtonCG(Bounded, DescentSolver):
         self,
         problem: LocalProblem,
         here: Iterate,
-        look: Progress,
-        goal: Tolerance,
+        progress: Progress,
+        tolerance: Tolerance,
         system: NewtonSystem,
-        way: CGState,
+        cg_state: CGState,
         state: NewtonCGState,
     ) -> DescentStep:
         """On a GPU direction, unit step and arrival go at one go, in the hope that the system takes no more steps than
         the last one of its kind and the unit step is good. It mostly is."""
-        run, kind = problem.shard.programs, (NewtonCG, look.round)
-        steps, limit = min(run.notes.get(kind, FIRST), self.max_cg), self._limit(look)
+        run, kind = problem.shard.programs, (NewtonCG, progress.round)
+        steps, limit = min(run.notes.get(kind, FIRST), self.max_cg), self._limit(progress)
         short = True
         while short:
-            way = run.repeat(cg_step, steps, way, system, problem, limit)
-            leap = run(_finish, problem, here, system, way, look.active, look.alive, look.checked, goal)
+            cg_state = run.repeat(cg_step, steps, cg_state, system, problem, limit)
+            leap = run(
+                _finish, problem, here, system, cg_state, progress.active, progress.alive, progress.checked, tolerance
+            )
             needed, short, further, undo, *flags = leap.told.tolist()
             steps = max(2, needed // 4)
         run.notes[kind] = needed
         if further or undo:
-            return replace(line_search_step(problem, here, look, leap.P, way.hvps, state), most=needed)
-        return DescentStep(leap.there, leap.moved, way.hvps, state, replace(leap.look, told=tuple(flags)), needed)
+            return replace(line_search_step(problem, here, progress, leap.P, cg_state.hvps, state), most=needed)
+        return DescentStep(
+            leap.there, leap.moved, cg_state.hvps, state, replace(leap.progress, told=tuple(flags)), needed
+        )
 
 
 @dataclass(frozen=True)
@@ -298,7 +302,7 @@ def _newton_system(
     keep: bool,
     factor: KeptFactor | ActiveRowInverse | None,
     active: Tensor,
-    goal: Tolerance,
+    tolerance: Tolerance,
 ) -> tuple[NewtonSystem, CGState, Tensor | None]:
     """The system, the way to its solution, and the diagonal of ∇²f_j: a new one of the active blocks, unless to `keep`
     the old, and of all where there is none."""
@@ -313,8 +317,8 @@ def _newton_system(
         base = Diagonal(D + problem.W.diagonal())
         precondition = replace(factor, base=base) if isinstance(factor, KeptFactor) else base
     # W_j keeps the residual small in the norm that counts: what is computed next is hardly larger
-    enough = (NEARLY if problem.curved and not problem.shard.loss.cornered else 0.5) * goal.at(here)
-    if goal.share is not None or not quadratic:
+    enough = (NEARLY if problem.curved and not problem.shard.loss.cornered else 0.5) * tolerance.at(here)
+    if tolerance.share is not None or not quadratic:
         enough = torch.maximum(enough, _forcing_term(here) * here.grad_norm)
     zero = torch.zeros_like(here.grad)
     r = select(active, -here.grad, zero)
@@ -331,12 +335,12 @@ def _forcing_term(here: Iterate) -> Tensor:
 @dataclass(frozen=True)
 class UnitStep:
     """The unit step along P; `told`: steps of conjugate gradients, any block left there?, unit step not good?, undo?,
-    and the flags of `look`."""
+    and the flags of `progress`."""
 
     P: Tensor
     there: Iterate
     moved: Tensor
-    look: Progress
+    progress: Progress
     told: Tensor
 
 
@@ -344,15 +348,15 @@ def _finish(
     problem: LocalProblem,
     here: Iterate,
     system: NewtonSystem,
-    way: CGState,
+    cg_state: CGState,
     active: Tensor,
     alive: Tensor,
     checked: Tensor,
-    goal: Tolerance,
+    tolerance: Tolerance,
 ) -> UnitStep:
-    P = select(active, ensure_descent(here, system, way), here.u.new_zeros(()))
+    P = select(active, ensure_descent(here, system, cg_state), here.u.new_zeros(()))
     there, t, undo, further = unit_step(problem, here, P, active)
     moved = t > 0
-    after = check_progress(goal, there, alive & (moved | ~active), checked)
-    flags = (way.open.any(), further, undo, *after.any.unbind())
-    return UnitStep(P, there, moved, after, torch.stack([way.hvps.max(), *(x.long() for x in flags)]))
+    after = check_progress(tolerance, there, alive & (moved | ~active), checked)
+    flags = (cg_state.open.any(), further, undo, *after.any.unbind())
+    return UnitStep(P, there, moved, after, torch.stack([cg_state.hvps.max(), *(x.long() for x in flags)]))

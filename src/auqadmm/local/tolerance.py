@@ -85,14 +85,14 @@ class Tolerance:
 
 
 def final_status(
-    goal: Tolerance, problem: LocalProblem, here: Iterate, hvps: Tensor, open_: Tensor | None = None
+    tolerance: Tolerance, problem: LocalProblem, here: Iterate, hvps: Tensor, open_: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Which blocks have converged (B,), with the closer look at rounding for those that stopped short, which the ones
     that are still `open_` have not; and `hvps`."""
-    met = goal.met(here)
+    met = tolerance.met(here)
     doubt = here.finite & ~met
     if open_ is not None:
         doubt = doubt & ~open_
     if not doubt.any():
         return met, hvps
-    return goal.attainable(problem, here, doubt).met(here), hvps + doubt
+    return tolerance.attainable(problem, here, doubt).met(here), hvps + doubt

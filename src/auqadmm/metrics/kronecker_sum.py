@@ -106,7 +106,7 @@ class KroneckerSum:
         self._memo["inverse"] = (h, found)
         return found
 
-    def rest(self) -> None:
+    def drop_cache(self) -> None:
         """Forget what inverses are made of."""
         self._memo.clear()
         vars(self).pop("_dense", None)

@@ -124,7 +124,7 @@ class LowRank:
         """Compute what `solve` needs now: it waits for the host, which a recording (`programs`) must not."""
         _ = self._inverse.Z
 
-    def rest(self) -> None:
+    def drop_cache(self) -> None:
         """Others take over: forget what `solve` needs, which can be computed again."""
         for name in ("_inverse", "_simple", "_half"):
             vars(self).pop(name, None)

@@ -98,9 +98,9 @@ class LowRankMetric:
             best, by = accelerated(problem, guess, tol, MAX_STEPS), "proximal gradient"
         return VStep(best.v, best.residual, best.iterations, by)
 
-    def rest(self) -> None:
+    def drop_cache(self) -> None:
         """Another metric takes over: forget inverses, which can be computed again."""
-        self._K.rest()
+        self._K.drop_cache()
         vars(self).pop("_recorded", None)
 
     def _linear(self, regularizer: Any, s: Tensor, guess: Tensor, tol: float) -> VStep:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import torch
@@ -27,7 +28,12 @@ from auqadmm.metrics.weights import sum_blocks
 Sums = dict[str, Tensor]
 
 # What a block does with its z before the round: keep it, take the plain step Tz, the accelerated one, or go back.
-KEEP, PLAIN, ACCELERATE, BACK = range(4)
+
+
+class Action(IntEnum):
+    """Which z_j a block takes: the one it has, the plain step, the accelerated one, or the plain step of before."""
+
+    KEEP, PLAIN, ACCELERATE, BACK = range(4)
 
 
 # What a block remembers besides Tz, r and Wr.
@@ -48,7 +54,7 @@ class Directive:
     posterior: Posterior
     typical: float = 0.0
     relaxation: float = 1.0
-    action: int = KEEP
+    action: int = Action.KEEP
     gamma: Tensor | None = None
     refresh: bool = False
     look_ahead: bool = False
@@ -129,7 +135,7 @@ class BlockRound:
         U = memory["U"] if "U" in memory else posterior.directions(shard, shared.v)
         new = posterior.weights(shard, shared.v, U, W, directive.typical)
         if W is not None:
-            W.rest()
+            W.drop_cache()
         return new, {"U": U, "z": new.apply(v) - lam}
 
     def _stale(self, shard: Any, W: Any, U: Tensor, directive: Directive, shared: Consensus) -> Tensor:
@@ -180,12 +186,12 @@ class _GradientSolution:
 def _apply_action(memory: Mapping[str, Any], directive: Directive) -> dict[str, Any]:
     """z_j of this round from what the server decided, with the last round kept for differences."""
     kept = dict(memory)
-    if directive.action == KEEP:
+    if directive.action == Action.KEEP:
         return kept
-    if directive.action == BACK:
+    if directive.action == Action.BACK:
         return {"U": kept["U"], "z": kept["plain"]}
     z = kept["Tz"]
-    if directive.action == ACCELERATE:
+    if directive.action == Action.ACCELERATE:
         assert directive.gamma is not None
         z = z - combined(kept["dS"], directive.gamma)
     last = {"plain": kept["Tz"], "z_old": kept["z"], "r_old": kept["r"], "Wr_old": kept["Wr"]}

@@ -188,7 +188,7 @@ class AUQLR:
             cost=reduce.cost(old.hvps),
         )
         if server.directive.refresh:  # the next v-step has another metric
-            metric.rest()
+            metric.drop_cache()
         told = (found.v, server.directive.gamma, server.directive.home)
         down = tuple(x for x in told if x is not None)
         blocks, sums = reduce(self._round, state.blocks, (server.directive, _broadcast(shared)), down=down)

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from auqadmm.methods.auq_lr.anderson import Anderson
-from auqadmm.methods.auq_lr.blocks import ACCELERATE, BACK, KEEP, PLAIN, Directive
+from auqadmm.methods.auq_lr.blocks import Action, Directive
 from auqadmm.metrics.vstep import LowRankMetric
 
 TELLING = 1e-6  # relative differences below this count as none
@@ -74,7 +74,7 @@ def watch_objective(
     strayed = server.strayed + 1 if best.F + STRAY * abs(best.F) < F else 0
     if strayed < 2:
         return replace(server, strayed=strayed)
-    home = replace(server.directive, action=KEEP, gamma=None, relaxation=1.0, home=best.v)
+    home = replace(server.directive, action=Action.KEEP, gamma=None, relaxation=1.0, home=best.v)
     z = metric.apply(best.v) - best.G
     return replace(server, anderson=server.anderson.cleared(), directive=home, z=z, before=None, plain=None, best=None)
 
@@ -87,7 +87,9 @@ def first_z(server: ServerState, metric: LowRankMetric, g: Any, v: Tensor) -> Se
     consistent = float((found.v - v).norm()) <= TELLING * float(v.norm())
     if consistent and server.heard.dual > TELLING * float(server.z.norm()):
         return next_z(server)
-    return replace(server, directive=replace(server.directive, action=KEEP, gamma=None, refresh=False, home=None))
+    return replace(
+        server, directive=replace(server.directive, action=Action.KEEP, gamma=None, refresh=False, home=None)
+    )
 
 
 def next_z(server: ServerState) -> ServerState:
@@ -96,17 +98,17 @@ def next_z(server: ServerState) -> ServerState:
     assert heard is not None
     quiet = replace(told, gamma=None, refresh=False, home=None)
     # a round with new weights measures r in another norm: no verdict on the step before it
-    if anderson.worse(heard.norm, told.action == ACCELERATE and not told.refresh) and server.plain is not None:
-        back = replace(quiet, action=BACK)
+    if anderson.worse(heard.norm, told.action == Action.ACCELERATE and not told.refresh) and server.plain is not None:
+        back = replace(quiet, action=Action.BACK)
         return replace(server, anderson=anderson.cleared(), directive=back, z=server.plain, before=None)
     anderson = anderson.measured(heard.norm)
     if heard.gram is not None and heard.heft is not None and server.before is not None:
         z_old, r_old = server.before
         anderson = anderson.extended(heard.gram, heard.heft, (heard.r - r_old) + (server.z - z_old))
     gamma = None if heard.against is None else anderson.coefficients(heard.against)
-    z, directive = heard.Tz, replace(quiet, action=PLAIN)
+    z, directive = heard.Tz, replace(quiet, action=Action.PLAIN)
     if gamma is not None:
-        z, directive = z - anderson.columns @ gamma, replace(quiet, action=ACCELERATE, gamma=gamma)
+        z, directive = z - anderson.columns @ gamma, replace(quiet, action=Action.ACCELERATE, gamma=gamma)
         anderson = anderson.step()
     before = (server.z, heard.r)
     return replace(server, anderson=anderson, directive=directive, z=z, before=before, plain=heard.Tz)
