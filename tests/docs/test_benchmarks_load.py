@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,6 +17,8 @@ for name in sys.argv[3:]:
 def test_all_of_them_load():
     folders = [ROOT / "benchmarks", ROOT / "tools"]
     names = sorted(path.stem for folder in folders for path in folder.glob("*.py"))
+    if find_spec("griffe") is None:  # comes with what builds the site
+        names.remove("griffe_groups")
     assert len(names) > 30
     done = subprocess.run(
         [sys.executable, "-c", LOAD, *map(str, folders), *names], capture_output=True, text=True, timeout=300

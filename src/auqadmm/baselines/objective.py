@@ -90,10 +90,12 @@ def elastic(g: Any, v: Tensor) -> Elastic | None:
             return found and Elastic(found.l1 / s, found.l2 / s.square())
         case FreeIntercept(inner):
             found = elastic(inner, v[:-1])
-            free = v.new_zeros(1, 1)
-            return found and Elastic(torch.cat([found.l1, free]), torch.cat([found.l2, free]))
-        case _:
-            return None
+            return found and Elastic(*(torch.cat([x, torch.zeros_like(x[:1])]) for x in (found.l1, found.l2)))
+        case _:  # strengths of every entry, as estimators have them
+            kinks, bends = getattr(g, "l1", None), getattr(g, "l2", None)
+            if not isinstance(kinks, Tensor) or not isinstance(bends, Tensor):
+                return None
+            return Elastic(kinks.to(v).expand(v.shape[0], -1), bends.to(v).expand(v.shape[0], -1))
     return Elastic(v.new_full((v.shape[0], 1), l1), v.new_full((v.shape[0], 1), l2))
 
 
