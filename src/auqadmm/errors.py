@@ -4,7 +4,17 @@ from __future__ import annotations
 
 
 class AuqadmmError(Exception):
-    """The base of all errors that auqadmm raises on purpose; the message says what to do."""
+    """The base of all errors that auqadmm raises on purpose; the message says what to do.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> try:
+    ...     aq.L2(-1.0)
+    ... except aq.AuqadmmError as refused:
+    ...     print(type(refused).__name__)
+    InputError
+    """
 
 
 class InputError(AuqadmmError, ValueError):
@@ -22,4 +32,14 @@ class InputError(AuqadmmError, ValueError):
 
 
 class InputTypeError(InputError, TypeError):
-    """An argument is the wrong kind of object, such as a number where a function is asked for."""
+    """An argument is the wrong kind of object, such as a number where a function belongs.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> try:
+    ...     aq.CustomRegularizer(1, 2)
+    ... except aq.InputTypeError as refused:
+    ...     print(isinstance(refused, TypeError))
+    True
+    """
