@@ -143,7 +143,7 @@ def test_rows_that_are_left_out_count_too(monkeypatch):
     leaps = solver.solve(local, shard.zeros(), None, None)
     monkeypatch.setattr(newton_cg, "LEAPS", 0)
     found = solver.solve(local, shard.zeros(), None, None)
-    monkeypatch.setattr(newton_cg, "suits_corners", lambda problem: False)
+    monkeypatch.setattr(newton_cg, "hinge_rows_apply", lambda problem: False)
     plain = solver.solve(local, shard.zeros(), None, None)
     for one in (leaps, found):
         assert one.converged.all()
