@@ -127,7 +127,7 @@ def test_parts_are_short(name):
         "Loss",
         "RowLoss",
         "Regularizer",
-        "Curvature",
+        "RowCurvature",
         "DiagonalCurvature",
         "SoftmaxCurvature",
         "Line",
