@@ -12,6 +12,10 @@ WORLD, CLOSE = 5, 1e-10
 SINGLE = 1e-7
 
 
+# one run of five processes serves all tests here: they stay together, and may take their time on busy cores
+pytestmark = [pytest.mark.xdist_group("placement"), pytest.mark.timeout(1200)]
+
+
 @pytest.fixture(scope="module")
 def off(tmp_path_factory):
     """How far the models of one process and of five are apart in each iteration, by the name of the case."""
