@@ -23,7 +23,7 @@ def off(tmp_path_factory):
     for world in (1, WORLD):
         with ranks(world, "placement.py", folder) as started:
             for process in started:
-                said = ended(process, 280)
+                said = ended(process, 900)
                 assert process.returncode == 0, said[-3000:]
     with np.load(folder / "world1.npz") as one, np.load(folder / f"world{WORLD}.npz") as five:
         assert one.files == five.files
