@@ -52,6 +52,20 @@ def test_a_hundredth_of_the_tolerance_is_enough_for_a_yes():
     assert yes >= 0.95 * good
 
 
+@pytest.mark.parametrize(("kind", "seed"), [("nonnegative", 700077), ("l1", 3), ("box", 5), ("group", 7)])
+def test_proved_bounds_hold_to_the_last_digits(kind, seed):
+    """Seed 700077: columns of mean 1e5 without an intercept, targets of 1e6: subgradients are small differences."""
+    case = draw("squares", kind, seed)
+    problem, rng = case.problem(), np.random.default_rng(seed)
+    judge = judge_of(problem)
+    for tol in (1e-9, 1e-10, 1e-11, 1e-12, 1e-13, 1e-14):
+        for point in points(case, rng, tol):
+            found = verdict(problem, point.v, tol, judge)
+            if found.evidence == "proved":
+                rounding = 4 * EPS * abs(found.objective)
+                assert true_gap(case, point.v) <= found.gap_bound + rounding, (case.name, tol, point.target, found)
+
+
 @pytest.mark.parametrize("seed", [101, 202])
 @pytest.mark.parametrize("kind", ["zero", "l1", "l2", "elastic", "box", "nonnegative", "group"])
 @pytest.mark.parametrize("loss", ["squares", "logistic", "multinomial", "poisson", "quantile"])

@@ -15,7 +15,16 @@ import torch
 from torch import Tensor
 
 from auqadmm.errors import InputError
-from auqadmm.problem.regularizers import Metric, Regularizer, elastic_fall, indicator, scale_into, slack, soft_slope
+from auqadmm.problem.regularizers import (
+    Metric,
+    Regularizer,
+    elastic_fall,
+    elastic_subgradient,
+    indicator,
+    scale_into,
+    slack,
+    soft_slope,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +62,7 @@ class WeightedElasticNet(Regularizer):
         return soft_slope(s, self.l1, self.quadratic) / (K + self.l2)
 
     def subgradient(self, v: Tensor, grad: Tensor) -> Tensor:
-        """The element of grad + ∂g(v) closest to 0."""
-        smooth = grad + self.l2 * v
-        at_zero = smooth.sign() * (smooth.abs() - self.l1).clamp(min=0)
-        return torch.where(v == 0, at_zero, smooth + self.l1 * v.sign())
+        return elastic_subgradient(self.l1, self.l2, v, grad)
 
     def subgradient_distance(self, v: Tensor, grad: Tensor) -> Tensor:
         return self.subgradient(v, grad).norm()

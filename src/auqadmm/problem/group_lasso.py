@@ -144,6 +144,12 @@ class GroupLasso(Regularizer):
             tau = torch.where(settled, tau, new)
         return tau
 
+    def subgradient(self, v: Tensor, grad: Tensor) -> Tensor:
+        limits, norms, sizes = self._limits(v), self._norms(v), self._norms(grad)
+        unit = v / self._spread(torch.where(norms > 0, norms, 1.0))
+        left = (1 - limits / torch.where(sizes > 0, sizes, 1.0)).clamp(min=0)  # a group at 0: all of the unit ball
+        return torch.where(self._spread(norms > 0), grad + self._spread(limits) * unit, grad * self._spread(left))
+
     def subgradient_distance(self, v: Tensor, grad: Tensor) -> Tensor:
         limits, norms = self._limits(v), self._norms(v)
         unit = v / self._spread(torch.where(norms > 0, norms, 1.0))  # a group at 0 has no direction

@@ -58,6 +58,10 @@ class Regularizer(ABC):
     def subgradient_distance(self, v: Tensor, grad: Tensor) -> Tensor:
         """Euclidean distance from −grad to ∂g(v), the KKT residual of S10; inf where v is infeasible."""
 
+    def subgradient(self, v: Tensor, grad: Tensor) -> Tensor | None:
+        """The element of grad + ∂g(v) closest to 0, like v, at a feasible v; None where it is not known."""
+        return None
+
     def fall(self, v: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
         """g(v) − g(there), and the size of the numbers it was added up from, both 0-dim: at two points that are nearly
         the same, better than from two values where g is a sum over entries."""
@@ -140,6 +144,13 @@ def elastic_fall(l1: Metric, l2: Metric, v: Tensor, there: Tensor) -> tuple[Tens
     return falls.sum(), falls.abs().sum()
 
 
+def elastic_subgradient(l1: Metric, l2: Metric, v: Tensor, grad: Tensor) -> Tensor:
+    """The element of grad + l2·v + l1·∂|v| closest to 0."""
+    smooth = grad + l2 * v
+    at_zero = smooth.sign() * (smooth.abs() - l1).clamp(min=0)  # ∂|0| is the whole interval [−1, 1]
+    return torch.where(v == 0, at_zero, smooth + l1 * v.sign())
+
+
 def indicator(inside: Tensor, like: Tensor) -> Tensor:
     """0 if all of `inside` holds, else inf."""
     return like.new_zeros(()).masked_fill(~inside.all(), math.inf)
@@ -197,11 +208,11 @@ class _Elastic(Regularizer):
         l1, l2 = self._strengths()
         return soft_slope(s, l1, l1 == 0) / (K + l2)
 
+    def subgradient(self, v: Tensor, grad: Tensor) -> Tensor:
+        return elastic_subgradient(*self._strengths(), v, grad)
+
     def subgradient_distance(self, v: Tensor, grad: Tensor) -> Tensor:
-        l1, l2 = self._strengths()
-        smooth = grad + l2 * v
-        at_zero = (smooth.abs() - l1).clamp(min=0)  # ∂|0| is the whole interval [−1, 1]
-        return torch.where(v == 0, at_zero, smooth + l1 * v.sign()).norm()
+        return self.subgradient(v, grad).norm()
 
     def conjugate(self, w: Tensor) -> Tensor:
         l1, l2 = self._strengths()
@@ -423,12 +434,14 @@ class Box(Regularizer):
     def prox(self, s: Tensor, K: Metric) -> Tensor:
         return (s / K).clamp(*self._bounds(s))  # K > 0; separable, so K only moves the centre
 
-    def subgradient_distance(self, v: Tensor, grad: Tensor) -> Tensor:
+    def subgradient(self, v: Tensor, grad: Tensor) -> Tensor:
         lower, upper = self._bounds(v)
         # At a bound the normal cone absorbs a gradient whose descent direction leaves the box.
         rest = torch.where(v == lower, grad.clamp(max=0), grad)
-        rest = torch.where(v == upper, rest.clamp(min=0), rest)
-        return rest.norm() + self.value(v)
+        return torch.where(v == upper, rest.clamp(min=0), rest)
+
+    def subgradient_distance(self, v: Tensor, grad: Tensor) -> Tensor:
+        return self.subgradient(v, grad).norm() + self.value(v)
 
     def conjugate(self, w: Tensor) -> Tensor:
         lower, upper = self._bounds(w)

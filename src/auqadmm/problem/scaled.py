@@ -46,6 +46,11 @@ class ScaledRegularizer(Regularizer):
         s = self._s(t)
         return s * self.inner.prox(s * t, s.square() * K)
 
+    def subgradient(self, v: Tensor, grad: Tensor) -> Tensor | None:
+        s = self._s(v)
+        nearest = self.inner.subgradient(v / s, s * grad)
+        return None if nearest is None else nearest / s
+
     def subgradient_distance(self, v: Tensor, grad: Tensor) -> Tensor:
         s = self._s(v)
         return self.inner.subgradient_distance(v / s, s * grad)

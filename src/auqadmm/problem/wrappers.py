@@ -176,6 +176,10 @@ class FreeIntercept(Regularizer):
         slope = self.inner.prox_slope(s[:-1], first)
         return None if slope is None else torch.cat([slope, torch.ones_like(s[-1:]) / last])
 
+    def subgradient(self, v: Tensor, grad: Tensor) -> Tensor | None:
+        nearest = self.inner.subgradient(v[:-1], grad[:-1])
+        return None if nearest is None else torch.cat([nearest, grad[-1:]])
+
     def subgradient_distance(self, v: Tensor, grad: Tensor) -> Tensor:
         return torch.hypot(self.inner.subgradient_distance(v[:-1], grad[:-1]), grad[-1].norm())
 

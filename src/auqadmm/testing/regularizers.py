@@ -133,6 +133,21 @@ class RegularizerSuite(Suite):
         outside = [x for x in self.others() if not math.isfinite(float(g.value(x)))]
         need(all(math.isinf(g.subgradient_distance(x, x)) for x in outside), "a finite distance where g is infinite")
 
+    def test_subgradient(self) -> None:
+        """As short as the distance says, and one of g: no point of g lies below its tangent. Nothing where unknown."""
+        g = self.under_test("regularizer")
+        for i, (v, xi, s, K) in enumerate(self.pairs()):
+            grad = self.draw(700 + i) - xi
+            nearest = g.subgradient(v, grad)
+            if nearest is None:
+                return
+            size = float(s.norm() + (K * v).norm() + grad.norm())
+            distance = float(g.subgradient_distance(v, grad))
+            need(abs(float(nearest.norm()) - distance) <= 1e-9 * size, "a subgradient that is not the closest one")
+            for x in self.others():
+                below = float(((nearest - grad) * (x - v)).sum() + g.value(v) - g.value(x))
+                need(below <= 1e-9 * size * float(1 + (x - v).norm()), "a point lies below the tangent: no subgradient")
+
     def test_fall_is_the_difference_of_values(self) -> None:
         g = self.under_test("regularizer")
         inside = [v for v, *_ in self.pairs()]

@@ -3,7 +3,8 @@
 Everything is divided by the root of the diagonal of H + l2, so that no unit of a column enters. Where g is a parabola
 the step is one linear system. Else the model is minimised in the metric H (`pivoting`, `proximal_gradient`), and what
 an inexact minimiser may have missed is added: with r ∈ G + Hd + ∂g(v + d) the minimum is at most ½⟨r, (H + l2)⁻¹r⟩
-lower. The sum is an upper bound of δ whatever the inner solver did.
+lower. The sum is an upper bound of δ whatever the inner solver did. r is a sum of numbers that
+may nearly cancel, and what their rounding may hide of r is counted too.
 
 `least` is the smallest eigenvalue of the scaled H + l2. Below 80·ε·p nothing is known of the weakest direction.
 
@@ -31,6 +32,7 @@ HOME = 512  # unknowns up to which the host is as fast as a GPU
 EXACT = 256  # and up to which all eigenvalues are
 STEPS = 2000  # of the general inner solver
 POLISH = 3
+CANCELLED = 2.0  # roundings of the numbers that r is a sum of
 
 
 @dataclass(frozen=True)
@@ -107,11 +109,13 @@ def _smallest_eigenvalue(S: Tensor, L: Tensor) -> float:
 
 @dataclass(frozen=True)
 class ProximalStep:
-    """d (m, C) and an upper bound of δ; `rest`: how much of it the inner solver could not account for."""
+    """d (m, C) and an upper bound of δ; `rest`: how much of it the inner solver could not account for, `floor`: how
+    much of that is rounding."""
 
     d: Tensor
     delta: float
     rest: float = 0.0
+    floor: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -220,14 +224,18 @@ class QuadraticModel:
             there = scaled.unscaled(y, wide)
             z = s * there
             d = s * (there - v)
-            left = Gs + self._apply(d) + (y - wide * z)
+            slope = Gs + self._apply(d)
+            left = g.subgradient(there, s * slope)
+            left, sizes = (slope + (y - wide * z), (y, wide * z)) if left is None else (left / s, (Gs, slope))
             rest = 0.5 * float((left * self._solve(left)).sum())
+            floor = (CANCELLED * EPS) ** 2 * sum(float(x.square().sum()) for x in sizes) / (2 * self.least)
             fell, size = (float(x) for x in g.fall(v, there))
             fall = fell - float((Gs * d).sum() + 0.5 * (d * self._apply(d)).sum())
-            done, rest = rest <= max(0.01 * enough, 4 * EPS * size), rest + 4 * EPS * size
+            done = rest <= max(0.01 * enough, 4 * EPS * size, floor)
+            rest = (math.sqrt(max(rest, 0.0)) + math.sqrt(floor)) ** 2 + 4 * EPS * size
             delta = max(fall, 0.0) + rest if math.isfinite(fall) else math.inf
             if best is None or delta < best.delta:
-                best = ProximalStep(there - v, delta, rest)
+                best = ProximalStep(there - v, delta, rest, floor)
             if done or not g.separable or k == POLISH - 1:
                 break
             _, p = prox_and_slope(scaled, y, wide)

@@ -16,7 +16,7 @@ from auqadmm.core.certificate import Certificate
 from auqadmm.metrics.triangles import unpack
 from auqadmm.verdict.duality import gap_ahead
 from auqadmm.verdict.model import QuadraticModel
-from auqadmm.verdict.point import JudgedPoint, Verdict, agrees, expected_inflation, inflation, root
+from auqadmm.verdict.point import ROUNDED, JudgedPoint, Verdict, agrees, expected_inflation, inflation, root
 from auqadmm.verdict.queries import ProductsQuery, ReachQuery, TriangleQuery
 from auqadmm.verdict.sentences import collinear, notes
 
@@ -77,8 +77,9 @@ def by_triangle(judge: Judge, v: Tensor, tol: float, known: Certificate, sums: A
         dual = gap_ahead(judge, at, step.d)
         if dual is not None and dual.passes(tol):
             return replace(verdict, certificate=replace(dual, delta=delta))
-    if step.delta <= at.floor:
-        return replace(verdict, certificate=at.rounding(found))
+    floor = max(at.floor, ROUNDED * step.floor)
+    if step.delta <= floor:
+        return replace(verdict, certificate=at.rounding(found, floor))
     if delta > tol * at.scale or math.isfinite(bound):
         return replace(verdict, certificate=found)
     return replace(verdict, certificate=_second_look(judge, at, step.d, delta, tol, found))

@@ -46,6 +46,10 @@ class RestrictedRegularizer:
     def fall(self, v: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
         return self.g.fall(self._at(v), self._at(there))
 
+    def subgradient(self, v: Tensor, grad: Tensor) -> Tensor | None:
+        nearest = self.g.subgradient(self._at(v), self._whole(grad, 0.0))
+        return None if nearest is None else self._some(nearest)
+
     def _some(self, x: Tensor) -> Tensor:
         return x.reshape(-1)[self.index][:, None]
 
