@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
 import auqadmm as aq
-from auqadmm.methods.auto.cost import Facts, estimates
+from auqadmm.local.base import LocalStep
+from auqadmm.methods.auto.cost import CostEstimate, Facts, estimates
 from auqadmm.methods.auto.facts import hardness
-from auqadmm.methods.auto.method import GOAL, LOOK, _remaining_cost
-from auqadmm.methods.auto.plan import Plan
+from auqadmm.methods.auto.method import GOAL, LOOK, REST, Auto, _observe, _remaining_cost
+from auqadmm.methods.auto.plan import Change, Plan
 from tests.verdict.asking import judge_of
 
 
@@ -115,3 +118,47 @@ def test_a_verdict_is_not_dearer_than_the_run_before_it(cost):
         assert last.bytes_up / 8 < triangle or last.rounds * cost + last.bytes_up / 8 >= 2 * triangle
     else:
         assert last.bytes_up / 8 > triangle  # rounds are dearer
+
+
+def test_a_method_that_was_left_for_a_promise_comes_back_once_where_the_promise_fails():
+    known = (
+        CostEstimate("lbfgs-w", 600, 5e6, ""),
+        CostEstimate("auq-lr", 260, 9e6, ""),
+        CostEstimate("lbfgs", 7000, 6e7, ""),
+    )
+    auto = Auto(round_cost=4000)
+
+    def instead(plan):
+        tried = {plan.method, *(c.old for c in plan.changes)}
+        found = auto._instead(plan, known, [e for e in known if e.method not in tried])
+        return found and found.method
+
+    promised = Change(266, "lbfgs-w", "auq-lr", REST, 300, 1000)
+    failed = Change(269, "auq-lr", "lbfgs-w", "local problems are too hard", 310, 1100)
+    assert instead(Plan("lbfgs-w", None)) == "auq-lr"
+    assert instead(Plan("auq-lr", None, changes=(promised,))) == "lbfgs-w"  # though lbfgs has not been tried
+    assert instead(Plan("lbfgs-w", None, changes=(promised, failed))) == "lbfgs"  # nobody comes back twice
+    last = Change(400, "lbfgs-w", "lbfgs", "no progress in 3 iterations", 500, 2000)
+    assert instead(Plan("lbfgs", None, changes=(promised, failed, last))) is None
+    dear = replace(promised, why="no progress in 3 iterations")
+    assert instead(Plan("auq-lr", None, changes=(dear,))) == "lbfgs"  # what has failed does not come back
+
+
+@pytest.mark.parametrize(("loss", "hard"), [(aq.SmoothedHinge(), 0), (aq.Logistic(), 1)])
+def test_where_rows_bend_by_turns_many_products_are_no_failure(loss, hard):
+    setup = SimpleNamespace(loss=loss, blocks=2)
+    shared = SimpleNamespace(setup=setup, hvps=10**6, inner_failures=2, memory=None, scored=None)
+    assert _observe(Plan("auq-lr", None), shared).hard == hard
+
+
+@pytest.mark.parametrize(("loss", "most"), [(aq.SmoothedHinge(), 28), (aq.Logistic(), 7)])
+def test_where_rows_bend_by_turns_a_local_solve_may_take_four_times_the_products(loss, most, monkeypatch):
+    asked, solve = [], LocalStep.__call__
+
+    def watched(self, *args, **options):
+        asked.append(args[8])
+        return solve(self, *args, **options)
+
+    monkeypatch.setattr(LocalStep, "__call__", watched)
+    aq.solve(aq.Problem(loss, aq.L2(1.0), split(*pair(), 2)), aq.methods.AUQLR(products=7), max_iter=2)
+    assert set(asked) == {most}

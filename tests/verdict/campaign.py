@@ -17,11 +17,22 @@ import torch
 
 from tests.verdict.asking import judge_of, verdict
 from tests.verdict.cases import draw, points
+from tests.verdict.optimum import L, Objective
 
 EPS = np.finfo(float).eps
 LOSSES = ("squares", "logistic", "multinomial", "poisson", "huber", "quantile", "hinge")
 KINDS = ("zero", "l1", "l2", "elastic", "box", "nonnegative", "group")
 TOLERANCES = (1e-5, 1e-10, 1e-13, 1e-14)
+
+
+def size(o: Objective, v: np.ndarray) -> float:
+    """What F is made of: values, and slopes times the numbers that logits are sums of."""
+    z = o.logits(v.astype(L))
+    value, slope, _ = o.rows(z)
+    X = np.hstack([o.X, np.ones((len(o.X), 1))]) if o.intercept else o.X
+    made_of = (np.abs(X) @ np.abs(v)).max(1) + np.abs(o.y)
+    slopes = np.abs(slope).sum(1) + (np.abs(o.y) if o.loss == "poisson" else 0)
+    return float((o.c * (np.abs(value) + slopes * made_of)).sum())
 
 
 def judged(seed: int) -> collections.Counter[str]:
@@ -40,7 +51,7 @@ def judged(seed: int) -> collections.Counter[str]:
     for tol in TOLERANCES:
         for point in points(case, rng, tol):
             answer, gap = verdict(problem, point.v, tol, judge), float(optimum.gap(point.v))
-            rounding = EPS * abs(answer.objective)
+            rounding = EPS * size(case.objective, point.v)
             where = f"{case.name}, tolerance {tol:.0e}: gap {gap:.4e}, {answer}"
             yes, proved = answer.passes(tol), answer.evidence == "proved"
             counts.update(points=1, converged=yes, proved=proved)

@@ -43,6 +43,7 @@ KEPT = ("U", "z", "plain", "dR", "dS")
 ACCURACY = 7.0
 # Where local solves start: so much of the distance to v as after the last round.
 CLOSER = 0.5
+CORNERED = 4  # times the products of a local solve where rows bend by turns: a weak ridge takes up to 400 of them
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,9 @@ class BlockRound:
             if shared.v_prev is not None and not getattr(shard.loss, "expects", False):
                 start = v + CLOSER * (start - shard.expand(shared.v_prev))
             known = (shared.reference, blocks.solver_memory)
-            found = shared.setup.solve(shard, W, v, lam, start, *known, ACCURACY, self.products)
+            by_turns = CORNERED if shared.setup.loss.cornered else 1
+            most = None if self.products is None else by_turns * self.products
+            found = shared.setup.solve(shard, W, v, lam, start, *known, ACCURACY, most)
             return found, found.hvps.sum()
         grad = shard.linearize(v).grad - lam
         done = torch.ones(shard.blocks, dtype=torch.bool, device=shard.device)

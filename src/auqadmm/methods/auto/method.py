@@ -6,7 +6,8 @@ A method is left when
     by how its steps shrink, the rest would cost more than all of another, or take AUQ-LR longer than L-BFGS with W;
     it has cost twice what was expected of it, and more than all of another, and so would the rest.
 Newton's method falls in every iteration and arrives, however hard the problem: it is not left otherwise. The next one
-starts from the best v so far (with λ_j = −∇f_j(v), where it has multipliers), in the same run.
+starts from the best v so far (with λ_j = −∇f_j(v), where it has multipliers), in the same run; where that one fails,
+another that was left for its promise may come back.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ SOON = 1.0  # of its expected cost: nobody is left before, nor before a good par
 NEAR = 1e-3  # of F, above the best so far: on its way
 TWICE = 2.0
 DEARER = 3.0  # the rest of a method than all of another
+
+
+REST, DEAR, LONGER = "the rest would cost more", "it has cost more than another would", "the rest would take longer"
+ACTIVE = "too many unknowns are active"
+PROMISED = (REST, DEAR, LONGER, ACTIVE)  # reasons to leave a method that has not failed
 
 
 @dataclass(frozen=True)
@@ -111,17 +117,17 @@ class Auto:
         tried = {plan.method, *(c.old for c in plan.changes)}
         known = self._estimates(shared.setup)
         others = [e for e in known if e.method not in tried]
-        if not others or plan.best_v is None:
+        if plan.best_v is None:
+            return "", None
+        if plan.method != "newton":
+            instead = self._instead(plan, known, others)
+            if instead is not None and (why := _failure(plan, shared)):
+                return why, instead
+        if not others:
             return "", None
         if plan.method == "newton":
             dear = _next_hessian(plan.inner) > others[0].cost(self.round_cost)
-            return ("too many unknowns are active", others[0]) if dear else ("", None)
-        if not bool(shared.v.isfinite().all()) or shared.not_finite:
-            return "numbers that are not finite", others[0]
-        if plan.waited >= PATIENCE:
-            return f"no progress in {PATIENCE} iterations", others[0]
-        if plan.hard >= PATIENCE:
-            return "local problems are too hard", others[0]
+            return (ACTIVE, others[0]) if dear else ("", None)
         mine = next(e for e in known if e.method == plan.method)
         spent = (shared.cost.rounds - plan.rounds) * self.round_cost + shared.cost.up / 8 - plan.numbers
         if plan.method == "lbfgs-w":  # which gains by its weights, and without them would lose that
@@ -131,14 +137,26 @@ class Auto:
         ahead, other = _iterations_left(plan), others[0]
         rest = _remaining_cost(plan, spent, shared.iteration)
         if (plan.method, other.method) == ("auq-lr", "lbfgs-w") and (ahead or 0.0) > ALIKE * other.rounds:
-            return "the rest would take longer", other
+            return LONGER, other
         least = max(SOON * mine.cost(self.round_cost), other.cost(self.round_cost) / DEARER)
         if spent > least and (rest or 0.0) > DEARER * other.cost(self.round_cost):
-            return "the rest would cost more", other
+            return REST, other
         dear = spent > TWICE * mine.cost(self.round_cost) and spent > other.cost(self.round_cost)
         if dear and (rest is None or rest > other.cost(self.round_cost)):
-            return "it has cost more than another would", other
+            return DEAR, other
         return "", None
+
+    def _instead(self, plan: Plan, known: tuple[CostEstimate, ...], others: list[CostEstimate]) -> CostEstimate | None:
+        """The cheapest method that has not been tried, or that was left, once, for the promise of another: the rest of
+        its way was more than the other's cost."""
+        cost = {e.method: e.cost(self.round_cost) for e in known}
+        prices = {e.method: cost[e.method] for e in others}
+        begun = [c.new for c in plan.changes]
+        for change in plan.changes:
+            if change.why in PROMISED and change.old not in begun and change.old != plan.method:
+                prices[change.old] = max(cost[change.old], DEARER * cost[change.new])
+        least = min(prices, key=prices.__getitem__, default=None)
+        return next((e for e in known if e.method == least), None)
 
     def _method(self, name: str) -> Any:
         from auqadmm import baselines, methods  # which know this one
@@ -186,9 +204,8 @@ class Auto:
 
 def _observe(plan: Plan, shared: Consensus) -> Plan:
     """With the products, the objective and the expected fall of the new iterate."""
-    many = shared.hvps - plan.hvps > HARD * shared.setup.blocks
-    many = many and not shared.setup.loss.cornered  # whose rows bend by turns: many products, and few rounds
-    hard = shared.inner_failures > 0 or many
+    hard = shared.inner_failures > 0 or shared.hvps - plan.hvps > HARD * shared.setup.blocks
+    hard = hard and not shared.setup.loss.cornered  # whose rows bend by turns: many products, and few rounds
     plan = replace(plan, inner=shared.memory, hvps=shared.hvps, hard=plan.hard + 1 if hard else 0)
     sums = shared.scored
     if sums is None:
@@ -204,6 +221,15 @@ def _observe(plan: Plan, shared: Consensus) -> Plan:
     near = math.isfinite(F) and F - plan.best <= NEAR * abs(plan.best)
     new = shared.iteration <= START and bool(plan.changes)
     return replace(plan, waited=plan.waited if near or new else plan.waited + 1, expected=expected)
+
+
+def _failure(plan: Plan, shared: Consensus) -> str:
+    """Why a method has failed; empty: it has not."""
+    if not bool(shared.v.isfinite().all()) or shared.not_finite:
+        return "numbers that are not finite"
+    if plan.waited >= PATIENCE:
+        return f"no progress in {PATIENCE} iterations"
+    return "local problems are too hard" if plan.hard >= PATIENCE else ""
 
 
 def _next_hessian(here: Any) -> float:
