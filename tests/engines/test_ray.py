@@ -14,9 +14,9 @@ import auqadmm as aq
 from auqadmm import engines
 from auqadmm.core.reduce import WorkerLost
 from auqadmm.problem import InputError
-from auqadmm.testing import EngineSuite
 from tests.engines.driven import (
     ENDLESS,
+    Part,
     Slow,
     Spoils,
     alive,
@@ -48,8 +48,9 @@ def workers(instance):
         yield started
 
 
-def test_ray_conforms(workers):
-    EngineSuite(lambda: workers).verify()
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.campaign)])
+def test_ray_conforms(workers, step):
+    Part(lambda: workers, first=min(1, step - 1), step=step).verify()
 
 
 def agrees(found, expected):
