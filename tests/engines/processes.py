@@ -20,7 +20,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).parents[2]
 # a process of its own that has imported the library: ranks are forked from it, instead of importing it one by one
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["torch.distributed", "auqadmm.api", "auqadmm.testing", "auqadmm.engines.torch_distributed"])
+FORKS.set_forkserver_preload(["torch.distributed", "auqadmm.testing", "auqadmm.engines.torch_distributed"])
 
 
 def environment(**more):
