@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
+from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,35 +20,41 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_threa
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)  # before `-m` chooses, and before xdist reads the groups
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        _thin(item)
-        _keep_together(item)
-
-
-def _thin(item: pytest.Item) -> None:
     """`thin(n)`: one of n combinations of the parameters runs by default, the others in the campaign.
 
     Those whose numbers add up to a multiple of n: of three parameters with n values and more, every pair of values.
     """
-    if (mark := item.get_closest_marker("thin")) is None:
-        return
-    numbers = dict(item.callspec.indices)  # type: ignore[attr-defined]
-    for several in item.iter_markers("parametrize"):  # names that one list of tuples fills count once
-        names = several.args[0].split(",") if isinstance(several.args[0], str) else several.args[0]
-        for name in names[1:]:
-            numbers.pop(name.strip(), None)
-    if sum(numbers.values()) % mark.args[0]:
-        item.add_marker("campaign")
+    for item in items:
+        if (mark := item.get_closest_marker("thin")) is None:
+            continue
+        numbers = dict(item.callspec.indices)  # type: ignore[attr-defined]
+        for several in item.iter_markers("parametrize"):  # names that one list of tuples fills count once
+            names = several.args[0].split(",") if isinstance(several.args[0], str) else several.args[0]
+            for name in names[1:]:
+                numbers.pop(name.strip(), None)
+        if sum(numbers.values()) % mark.args[0]:
+            item.add_marker("campaign")
 
 
-def _keep_together(item: pytest.Item) -> None:
-    """What a module sets up once is set up by one worker: its tests go there."""
-    if item.get_closest_marker("xdist_group") is None and isinstance(item, pytest.Function):
-        shared = (f for f in item._fixtureinfo.name2fixturedefs.values() if f[-1].scope == "module" and f[-1].baseid)
-        if next(shared, None):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+@pytest.hookimpl(tryfirst=True, optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`--dist loadgroup`: a file that sets something up for all its tests is the work of one worker; the marks
+    `xdist_group` of xdist 3.8 are lost with pytest 9, without a word."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    @cache
+    def shares(file: str) -> bool:
+        text = (config.rootpath / file).read_text(encoding="utf-8")
+        return 'scope="module"' in text or "from tests.report.browser import" in text
+
+    class OneWorkerPerSetUp(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::")[0]
+            return file if shares(file) else nodeid
+
+    return OneWorkerPerSetUp(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ SINGLE = 1e-7
 
 
 # one run of five processes serves all tests here: they stay together, and may take their time on busy cores
-pytestmark = [pytest.mark.xdist_group("placement"), pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.timeout(1200)
 
 
 @pytest.fixture(scope="module", params=[12, pytest.param(30, marks=pytest.mark.campaign)])

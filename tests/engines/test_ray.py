@@ -30,7 +30,6 @@ from tests.engines.driven import (
 )
 
 ray = pytest.importorskip("ray")
-pytestmark = pytest.mark.xdist_group("ray")
 
 
 @pytest.fixture(scope="module")
