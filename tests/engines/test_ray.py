@@ -150,9 +150,11 @@ def test_workers_that_are_killed_or_hang(workers):
         aq.solve(problem(dies), engine=workers)
     aq.solve(problem(blocks), "c-admm", workers, max_iter=1)
     lost.append(workers.about[1][0])
-    workers.timeout = 2
-    assert "lost (no answer within 2 s)" in struck(workers, signal.SIGSTOP).message
-    workers.timeout = 60
+    workers.timeout = 6  # those that do not hang may be slow on busy cores
+    try:
+        assert "lost (no answer within 6 s)" in struck(workers, signal.SIGSTOP).message
+    finally:
+        workers.timeout = 60
     agrees(aq.solve(problem(blocks), "c-admm", workers), reference(6))
     gone(lambda: [pid for pid in lost if alive(pid)])
 
