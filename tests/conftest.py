@@ -29,13 +29,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if (mark := item.get_closest_marker("thin")) is None:
             continue
-        numbers = dict(item.callspec.indices)  # type: ignore[attr-defined]
-        for several in item.iter_markers("parametrize"):  # names that one list of tuples fills count once
-            names = several.args[0].split(",") if isinstance(several.args[0], str) else several.args[0]
-            for name in names[1:]:
-                numbers.pop(name.strip(), None)
-        if sum(numbers.values()) % mark.args[0]:
+        if sum(_number(item, given) for given in item.iter_markers("parametrize")) % mark.args[0]:
             item.add_marker("campaign")
+
+
+def _number(item: pytest.Item, given: pytest.Mark) -> int:
+    """Which of the values of one `parametrize` this is."""
+    names, values = given.args
+    names = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+    held = [item.callspec.params[name] for name in names]  # type: ignore[attr-defined]
+    several = (value if len(names) > 1 else (value,) for value in values)
+    return next(k for k, value in enumerate(several) if all(x is y for x, y in zip(held, value, strict=True)))
 
 
 @pytest.hookimpl(tryfirst=True, optionalhook=True)
