@@ -10,7 +10,11 @@ SITE   := $(VENV)/.site
 EXTRA  := $(VENV)/.extra
 BUILD  := $(VENV)/.build
 
-.PHONY: demo ready test lint types pytest test-extra format docs house wheel clean
+# one thread per process: two workers on two cores, no oversubscription; tests of one cluster stay together; the programs
+# that tests start read what was compiled before
+PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 --dist loadgroup
+
+.PHONY: demo ready test lint types pytest test-campaign test-extra format docs house wheel clean
 
 demo: $(DEMO)
 	$(BIN)/auqadmm demo
@@ -26,9 +30,12 @@ lint: $(READY)
 types: $(READY)
 	$(BIN)/mypy
 
-# one thread per process: two workers on two cores, no oversubscription; tests of one cluster stay together
 pytest: $(READY)
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadgroup
+	$(PYTEST)
+
+# the rest of the large tables of tests (every loss with every regularizer, method, engine …), of which `make test` runs a part
+test-campaign: $(READY)
+	$(PYTEST) -m campaign
 
 # tests that `make test` skips because their packages are large; the imports see to it that nothing is skipped here
 test-extra: $(EXTRA)

@@ -164,7 +164,7 @@ def test_lost_in_a_verdict_or_after_it(tmp_path):
     assert plain.status == "converged"
     whole = Mortal()
     assert_same(solve(whole, tmp_path / "whole", **options), plain)
-    for back in range(3, 14):  # the last three calls gather weights, which are no part of the run
+    for back in (3, 4, 5, 7, 10, 13):  # the last three calls gather weights, which are no part of the run
         place = Mortal(dies=(len(whole.calls) - back,))
         assert_same(solve(place, tmp_path / str(back), **options), plain)
         assert place.placed <= 2

@@ -8,7 +8,7 @@ import numpy as np
 import auqadmm
 from tests.cli import files
 from tests.cli.files import people, split, summary
-from tests.engines.processes import ended, ranks, torchrun
+from tests.engines.processes import ended, ranks, together, torchrun
 
 aq = files.aq  # fixture
 PROGRAM = Path(__file__).parent / "torch_fit.py"
@@ -49,7 +49,7 @@ def test_a_run_of_two_processes_goes_on_in_one(aq, tmp_path):
     parts = split(people(60), tmp_path, ".csv")
     out = tmp_path / "out"
     fit = ("fit", *parts, *MODEL, "--tol", "1e-12")
-    _, told = torchrun(2, PROGRAM, tmp_path, *fit, "--engine", "torch", "--max-iter", "2", "--out", out)
+    _, told = together(2, PROGRAM, tmp_path, *fit, "--engine", "torch", "--max-iter", "2", "--out", out)
     assert summary(out)["status"] == "max_iter", told
     assert aq(*fit, "--quiet", "--resume", "--out", out).code == 0
     assert aq(*fit, "--quiet", "--out", tmp_path / "whole").code == 0

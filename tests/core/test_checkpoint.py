@@ -62,6 +62,7 @@ def resumed(folder, model, method, stops, **options):
     return aq.solve(problem(model), METHODS[method], checkpoint=keep, **options)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("model", PROBLEMS)
 @pytest.mark.parametrize("method", METHODS)
 def test_resume_equals_not_stopping(tmp_path, model, method):
@@ -70,7 +71,7 @@ def test_resume_equals_not_stopping(tmp_path, model, method):
     assert len(names(tmp_path)) <= 2
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     st.sampled_from(sorted(METHODS)),
     st.sampled_from(["least squares", "svm", "image"]),
@@ -81,6 +82,7 @@ def test_stopped_at_any_iterations(tmp_path_factory, method, model, stops):
     assert_same(resumed(folder, model, method, stops), whole(model, method))
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     "local", ["newton-cg", "lbfgs", "direct", aq.local.Released(calls=3), aq.local.NewtonCG(tol=1e-10)]
 )
@@ -113,6 +115,7 @@ def test_regularizers_with_kinks(tmp_path, regularizer, method):
     assert_same(aq.solve(model, method, max_iter=15, checkpoint=tmp_path, **TIGHT), plain)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     "options",
     [

@@ -89,6 +89,7 @@ METHODS = {
 LAYOUTS = [None, (1, 2), (2, 1), (1, 1, 1)]
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("model", ["multinomial", "image", "custom"])
 def test_another_number_of_processes_goes_on_to_rounding(tmp_path, method, model):
@@ -106,6 +107,7 @@ def test_another_number_of_processes_goes_on_to_rounding(tmp_path, method, model
     assert result.history.column("rounds") == whole.history.column("rounds")
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("model", ["least squares", "image"])
 def test_the_same_number_of_processes_goes_on_to_the_bit(tmp_path, method, model):

@@ -19,6 +19,7 @@ import pytest
 import auqadmm as aq
 from auqadmm.checkpoint import files as checkpoint_files
 from tests.core.checkpoints import TIGHT, assert_same, names
+from tests.engines.processes import Forked, ended, environment, wait_for
 from tests.problems import least_squares, multinomial
 
 RUN = {"method": "ac-admm", "max_iter": 30, **TIGHT}
@@ -262,30 +263,28 @@ DRIVER = textwrap.dedent(
 
 @pytest.mark.parametrize("mode", ["saving", "iterating"])
 def test_a_driver_killed_again_and_again_ends_at_the_same_answer(tmp_path, mode):
-    root = Path(__file__).parents[2]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}
-    command = [sys.executable, "-W", "ignore", "-c", DRIVER]
-    where = [tmp_path / "run", tmp_path / "v.npy"]
+    program, where = tmp_path / "driver.py", [tmp_path / "run", tmp_path / "v.npy"]
+    program.write_text(DRIVER)
     unfinished = 0
     for seconds in (0.1, 0.4, 0.9, 1.3):
-        driver = subprocess.Popen([*command, mode, *where], env=env, stdout=subprocess.PIPE)
+        driver = Forked(program, [mode, *where], environment())
         try:
-            assert driver.stdout is not None
-            driver.stdout.readline()  # it iterates
+            wait_for(Path(driver.path), what=lambda said: said.read_text().count("\n") >= 1)  # it iterates
             time.sleep(seconds if mode == "saving" else 0.3 * seconds)
         finally:
-            driver.kill()
+            driver.send_signal(signal.SIGKILL)
             driver.communicate(timeout=60)
         unfinished += any(name.endswith(".part") for name in names(tmp_path / "run"))
     assert unfinished or mode == "iterating", "it was killed while it saved"
     assert not (tmp_path / "v.npy").exists(), "it was killed before the end"
-    done = subprocess.run([*command, "plain", *where], env=env, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    done = Forked(program, ["plain", *where], environment())
+    said = ended(done, 120)
+    assert done.returncode == 0, said
     whole = plain()
-    last = done.stdout.splitlines()[-1]
+    last = said.splitlines()[-1]
     assert last == f"{whole.status} {whole.n_iter} {whole.history[-1].bytes}"
     assert (np.load(tmp_path / "v.npy") == whole.v.numpy()).all()
-    assert int(done.stdout.split()[0]) > 1, "it went on, and did not begin anew"
+    assert int(said.split()[0]) > 1, "it went on, and did not begin anew"
     assert len(names(tmp_path / "run")) == 2, "what killed processes left is gone"
 
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
+import runpy
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+import warnings
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).parents[2]
+# a process of its own that has imported the library: ranks are forked from it, instead of importing it one by one
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["torch.distributed", "auqadmm.testing", "auqadmm.engines.torch_distributed"])
 
 
 def environment(**more):
@@ -59,6 +66,63 @@ def end(process):
     return process.communicate()[0]
 
 
+class Forked:
+    """A program in a process of its own and its own session, with what is used here of `Popen`."""
+
+    def __init__(self, program, args, env):
+        self.args = [str(program), *map(str, args)]
+        handle, self.path = tempfile.mkstemp(prefix="said-")
+        os.close(handle)
+        self.said = None
+        self.process = FORKS.Process(target=_become, args=(self.args, env, self.path))
+        sys.path.insert(0, str(ROOT))  # the child takes over the path, and finds this module
+        try:
+            self.process.start()
+        finally:
+            sys.path.remove(str(ROOT))
+        self.pid = self.process.pid
+
+    @property
+    def returncode(self):
+        return self.process.exitcode
+
+    def poll(self):
+        return self.process.exitcode
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def communicate(self, timeout=None):
+        self.process.join(timeout)
+        if self.poll() is None:
+            raise subprocess.TimeoutExpired(self.args, timeout)
+        if self.said is None:
+            self.said = Path(self.path).read_text()
+            os.unlink(self.path)
+        return self.said, None
+
+
+def _become(args, env, said):
+    os.setsid()
+    with open(said, "w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.environ.clear()
+    os.environ.update(env)
+    warnings.simplefilter("ignore")
+    sys.modules["torch"].set_num_threads(1)
+    sys.argv = args
+    runpy.run_path(args[0], run_name="__main__")
+
+
+def together(count, program, *args, timeout=150):
+    """Run a program in several processes to their end: the worst exit status, and what they said."""
+    with ranks(count, program, *args) as started:
+        said = [ended(process, timeout) for process in started]
+    return max((process.returncode for process in started), key=abs), "".join(said)
+
+
 @contextmanager
 def ranks(count, program, *args, prefix=None, torchrun=False, address="127.0.0.1", **more):
     """Start ranks, each by itself or each by a torchrun of its own; yields the processes, and ends those that are left.
@@ -71,6 +135,9 @@ def ranks(count, program, *args, prefix=None, torchrun=False, address="127.0.0.1
         for rank in range(count):
             fixed = {"RANK": rank, "WORLD_SIZE": count, "LOCAL_RANK": 0, "MASTER_ADDR": address, "MASTER_PORT": port}
             env = environment(**{**fixed, **more})
+            if not (prefix or torchrun):
+                started.append(Forked(PROGRAMS / program, args, env))
+                continue
             command = [*(prefix(rank) if prefix else ()), sys.executable]
             if torchrun:
                 command += ["-m", "torch.distributed.run", "--nnodes", str(count), "--node-rank", str(rank)]

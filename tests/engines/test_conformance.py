@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from auqadmm.testing import EngineSuite
-from tests.engines.processes import PROGRAMS, reports, torchrun
+from tests.engines.driven import Part
+from tests.engines.processes import reports, together
 
 
 def test_the_local_engine_conforms():
@@ -15,9 +16,21 @@ def test_the_local_engine_conforms():
             check()
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_torch_conforms_with_processes(count, tmp_path):
-    code, out = torchrun(count, PROGRAMS / "conformance.py", tmp_path)
+def test_a_part_of_the_suite_has_every_method_and_problem():
+    whole = {name for name in EngineSuite("local").checks() if name.startswith("iterates")}
+    for first in range(3):
+        part = [name for name in Part("local", first).checks() if name.startswith("iterates")]
+        assert len(part) <= 16
+        for k in (1, 2):
+            assert {name.split()[k] for name in part} == {name.split()[k] for name in whole}
+
+
+@pytest.mark.parametrize(
+    ("count", "step"),
+    [(3, 3), pytest.param(2, 1, marks=pytest.mark.campaign), pytest.param(3, 1, marks=pytest.mark.campaign)],
+)
+def test_torch_conforms_with_processes(count, step, tmp_path):
+    code, out = together(count, "conformance.py", tmp_path, 0, step)
     assert code == 0, out[-3000:]
     for found in reports(tmp_path, range(count)):
         assert found == {}

@@ -24,7 +24,6 @@ from tests.engines.processes import ROOT
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
 CPU = torch.device("cpu")
-pytestmark = pytest.mark.xdist_group("dask")
 QUIET = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "silence_logs": logging.CRITICAL}
 
 

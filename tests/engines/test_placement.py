@@ -13,15 +13,15 @@ SINGLE = 1e-7
 
 
 # one run of five processes serves all tests here: they stay together, and may take their time on busy cores
-pytestmark = [pytest.mark.xdist_group("placement"), pytest.mark.timeout(1200)]
+pytestmark = pytest.mark.timeout(1200)
 
 
-@pytest.fixture(scope="module")
-def off(tmp_path_factory):
+@pytest.fixture(scope="module", params=[12, pytest.param(30, marks=pytest.mark.campaign)])
+def off(tmp_path_factory, request):
     """How far the models of one process and of five are apart in each iteration, by the name of the case."""
     folder = tmp_path_factory.mktemp("placement")
     for world in (1, WORLD):
-        with ranks(world, "placement.py", folder) as started:
+        with ranks(world, "placement.py", folder, LENGTH=request.param) as started:
             for process in started:
                 said = ended(process, 900)
                 assert process.returncode == 0, said[-3000:]
@@ -31,9 +31,10 @@ def off(tmp_path_factory):
 
 
 def apart(a, b):
-    """(30,); a run whose residuals are zero has ended, and stays where it is."""
-    a, b = (np.concatenate([x, np.repeat(x[-1:], 30 - len(x), 0)]) for x in (a, b))
-    return np.abs(a - b).reshape(30, -1).max(1) / max(1.0, np.abs(a).max())
+    """By iteration; a run whose residuals are zero has ended, and stays where it is."""
+    length = max(len(a), len(b))
+    a, b = (np.concatenate([x, np.repeat(x[-1:], length - len(x), 0)]) for x in (a, b))
+    return np.abs(a - b).reshape(length, -1).max(1) / max(1.0, np.abs(a).max())
 
 
 def far(off, limit, *kinds):

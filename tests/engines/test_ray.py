@@ -14,9 +14,9 @@ import auqadmm as aq
 from auqadmm import engines
 from auqadmm.core.reduce import WorkerLost
 from auqadmm.problem import InputError
-from auqadmm.testing import EngineSuite
 from tests.engines.driven import (
     ENDLESS,
+    Part,
     Slow,
     Spoils,
     alive,
@@ -30,7 +30,6 @@ from tests.engines.driven import (
 )
 
 ray = pytest.importorskip("ray")
-pytestmark = pytest.mark.xdist_group("ray")
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +47,9 @@ def workers(instance):
         yield started
 
 
-def test_ray_conforms(workers):
-    EngineSuite(lambda: workers).verify()
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.campaign)])
+def test_ray_conforms(workers, step):
+    Part(lambda: workers, first=min(1, step - 1), step=step).verify()
 
 
 def agrees(found, expected):
@@ -150,9 +150,11 @@ def test_workers_that_are_killed_or_hang(workers):
         aq.solve(problem(dies), engine=workers)
     aq.solve(problem(blocks), "c-admm", workers, max_iter=1)
     lost.append(workers.about[1][0])
-    workers.timeout = 2
-    assert "lost (no answer within 2 s)" in struck(workers, signal.SIGSTOP).message
-    workers.timeout = 60
+    workers.timeout = 6  # those that do not hang may be slow on busy cores
+    try:
+        assert "lost (no answer within 6 s)" in struck(workers, signal.SIGSTOP).message
+    finally:
+        workers.timeout = 60
     agrees(aq.solve(problem(blocks), "c-admm", workers), reference(6))
     gone(lambda: [pid for pid in lost if alive(pid)])
 

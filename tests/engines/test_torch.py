@@ -7,14 +7,14 @@ import pytest
 from sklearn.linear_model import ElasticNet, enet_path
 
 import auqadmm as aq
-from tests.engines.processes import PROGRAMS, ROOT, reports, torchrun
+from tests.engines.processes import ROOT, reports, together
 
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
     """Many runs in the same three processes: what each rank saw, by the name of the run."""
     folder = tmp_path_factory.mktemp("scenarios")
-    code, out = torchrun(3, PROGRAMS / "scenarios.py", folder, timeout=120)
+    code, out = together(3, "scenarios.py", folder, timeout=120)
     assert code == 0, out[-3000:]
     found = reports(folder, range(3))
     return {name: [rank[name] for rank in found] for name in found[0]}
@@ -112,7 +112,7 @@ def test_a_timeout_must_be_seconds(timeout):
 
 def test_squares_are_sums_of_processes(tmp_path):
     """Every process hands over rows of its own; means and strengths are those of all rows."""
-    code, out = torchrun(2, PROGRAMS / "squares.py", tmp_path)
+    code, out = together(2, "squares.py", tmp_path)
     assert code == 0, out[-3000:]
     first, second = reports(tmp_path, range(2))
     assert first == second

@@ -108,11 +108,17 @@ def test_collinear_columns_and_no_penalty_go_another_way():
         aq.ConsensusElasticNet(0.0, max_iter=20).fit(twice, y)
 
 
+@pytest.mark.campaign  # half a minute of line searches
 def test_numbers_whose_squares_overflow_go_another_way():
     X, y = made("plain")
     X[:, 0] *= 1e200
     with pytest.warns(ConvergenceWarning, match="Rescale"):
         aq.ConsensusElasticNet(0.1, n_blocks=2).fit(X, y)
+
+
+def test_numbers_whose_squares_overflow_cannot_be_chosen_by():
+    X, y = made("plain")
+    X[:, 0] *= 1e200
     with pytest.raises(ValueError, match="Squares of X or y exceed the range of double precision"):
         aq.ConsensusRidgeCV().fit(X, y)
 

@@ -58,6 +58,7 @@ def off(X, y, coef, l1, l2, weight=None):
 
 
 # ---------------------------------------------------------------------- paths
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ratio", [0.5, 1.0])
 @pytest.mark.parametrize("sites", [1, 4, 7])
@@ -115,6 +116,7 @@ def test_an_empty_block_and_a_constant_target(narrow):
 
 
 # ---------------------------------------------------------------------- choices
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("intercept", [True, False])

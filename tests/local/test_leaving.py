@@ -38,6 +38,7 @@ def almost_solved(local, solver, far):
     return u0
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("weights", ["scalar", "diagonal", "dense", "curved"])
 @pytest.mark.parametrize("loss", ["Multinomial", "Logistic", "SmoothedHinge"])
 @pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: type(s).__name__)

@@ -93,6 +93,7 @@ def test_an_anchor_is_its_own_point(products):
 
 
 # ------------------------------------------------------------------ solves
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(("tol", "leaving"), [(1e-2, False), (1e-7, False), (1e-7, True)])
 @pytest.mark.parametrize("weights", ["scalar", "diagonal", "curved"])
 @pytest.mark.parametrize("loss", LOSSES)

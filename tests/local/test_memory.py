@@ -36,6 +36,7 @@ def test_a_solution_that_does_not_move_leads_nowhere():
     assert torch.equal(path.ahead(a, PLAIN), a)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("loss", ["Multinomial", "Logistic", "Huber", "Poisson", "SmoothedHinge", "Quantile"])
 @pytest.mark.parametrize("sizes", [EVEN, UNEVEN], ids=["even", "uneven"])
 @pytest.mark.parametrize("solver", [LBFGS(tol=1e-9, max_iter=3000), NewtonCG(tol=1e-9), Mixed(tol=1e-9)], ids=repr)

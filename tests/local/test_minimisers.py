@@ -46,6 +46,7 @@ def one_block(W, j):
     return type(W)(W.M[j : j + 1], W.features, W.columns)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("kind", WEIGHTS)
 @pytest.mark.parametrize("sizes", [EVEN, UNEVEN], ids=["even", "uneven"])
 @pytest.mark.parametrize(("name", "loss"), CASES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,7 @@ def test_it_says_what_it_chose():
     assert set(lines[2:-1]) == {"auq-lr", "lbfgs-w", "lbfgs"}
 
 
+@cache
 def hard():
     """One class per worker and hardly a ridge: no weights help AUQ-LR there."""
     X, y = load_digits(return_X_y=True)
@@ -76,8 +78,13 @@ def hard():
     return aq.Problem(aq.Multinomial(), aq.L2(0.01), blocks)
 
 
+@cache
+def changed():
+    return aq.solve(hard(), round_cost=4000)
+
+
 def test_it_changes_its_mind_and_the_run_arrives():
-    run = aq.solve(hard(), round_cost=4000)
+    run = changed()
     assert run.status == "converged"
     assert (run.choice.first, run.method) == ("auq-lr", "lbfgs-w")
     (change,) = run.choice.changes
@@ -89,7 +96,7 @@ def test_it_changes_its_mind_and_the_run_arrives():
 
 
 def test_a_run_that_is_stopped_while_it_changes_goes_on_to_the_same_bits(tmp_path):
-    whole = aq.solve(hard(), round_cost=4000)
+    whole = changed()
     turn = whole.choice.changes[0].iteration
     for stop in (turn - 1, turn, turn + 1):
         aq.solve(hard(), max_iter=stop, checkpoint=tmp_path, round_cost=4000)
@@ -126,7 +133,7 @@ def test_what_is_explained_is_what_was_counted(end, tmp_path):
     }[end]
     if end == "resumed":
         aq.solve(hard(), round_cost=4000, max_iter=9, checkpoint=tmp_path)
-    run = aq.solve(hard(), round_cost=4000, **options)
+    run = aq.solve(hard(), round_cost=4000, **options) if options else changed()
     last = run.history[-1]
     assert (run.choice.rounds, run.choice.numbers) == (last.rounds, last.bytes_up // 8)
     happened = next(line for line in run.explain().splitlines() if line.startswith("happened"))

@@ -79,6 +79,7 @@ def looked(problem, **options):
     return seen, run
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("weighted", [False, True], ids=["", "weighted"])
 @pytest.mark.parametrize("name", CASES)
 def test_every_round_tells_a_bound_and_screens_nothing_that_the_optimum_has(name, weighted):

@@ -57,6 +57,7 @@ def sharp(q, rows, l1, intercept):
     return np.average(np.maximum(q * r, (q - 1) * r), weights=weight) + l1 * np.abs(model.coef_).sum()
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     ("penalty", "intercept", "parts", "weighted", "sparse"),
     [

@@ -25,8 +25,9 @@ KINDS = ("zero", "l1", "l2", "elastic", "box", "nonnegative", "group")
 TOLERANCES = (1e-5, 1e-10, 1e-13, 1e-14)
 
 
-def size(o: Objective, v: np.ndarray) -> float:
+def size(o: Objective, point: torch.Tensor) -> float:
     """What F is made of: values, and slopes times the numbers that logits are sums of."""
+    v = point.numpy().reshape(o.shape)
     z = o.logits(v.astype(L))
     value, slope, _ = o.rows(z)
     X = np.hstack([o.X, np.ones((len(o.X), 1))]) if o.intercept else o.X

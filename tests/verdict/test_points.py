@@ -46,9 +46,9 @@ def test_no_verdict_flatters(case):
 
 
 def test_a_hundredth_of_the_tolerance_is_enough_for_a_yes():
-    counts = [check(case, seed=2) for case in CASES]
+    counts = [check(case, seed=2) for case in CASES[::2]]
     good, yes = (sum(column) for column in zip(*counts, strict=True))
-    assert good > 80
+    assert good > 40
     assert yes >= 0.95 * good
 
 
@@ -66,6 +66,7 @@ def test_proved_bounds_hold_to_the_last_digits(kind, seed):
                 assert true_gap(case, point.v) <= found.gap_bound + rounding, (case.name, tol, point.target, found)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("seed", [101, 202])
 @pytest.mark.parametrize("kind", ["zero", "l1", "l2", "elastic", "box", "nonnegative", "group"])
 @pytest.mark.parametrize("loss", ["squares", "logistic", "multinomial", "poisson", "quantile"])

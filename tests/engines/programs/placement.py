@@ -1,8 +1,10 @@
-"""Every method with every local solver, for 30 iterations; the models of all of them go to FOLDER/worldN.npz.
+"""Every method with every local solver, for LENGTH iterations; the models of all of them go to FOLDER/worldN.npz.
 
 One block per process, or all blocks in one. What pays for large data only is tried with small data too.
 
     placement.py FOLDER [WORD …]    only the cases whose names hold all the words; EVERY=1: each on every problem
+
+Single precision on the way needs 30 iterations to arrive, and gets them.
 """
 
 import os
@@ -80,13 +82,13 @@ for size, kind, method, local, solver in cases():
     for module in (cg, descent, mixed):
         module.SMALL = 0 if size == "light" else 2**21
     single_precision.SMALL = 0 if size == "light" else 2**21
-    path = []
+    path, length = [], 30 if size == "light" else int(os.environ.get("LENGTH", "30"))
     result = aq.solve(
         problem(kind),
         method,
         "local" if world == 1 else aq.engines.Torch(timeout=60),
         local=solver,
-        max_iter=30,
+        max_iter=length,
         abs_tol=0,
         rel_tol=0,
         certificate_tol=0,
@@ -95,7 +97,7 @@ for size, kind, method, local, solver in cases():
         callbacks=[lambda event, path=path: path.append(event.state.shared.v.cpu().numpy().copy())],
     )
     found[name] = np.stack(path)
-    if len(path) < 30 and os.environ["RANK"] == "0":
+    if len(path) < length and os.environ["RANK"] == "0":
         print(name, result.status, result.message, flush=True)
 
 if os.environ["RANK"] == "0":
