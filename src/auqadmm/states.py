@@ -6,7 +6,7 @@ import hashlib
 import platform
 from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -44,6 +44,9 @@ from auqadmm.metrics.coupled import Coupled
 from auqadmm.problem.scaled import ScaledRegularizer
 from auqadmm.verdict.gate import Gate
 from auqadmm.verdict.moments import ColumnMoments
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
 
 # A new class in a method's or a solver's memory is added here; names are part of the format.
 REGISTRY = Registry(
@@ -120,13 +123,13 @@ def identify(reduce: Reduce, census: Census, loss: Any, settings: Mapping[str, A
     return Identity(described, blocks, _probes(reduce, setup), setup.precision**0.5, _versions())
 
 
-def contents(shard: Any, blocks: Any) -> Tensor:
+def contents(shard: Shard, blocks: Any) -> Tensor:
     """SHA-256 of the rows, targets and weights of every block, (B, 32); the same wherever a block is placed."""
     design, found = shard.design, {}
     parts = zip(design.pieces, design.split(shard.target), design.split(shard.row_weight), strict=True)
     for piece, target, weight in parts:
         dense = isinstance(piece, DensePiece)
-        heights = [piece.X.shape[1]] * len(piece.blocks) if dense else piece.heights.tolist()
+        heights = [piece.X.shape[1]] * len(piece.blocks) if isinstance(piece, DensePiece) else piece.heights.tolist()
         first = 0
         for slot, (j, height) in enumerate(zip(piece.blocks.tolist(), heights, strict=True)):
             rows = slice(first, first + shard.census.rows[shard.index[j]])  # without padding

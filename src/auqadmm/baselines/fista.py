@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -49,6 +49,9 @@ from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Cost, Setup, State
 from auqadmm.methods.checks import positive
 from auqadmm.metrics.weights import sum_blocks
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
 
 TRIALS = 100
 DOWN = 0.5
@@ -186,7 +189,7 @@ def _evaluate(reduce: Reduce, x: Tensor, y: Tensor, beta: float, scoring: bool) 
     return _Found(float(sums["f"]), float(sums["f_y"]), sums["G_y"], cost, scored(sums))
 
 
-def value_and_next_gradient(shard: Any, blocks: Any, points: tuple[Tensor, Tensor]) -> tuple[Any, dict[str, Tensor]]:
+def value_and_next_gradient(shard: Shard, blocks: Any, points: tuple[Tensor, Tensor]) -> tuple[Any, dict[str, Tensor]]:
     """Σ f_j(x), Σ f_j(y) and Σ ∇f_j(y), a map over blocks."""
     x, y = points
     _, sums = value_and_gradient(shard, blocks, y)
@@ -194,7 +197,9 @@ def value_and_next_gradient(shard: Any, blocks: Any, points: tuple[Tensor, Tenso
     return blocks, {"f": f, "f_y": sums["f"], "G_y": sums["G"]}
 
 
-def _scores_and_next_gradient(shard: Any, blocks: Any, points: tuple[Tensor, Tensor]) -> tuple[Any, dict[str, Tensor]]:
+def _scores_and_next_gradient(
+    shard: Shard, blocks: Any, points: tuple[Tensor, Tensor]
+) -> tuple[Any, dict[str, Tensor]]:
     """The same with all that a certificate at x needs, n + 1 numbers more."""
     return blocks, value_and_next_gradient(shard, blocks, points)[1] | score(shard, blocks, points[0])[1]
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -29,6 +29,9 @@ from auqadmm.problem.regularizers import L1, L2, ElasticNet, Zero
 from auqadmm.problem.scaled import ScaledRegularizer
 from auqadmm.problem.wrappers import FreeIntercept
 
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
+
 # Values of F are sums over all rows: a difference below this many ulps of F says nothing.
 ULPS = 16.0
 
@@ -36,12 +39,12 @@ ULPS = 16.0
 Sums = dict[str, Tensor]
 
 
-def value_and_gradient(shard: Any, blocks: Any, v: Tensor) -> tuple[Any, Sums]:
+def value_and_gradient(shard: Shard, blocks: Any, v: Tensor) -> tuple[Any, Sums]:
     """Σ f_j(v) and Σ ∇f_j(v), a map over blocks."""
     return blocks, summands(shard, shard.linearize(shard.expand(v)), scoring=False)
 
 
-def summands(shard: Any, point: Any, scoring: bool) -> Sums:
+def summands(shard: Shard, point: Any, scoring: bool) -> Sums:
     """What goes up; `scoring`: all that a certificate needs."""
     return scores(shard, point) if scoring else {"f": sum_blocks(point.value), "G": sum_blocks(point.grad)}
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -40,6 +40,9 @@ from auqadmm.methods.checks import at_least_one
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.vstep import LowRankMetric
 
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
+
 
 # ---------------------------------------------------------------------- where the data live
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class WeightsQuery:
     look: bool = False
     contest: Posterior | None = None
 
-    def __call__(self, shard: Any, blocks: Blocks | None, v: Tensor) -> tuple[Blocks, Sums]:
+    def __call__(self, shard: Shard, blocks: Blocks | None, v: Tensor) -> tuple[Blocks, Sums]:
         u = shard.expand(v)
         point = shard.linearize(u)
         sums = summands(shard, point, self.scoring)
@@ -73,7 +76,7 @@ class WeightsQuery:
         # at a solution the local gradients are the multipliers: a result to start ADMM from
         return Blocks(u, point.grad, W, failed, {"U": U}), sums
 
-    def _stale(self, shard: Any, v: Tensor, U: Tensor, W: LowRank, first: bool) -> Tensor:
+    def _stale(self, shard: Shard, v: Tensor, U: Tensor, W: LowRank, first: bool) -> Tensor:
         if first:  # v is about to move: weights stay what they are only where curvature is constant
             return torch.tensor(float(not shard.loss.quadratic), dtype=torch.float64, device=shard.device)
         new = self.posterior.weights(shard, v, U, W, self.typical)

@@ -55,7 +55,7 @@ class ExactSums:
     # ------------------------------------------------------------------ before the first iteration
     def moments(self) -> Sums:
         """Σc, Σcx, Σcx², Σc where x ≠ 0, Σcy (or Σc of each class), Σcy², inf Σcφ, Σ∇f_j(0), and numbers held."""
-        shard: Any = self.shard
+        shard = self.shard
         loss = shard.loss
         sums: Sums = {}
         for rows in self._products(1):
@@ -214,7 +214,7 @@ class ExactSums:
 
     def conjugates(self, v: Tensor, scale: float, shift: Tensor | None) -> Tensor:
         """Σ_i c_i φ_i*(scale·(φ'_i − φ''_i a)), a (C,) the shift that makes slopes add up to zero; NaN if unknown."""
-        shard: Any = self.shard
+        shard = self.shard
         if not hasattr(shard.loss, "row_value"):
             return torch.full((), math.nan, dtype=torch.float64, device=shard.device)
         total = torch.zeros((), dtype=torch.float64, device=shard.device)
@@ -254,7 +254,7 @@ class ExactSums:
 
     def _chunks(self, columns: int, dense: bool, joined: bool = False) -> Iterator[Any]:
         """`joined`: sparse blocks as one matrix of m columns, which is worth making where its columns are taken too."""
-        shard: Any = self.shard
+        shard = self.shard
         design = shard.design
         m = design.features
         step = max(1, CHUNK.get(shard.device.type, CHUNK["cpu"]) // max(m, columns))

@@ -32,7 +32,6 @@ def framed(shard: Shard, frame: Frame) -> Shard:
 def _piece(piece: Piece, frame: Frame) -> Piece:
     if isinstance(piece, SparsePiece):
         return _sparse(piece, frame)
-    assert isinstance(piece, DensePiece)
     scale, X = frame.scale.to(piece.X.device), torch.empty_like(piece.X)
     centre = None if frame.centre is None else frame.centre.to(scale)
     for slot, block in enumerate(piece.X):  # one block at a time: in double precision they are larger

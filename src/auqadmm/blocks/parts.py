@@ -54,7 +54,6 @@ def part(shard: Shard, keep: Sequence[int], copies: bool = True) -> Part | None:
                 pieces.append(replace(piece, blocks=torch.tensor(positions, device=device)))
                 rows.append(torch.arange(first, first + piece.rows, device=device))
         elif slots:
-            assert isinstance(piece, DensePiece)
             found = runs(slots)
             if len(found) > RUNS and not copies:
                 return None

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from auqadmm.metrics.kronecker import Basis
+
 
 @dataclass(frozen=True)
 class SparsePiece:
@@ -66,7 +68,7 @@ class SparsePiece:
         ones = torch.ones(len(self.blocks), self.features, 1, dtype=like.dtype, device=like.device)
         return self.forward_squared(ones)[:, 0]
 
-    def adjoint_squared_in(self, F: Any, z: Tensor, single_precision: bool = False) -> Tensor:
+    def adjoint_squared_in(self, F: Basis, z: Tensor, single_precision: bool = False) -> Tensor:
         if F is None:
             return self.adjoint_squared(z)
         out = []

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from auqadmm.columns.frame import Frame
 from auqadmm.core.reduce import Engine, MapFn, Reduce, Traffic
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class EnterFrame:
     frame: Frame | None
     run: str
 
-    def __call__(self, shard: Any, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+    def __call__(self, shard: Shard, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
         if self.frame is None:
             shard.leave()
         else:
@@ -37,7 +40,7 @@ class InFrame:
     fn: Callable[..., Any]
     run: str
 
-    def __call__(self, shard: Any, *rest: Any) -> Any:
+    def __call__(self, shard: Shard, *rest: Any) -> Any:
         return self.fn(shard.inner(self.run), *rest)
 
 

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from auqadmm.metrics.weights import sum_blocks
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
 
 LEAST = 1e-16  # relative: nobody reads smaller ones
 EVIDENCE = ("proved", "estimated", "rounding", "none")
@@ -129,17 +132,17 @@ def two_digits(x: float) -> str:
     return f"{digits}e{int(power)}" if power else digits
 
 
-def score(shard: Any, blocks: Any, v: Tensor) -> tuple[Any, dict[str, Tensor]]:
+def score(shard: Shard, blocks: Any, v: Tensor) -> tuple[Any, dict[str, Tensor]]:
     """Σ f_j(v), Σ ∇f_j(v) and Σ ‖∇f_j(v)‖, a map over blocks."""
     return blocks, shard.programs(_score_point, shard, v)
 
 
-def _score_point(shard: Any, v: Tensor) -> dict[str, Tensor]:
+def _score_point(shard: Shard, v: Tensor) -> dict[str, Tensor]:
     point = shard.linearize(shard.expand(v))
     return _summed(point.value, point.grad, shard.slopes(point.grad))
 
 
-def scores(shard: Any, point: Any) -> dict[str, Tensor]:
+def scores(shard: Shard, point: Any) -> dict[str, Tensor]:
     """The summands of `score` from a point where they are known."""
     return shard.programs(_summed, point.value, point.grad, shard.slopes(point.grad))
 

@@ -19,7 +19,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -30,6 +30,9 @@ from auqadmm.core.state import Blocks, Consensus, Residuals, Setup, State
 from auqadmm.core.stopping import is_number
 from auqadmm.errors import InputError
 from auqadmm.metrics.weights import DiagonalMetric, Metric, Weights, sum_blocks
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
 
 Sums = dict[str, Tensor]
 
@@ -70,10 +73,10 @@ class ConsensusADMM(ABC):
 
     # ------------------------------------------------------------------ what a method chooses
     @abstractmethod
-    def first_weights(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen:
+    def first_weights(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Chosen:
         """W_j of the first iteration."""
 
-    def next_weights(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen:
+    def next_weights(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Chosen:
         """W_j of iteration k + 1, called when `weights_due(shared)`; as at first unless a method says otherwise."""
         return self.first_weights(shard, blocks, shared)
 
@@ -81,7 +84,7 @@ class ConsensusADMM(ABC):
         """Do the weights change after this iteration? Decided on replicated values only."""
         return False
 
-    def observe(self, shard: Any, blocks: Blocks, shared: Consensus) -> Mapping[str, Tensor]:
+    def observe(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Mapping[str, Tensor]:
         """The method's memory, updated before λ_j moves (blocks hold u^k, λ^{k−1}; shared v^k, v^{k−1})."""
         return blocks.memory
 
@@ -136,7 +139,7 @@ class ConsensusADMM(ABC):
         return State(blocks, self._pending(shared, sums))
 
     # ------------------------------------------------------------------ maps over blocks
-    def dual(self, shard: Any, blocks: Blocks, shared: Consensus) -> tuple[Blocks, Sums]:
+    def dual(self, shard: Shard, blocks: Blocks, shared: Consensus) -> tuple[Blocks, Sums]:
         """λ-step and the squares of the residuals (S3)."""
         assert shared.v_prev is not None
         memory = self.observe(shard, blocks, shared)
@@ -146,7 +149,7 @@ class ConsensusADMM(ABC):
             sums |= score(shard, None, shared.v)[1]
         return replace(blocks, lam=lam, memory=memory), sums
 
-    def primal(self, shard: Any, blocks: Blocks, shared: Consensus) -> tuple[Blocks, Sums]:
+    def primal(self, shard: Shard, blocks: Blocks, shared: Consensus) -> tuple[Blocks, Sums]:
         """Weights when due, local solves, and the summands of the next v-step."""
         chosen = self._choose(shard, blocks, shared)
         W = blocks.W if chosen is None else chosen.W
@@ -162,13 +165,13 @@ class ConsensusADMM(ABC):
         failed = ~found.converged
         return Blocks(found.u, blocks.lam, W, failed, memory, found.memory), sums
 
-    def dual_primal(self, shard: Any, blocks: Blocks, shared: Consensus) -> tuple[Blocks, Sums]:
+    def dual_primal(self, shard: Shard, blocks: Blocks, shared: Consensus) -> tuple[Blocks, Sums]:
         """Both parts in one reduction: λ^k, then u^{k+1}, which needs nothing from other blocks but v^k."""
         blocks, dual = self.dual(shard, blocks, shared)
         blocks, primal = self.primal(shard, blocks, shared)
         return blocks, dual | primal
 
-    def _choose(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen | None:
+    def _choose(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Chosen | None:
         if shared.iteration > 0:
             return self.next_weights(shard, blocks, shared) if self.weights_due(shared) else None
         return self.first_weights(shard, blocks, shared)
@@ -229,7 +232,7 @@ def _primal(
     }
 
 
-def start_blocks(shard: Any, lam: Tensor | None, shared: Consensus) -> tuple[Blocks, Sums]:
+def start_blocks(shard: Shard, lam: Tensor | None, shared: Consensus) -> tuple[Blocks, Sums]:
     """The first state of every block (S2): u = 0 or N(0, 1), λ = 0; from a warm start u = v and its λ."""
     setup = shared.setup
     u = shard.expand(shared.v).clone()
@@ -242,7 +245,7 @@ def start_blocks(shard: Any, lam: Tensor | None, shared: Consensus) -> tuple[Blo
     return Blocks(u, lam, None, failed), {}
 
 
-def _normal(shard: Any, seed: int, block: int) -> Tensor:
+def _normal(shard: Shard, seed: int, block: int) -> Tensor:
     # seeded by the block's own number: where a block is placed must not matter
     generator = torch.Generator().manual_seed(seed * 1_000_003 + block)
     return torch.randn(shard.shape[1:], generator=generator, dtype=torch.float64).to(shard.device, shard.dtype)
@@ -256,7 +259,7 @@ def failed_blocks(state: State, reduce: Reduce) -> tuple[int, ...]:
     return tuple(int(j) for j in flags.nonzero().flatten())
 
 
-def _failed_flags(shard: Any, blocks: Blocks) -> Tensor:
+def _failed_flags(shard: Shard, blocks: Blocks) -> Tensor:
     return blocks.failed
 
 

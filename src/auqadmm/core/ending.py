@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -19,6 +19,9 @@ from auqadmm.core.state import Blocks, State, Status
 from auqadmm.core.stopping import Stopping
 from auqadmm.diagnosis.evidence import Evidence
 from auqadmm.diagnosis.findings import columns, unbounded
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
 
 OVER = (Status.converged, Status.residuals, Status.rounding, Status.undecided)  # ends that only other tolerances change
 
@@ -154,7 +157,7 @@ def not_finite(state: State, reduce: Reduce, iteration: int) -> Ending | None:
     )
 
 
-def _health(shard: Any, blocks: Blocks) -> Tensor:
+def _health(shard: Shard, blocks: Blocks) -> Tensor:
     """Per block: 0 healthy, 1 local solve, 2 weights, 3 multiplier not finite (B,)."""
     grad = shard.linearize(blocks.u).grad
     bad = [~x.isfinite().flatten(1).all(1) for x in (blocks.u + grad, blocks.W.diagonal(), blocks.lam)]

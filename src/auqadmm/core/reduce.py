@@ -11,13 +11,16 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from auqadmm.core.state import Cost
 from auqadmm.errors import AuqadmmError
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
 
 MapFn = Callable[[Any, Any, Any], tuple[Any, dict[str, Tensor]]]
 
@@ -197,5 +200,5 @@ class Reduce:
         self.traffic.down += 8 * sum(x.numel() for x in down)
 
 
-def _flag(fn: Callable[[Any], bool], shard: Any, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+def _flag(fn: Callable[[Any], bool], shard: Shard, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
     return blocks, {"flag": torch.full((2,), float(fn(shard)), dtype=torch.float64)}

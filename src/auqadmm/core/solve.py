@@ -10,7 +10,7 @@ import math
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -39,6 +39,9 @@ from auqadmm.core.stopping import Stopping
 from auqadmm.diagnosis.evidence import collect
 from auqadmm.verdict import Judge
 from auqadmm.verdict.monitor import Monitor
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
 
 
 class Method(Protocol):
@@ -399,9 +402,9 @@ class _Loop:
         return replace(result, message=final_message(result, self.stopping) + more)
 
 
-def _lam(shard: Any, blocks: Blocks) -> Tensor:
+def _lam(shard: Shard, blocks: Blocks) -> Tensor:
     return shard.slopes(blocks.lam)
 
 
-def _weights(shard: Any, blocks: Blocks, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+def _weights(shard: Shard, blocks: Blocks, shared: Any) -> tuple[Any, dict[str, Tensor]]:
     return blocks.W, {}

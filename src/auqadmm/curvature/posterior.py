@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -42,6 +42,9 @@ from auqadmm.metrics.coupled import Coupled, pair_indices
 from auqadmm.metrics.kronecker import Kronecker
 from auqadmm.metrics.lowrank import LowRank, spectrum
 from auqadmm.metrics.weights import sum_blocks
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
 
 # A block's directions are at most this share of its rows: fewer rows than directions would give the rows away.
 SHARE = 0.25
@@ -82,7 +85,7 @@ class Posterior:
         """F of S12."""
         return None if self.image is None else cosine_basis(self.image, self.intercept).to(like)
 
-    def directions(self, shard: Any, v: Tensor) -> Tensor:
+    def directions(self, shard: Shard, v: Tensor) -> Tensor:
         """U_j (B, m, r), or (B, m·C, r) for a loss without rows.
 
         Of the rows as they are: at v = 0 their curvature is the same for all, or, for a hinge, not yet there.
@@ -147,7 +150,7 @@ class Posterior:
         cost = r * (size + (r + 1) / 2) + rounds * (payload + self.round_cost)
         return torch.where(r <= limit[:, None], cost, torch.inf).argmin(1)
 
-    def weights(self, shard: Any, v: Tensor, U: Tensor, old: LowRank | None, typical: float) -> LowRank:
+    def weights(self, shard: Shard, v: Tensor, U: Tensor, old: LowRank | None, typical: float) -> LowRank:
         """W_j at v. `old` weights smooth the curvature by the uncertainty they express; `typical` is the mean
         diagonal over all blocks, the floor of a block that has no rows of its own."""
         point = rough(shard, shard.expand(v))
@@ -179,13 +182,13 @@ class Posterior:
         above = (mean_diagonal / prior).clamp(1.0, FAR).log() / math.log(FAR)
         return self.first**above
 
-    def _more_prior(self, shard: Any, d: Tensor) -> Tensor | float:
+    def _more_prior(self, shard: Shard, d: Tensor) -> Tensor | float:
         """What single features have of the prior beyond `l2`, (m,); tr S_j = 1, so C times it."""
         if shard.frame is None:
             return 0.0
         return shard.shape[2] * (shard.frame.prior.to(d) - self.l2).clamp(min=0) / self.blocks
 
-    def unexplained(self, shard: Any, v: Tensor, U: Tensor) -> Tensor:
+    def unexplained(self, shard: Shard, v: Tensor, U: Tensor) -> Tensor:
         """Σ_j log det(diag d_j + φ_j) of the rows as they are: the smaller, the less U and F leave unexplained."""
         c, (_, m, C) = shard.row_weight, shard.shape
         if U.shape[1] != m:  # a loss without rows: no basis to choose
@@ -195,27 +198,27 @@ class Posterior:
         phi = C * self._floor(total / (m * C), 0.0)
         return sum_blocks((d + phi[:, None]).log().sum(1))
 
-    def _rows(self, shard: Any, point: Any, old: LowRank | None) -> Any:
+    def _rows(self, shard: Shard, point: Any, old: LowRank | None) -> Any:
         """The curvature row by row, smoothed by the uncertainty that old weights express; None: it is not known."""
         variance = None
         if not getattr(shard.loss, "expects", False):
             return point.row_model(None)
         if old is None and self.l2 > 0 and shard.frame is None:  # the prior's: |x_i|²/l2
             variance = shard.design.squares(shard.row_weight) / self.l2
-        elif old is None and self.l2 > 0:
+        elif old is None and self.l2 > 0 and shard.frame is not None:
             prior = shard.frame.prior.to(shard.row_weight).clamp(min=self.l2)
             variance = shard.design.forward_squared((1 / prior).expand(shard.shape[:2]))
         elif old is not None and not old.joint:
             variance = row_variance(shard, old) / self.blocks
         return point.row_model(variance)
 
-    def _pairs(self, shard: Any, U: Tensor, rows: SoftmaxCurvature) -> Tensor:
+    def _pairs(self, shard: Shard, U: Tensor, rows: SoftmaxCurvature) -> Tensor:
         """U_jᵀA_abU_j of all pairs of classes, (B, P, r, r)."""
         XU, pairs = shard.design.along(U, shard.single_precision), pair_indices(shard.shape[2]).mT.tolist()
         found = torch.stack([_gram(shard.design, U, XU, rows.pair(a, b)) for a, b in pairs], 1)
         return 0.5 * (found + found.mT)
 
-    def _parts(self, shard: Any, U: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Kronecker | None]:
+    def _parts(self, shard: Shard, U: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Kronecker | None]:
         """M_j and d_j of A_j = Σ w_i x_ix_iᵀ, w (R,), and the basis of d_j."""
         design, F = shard.design, self.basis(U)
         M = _gram(design, U, design.along(U, shard.single_precision), w)
@@ -224,11 +227,11 @@ class Posterior:
         d = (total - ((turned @ M) * turned).sum(-1)).clamp(min=0)
         return 0.5 * (M + M.mT), d, F
 
-    def _total(self, shard: Any, w: Tensor) -> Tensor:
+    def _total(self, shard: Shard, w: Tensor) -> Tensor:
         """tr A_j, (B,)."""
         return shard.design.sum_rows(w * shard.design.squares(w))
 
-    def _joint(self, shard: Any, point: Any, U: Tensor, typical: float) -> LowRank:
+    def _joint(self, shard: Shard, point: Any, U: Tensor, typical: float) -> LowRank:
         B, m, C = shard.shape
         HU = point.hvp(U.reshape(B, m, C, -1)).reshape(B, m * C, -1) if U.shape[2] else U
         M = U.mT @ HU
@@ -284,7 +287,7 @@ def has_rows(point: Any) -> bool:
     return point.row_model(None) is not None
 
 
-def mean_diagonal(shard: Any, v: Tensor) -> Tensor:
+def mean_diagonal(shard: Shard, v: Tensor) -> Tensor:
     """The mean of diag ∇²f_j over entries, (B,)."""
     point = shard.linearize(shard.expand(v))
     B, m, C = shard.shape
@@ -295,7 +298,7 @@ def mean_diagonal(shard: Any, v: Tensor) -> Tensor:
     return (point.hvp(Z) * Z).mean((1, 2, 3)).clamp(min=0)
 
 
-def typical_curvature(shard: Any, blocks: Any, v: Tensor) -> tuple[Any, dict[str, Tensor]]:
+def typical_curvature(shard: Shard, blocks: Any, v: Tensor) -> tuple[Any, dict[str, Tensor]]:
     """Σ_j of the mean diagonals, a map over blocks."""
     return blocks, {"mean": sum_blocks(mean_diagonal(shard, v))}
 
@@ -305,7 +308,7 @@ def second_wins(unexplained: Tensor, coordinates: int) -> bool:
     return float(unexplained[1]) < float(unexplained[0]) - MARGIN * coordinates
 
 
-def row_variance(shard: Any, W: LowRank) -> Tensor:
+def row_variance(shard: Shard, W: LowRank) -> Tensor:
     """x_iᵀW_j⁻¹x_i of every row (R,), C = 1: how uncertain its logit is by the weights of before.
 
     For C > 1 the plain curvature serves (a softmax has no spike), and the variance is not asked for.

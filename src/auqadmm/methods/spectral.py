@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -30,6 +30,9 @@ from auqadmm.errors import InputError
 from auqadmm.methods.checks import at_least_one, positive
 from auqadmm.methods.constant import scalar_weights
 from auqadmm.metrics.weights import Scalar
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
 
 NOISE = 100.0  # units of rounding
 
@@ -83,7 +86,7 @@ class AC(ConsensusADMM):
         if not (is_number(self.correlation) and 0 <= self.correlation < 1):
             raise InputError(f"correlation must lie in [0, 1), got {self.correlation!r}.")
 
-    def first_weights(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen:
+    def first_weights(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Chosen:
         W, warm = scalar_weights(shard, self.rho), shared.setup.warm
         if warm is not None and warm.method == self.name and isinstance(warm.weights, Scalar):
             W = replace(W, rho=warm.weights.rho[list(shard.index)].to(W.rho))  # continue with the penalties found
@@ -92,7 +95,7 @@ class AC(ConsensusADMM):
     def weights_due(self, shared: Consensus) -> bool:
         return shared.iteration > 1 and shared.iteration % self.every == 0
 
-    def observe(self, shard: Any, blocks: Blocks, shared: Consensus) -> Mapping[str, Tensor]:
+    def observe(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Mapping[str, Tensor]:
         """Keep λ̂_j of this iteration; after the first iteration also store its point as k0."""
         assert shared.v_prev is not None
         v, v_prev = shard.expand(shared.v), shard.expand(shared.v_prev)
@@ -104,7 +107,7 @@ class AC(ConsensusADMM):
             memory |= _stored(blocks.u, shared.v, lam, lam_hat)
         return memory
 
-    def next_weights(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen:
+    def next_weights(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Chosen:
         old = blocks.memory
         rho = blocks.W.rho
         du, dlam_hat = blocks.u - old["u0"], old["lam_hat"] - old["lam_hat0"]

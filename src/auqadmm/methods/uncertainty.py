@@ -14,7 +14,7 @@ Shapes: B blocks, m features, C columns; d, W (B, m, C).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -27,6 +27,9 @@ from auqadmm.core.stopping import is_number
 from auqadmm.errors import InputError
 from auqadmm.methods.checks import at_least_one, one_of
 from auqadmm.metrics.weights import Diagonal
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
 
 # Entries of d_j that differ by no more than this, relative to the largest, are rounding and not information.
 NOISE = 1e-12
@@ -92,10 +95,10 @@ class UQ(ConsensusADMM):
     def separate(self, shared: Consensus) -> bool:
         return self.normalize == "global" and self.weights_due(shared)
 
-    def first_weights(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen:
+    def first_weights(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Chosen:
         return self.next_weights(shard, blocks, shared)
 
-    def next_weights(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen:
+    def next_weights(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Chosen:
         interval = self.interval_at(shared.iteration + 1)
         if self.normalize == "global":
             d, hvps = blocks.memory["d"], int(blocks.memory["d_hvps"])
@@ -105,7 +108,7 @@ class UQ(ConsensusADMM):
             lo, hi = extremes(d, shared.setup.intercept)
         return Chosen(Diagonal(affine(d, lo, hi, interval)), {}, hvps)
 
-    def diagonals(self, shard: Any, blocks: Blocks, shared: Consensus) -> tuple[Tensor, int]:
+    def diagonals(self, shard: Shard, blocks: Blocks, shared: Consensus) -> tuple[Tensor, int]:
         """d_j (B, m, C) and the Hessian-vector products it cost."""
         where = blocks.u if self.at == "u" else shard.expand(shared.v)
         estimator = curvature.resolve(self.curvature, self.rank, shared.setup.seed)
@@ -121,7 +124,7 @@ class UQ(ConsensusADMM):
         low, high = found["range"].tolist()
         return blocks, replace(shared, scalars={"low": low, "high": high})
 
-    def ranges(self, shard: Any, blocks: Blocks, shared: Consensus) -> tuple[Blocks, dict[str, Tensor]]:
+    def ranges(self, shard: Shard, blocks: Blocks, shared: Consensus) -> tuple[Blocks, dict[str, Tensor]]:
         """Keep d_j for the primal part; report its smallest and largest entry over the blocks here."""
         d, hvps = self.diagonals(shard, blocks, shared)
         lo, hi = extremes(d, shared.setup.intercept)

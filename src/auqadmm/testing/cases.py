@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse
@@ -13,6 +13,9 @@ from torch import Tensor
 from auqadmm.core.solve import Iteration
 from auqadmm.local import NewtonCG
 from auqadmm.problem import L2, ElasticNet, LeastSquares, Logistic, Multinomial, Problem
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
 
 
 # ---------------------------------------------------------------------- problems
@@ -69,35 +72,35 @@ def problems(skip: int = 0) -> dict[str, Problem]:
 
 
 # ---------------------------------------------------------------------- what travels to blocks, by name
-def total(shard: Any, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+def total(shard: Shard, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
     grad = shard.linearize(shard.zeros()).grad
     return blocks, {"one": grad.sum(0), "two": grad.square().sum(), "three": shared * shard.blocks}
 
 
-def ends(shard: Any, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+def ends(shard: Shard, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
     return blocks, {"ends": torch.tensor([min(shard.index), max(shard.index)], dtype=torch.float64)}
 
 
-def ragged(shard: Any, blocks: Any) -> dict[str, Tensor]:
+def ragged(shard: Shard, blocks: Any) -> dict[str, Tensor]:
     """Block j sends j rows of two numbers, and 5 − j numbers."""
     rows = torch.tensor([[j, i] for j in shard.index for i in range(j)], dtype=torch.float64).reshape(-1, 2)
     rest = torch.tensor([j for j in shard.index for _ in range(5 - j)], dtype=torch.float64)
     return {"rows": rows, "rest": rest, "bytes": torch.tensor([200 + j for j in shard.index], dtype=torch.uint8)}
 
 
-def numbers(shard: Any, blocks: Any) -> Tensor:
+def numbers(shard: Shard, blocks: Any) -> Tensor:
     return torch.tensor(shard.index, dtype=torch.float64)
 
 
-def flags(shard: Any, blocks: Any) -> Tensor:
+def flags(shard: Shard, blocks: Any) -> Tensor:
     return torch.tensor(shard.index) > 0
 
 
-def keep(shard: Any, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+def keep(shard: Shard, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
     return blocks, {}
 
 
-def kept(shard: Any, blocks: Any) -> Tensor:
+def kept(shard: Shard, blocks: Any) -> Tensor:
     return blocks
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,6 +24,9 @@ from auqadmm.core.state import Blocks, Consensus
 from auqadmm.curvature.posterior import Posterior
 from auqadmm.methods.auq_lr.anderson import append, combined, inner, latest
 from auqadmm.metrics.weights import sum_blocks
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
 
 Sums = dict[str, Tensor]
 
@@ -73,7 +76,7 @@ class BlockRound:
     skip: float
     products: int | None = None
 
-    def __call__(self, shard: Any, blocks: Blocks, told: tuple[Directive, Consensus]) -> tuple[Blocks, Sums]:
+    def __call__(self, shard: Shard, blocks: Blocks, told: tuple[Directive, Consensus]) -> tuple[Blocks, Sums]:
         directive, shared = told
         memory = _apply_action(blocks.memory, directive)
         if directive.home is not None:
@@ -122,7 +125,7 @@ class BlockRound:
 
     def _renew(
         self,
-        shard: Any,
+        shard: Shard,
         W: Any,
         v: Tensor,
         lam: Tensor,
@@ -138,7 +141,7 @@ class BlockRound:
             W.drop_cache()
         return new, {"U": U, "z": new.apply(v) - lam}
 
-    def _stale(self, shard: Any, W: Any, U: Tensor, directive: Directive, shared: Consensus) -> Tensor:
+    def _stale(self, shard: Shard, W: Any, U: Tensor, directive: Directive, shared: Consensus) -> Tensor:
         """How many blocks would get other weights at v."""
         if shard.loss.quadratic and self.skip > 0:  # the same curvature everywhere
             return torch.zeros((), dtype=torch.float64, device=shard.device)
@@ -146,7 +149,7 @@ class BlockRound:
         return (new.change(W) >= self.skip).sum().double()
 
     def _solve(
-        self, shard: Any, W: Any, v: Tensor, lam: Tensor, blocks: Blocks, shared: Consensus
+        self, shard: Shard, W: Any, v: Tensor, lam: Tensor, blocks: Blocks, shared: Consensus
     ) -> tuple[Any, Tensor]:
         if self.local:
             start = blocks.u
