@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -45,7 +45,7 @@ from auqadmm.baselines.objective import (
     value_and_gradient,
 )
 from auqadmm.core.certificate import score
-from auqadmm.core.reduce import Reduce
+from auqadmm.core.reduce import B, Reduce, Sums
 from auqadmm.core.state import Consensus, Cost, Setup, State
 from auqadmm.methods.checks import positive
 from auqadmm.metrics.weights import sum_blocks
@@ -189,7 +189,7 @@ def _evaluate(reduce: Reduce, x: Tensor, y: Tensor, beta: float, scoring: bool) 
     return _Found(float(sums["f"]), float(sums["f_y"]), sums["G_y"], cost, scored(sums))
 
 
-def value_and_next_gradient(shard: Shard, blocks: Any, points: tuple[Tensor, Tensor]) -> tuple[Any, dict[str, Tensor]]:
+def value_and_next_gradient(shard: Shard, blocks: B, points: tuple[Tensor, Tensor]) -> tuple[B, Sums]:
     """Σ f_j(x), Σ f_j(y) and Σ ∇f_j(y), a map over blocks."""
     x, y = points
     _, sums = value_and_gradient(shard, blocks, y)
@@ -197,9 +197,7 @@ def value_and_next_gradient(shard: Shard, blocks: Any, points: tuple[Tensor, Ten
     return blocks, {"f": f, "f_y": sums["f"], "G_y": sums["G"]}
 
 
-def _scores_and_next_gradient(
-    shard: Shard, blocks: Any, points: tuple[Tensor, Tensor]
-) -> tuple[Any, dict[str, Tensor]]:
+def _scores_and_next_gradient(shard: Shard, blocks: B, points: tuple[Tensor, Tensor]) -> tuple[B, Sums]:
     """The same with all that a certificate at x needs, n + 1 numbers more."""
     return blocks, value_and_next_gradient(shard, blocks, points)[1] | score(shard, blocks, points[0])[1]
 

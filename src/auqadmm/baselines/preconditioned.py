@@ -39,6 +39,7 @@ from auqadmm.methods.auq_lr.method import AUQLR, curvature_of, posterior_for
 from auqadmm.methods.checks import at_least_one
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.vstep import LowRankMetric
+from auqadmm.problem.regularizers import Regularizer
 
 if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
@@ -89,7 +90,7 @@ class MetricInverse:
     """(K + l2 I)⁻¹, applied to (1, m, C); the rows that g leaves free have no l2."""
 
     metric: LowRankMetric
-    g: Any
+    g: Regularizer
 
     def __call__(self, q: Tensor) -> Tensor:
         return self.metric.solve(self.g, q[0]).v[None]

@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -27,10 +27,12 @@ from torch import Tensor
 from auqadmm.blocks.curvature import times
 from auqadmm.blocks.design import DensePiece
 from auqadmm.blocks.exact_point import EPS, RowsAt, Sums, add
-from auqadmm.blocks.exact_rows import DenseRows, SparseRows, by_columns, centred, joint, with_values
+from auqadmm.blocks.exact_rows import DenseRows, Rows, SparseRows, by_columns, centred, joint, with_values
+from auqadmm.blocks.rows import Loss, Point, RowLoss
 from auqadmm.metrics.triangles import pack, unpack
 
 if TYPE_CHECKING:
+    from auqadmm.blocks.rows import Point
     from auqadmm.blocks.shard import Shard
 
 # Numbers of a chunk of rows: of a host, whose cache holds them, and of a GPU.
@@ -46,10 +48,10 @@ class ExactSums:
 
     shard: Shard
     centre: Tensor | None = None
-    other: Any = None  # a loss in place of the shard's own
+    other: Loss | None = None  # a loss in place of the shard's own
 
     @property
-    def loss(self) -> Any:
+    def loss(self) -> Loss:
         return self.shard.loss if self.other is None else self.other
 
     # ------------------------------------------------------------------ before the first iteration
@@ -82,7 +84,7 @@ class ExactSums:
     def null(self, logits: Tensor) -> Tensor:
         """Σ c_iφ(logits, y_i): models that know nothing but a constant, logits (k, C) -> (k,)."""
         shard = self.shard
-        if not hasattr(shard.loss, "row_value"):  # the user's own: its model of zeros
+        if not isinstance(shard.loss, RowLoss):  # the user's own: its model of zeros
             return shard.linearize(shard.zeros()).value.double().sum().expand(len(logits))
         total = torch.zeros(len(logits), dtype=torch.float64, device=shard.device)
         for rows in self._products(1):
@@ -94,7 +96,7 @@ class ExactSums:
     # ------------------------------------------------------------------ at a point
     def triangle(self, v: Tensor, spread: Tensor | None = None) -> Sums:
         """f, ∇̃f, the upper triangles of H̃, what rounding leaves, and with `spread` (m,) the reach of rows in it."""
-        if not hasattr(self.loss, "row_value"):
+        if not isinstance(self.loss, RowLoss):
             sums = self._own(v)
         else:
             sums = {}
@@ -128,7 +130,7 @@ class ExactSums:
         θ = φ' + φ''·Xd at v − d."""
         sums: Sums = {}
         C, loss = v.shape[1], self.loss
-        if not hasattr(loss, "row_value"):
+        if not isinstance(loss, RowLoss):
             return self._own_step(v, d, fan, index)
         asked = [index[index % C == c] // C for c in range(C)]
         told = None if known is None else known // C
@@ -191,8 +193,7 @@ class ExactSums:
         sums: Sums = {}
         m, C = v.shape
         width = 1 if directions is None else directions.shape[2]
-        own = not hasattr(self.shard.loss, "row_value")
-        if own:
+        if not isinstance(self.loss, RowLoss):
             point = self.shard.linearize(self.shard.expand(self._raw(v)))
             if score:
                 sums = self._own_score(v, point)
@@ -215,7 +216,7 @@ class ExactSums:
     def conjugates(self, v: Tensor, scale: float, shift: Tensor | None) -> Tensor:
         """Σ_i c_i φ_i*(scale·(φ'_i − φ''_i a)), a (C,) the shift that makes slopes add up to zero; NaN if unknown."""
         shard = self.shard
-        if not hasattr(shard.loss, "row_value"):
+        if not isinstance(shard.loss, RowLoss):
             return torch.full((), math.nan, dtype=torch.float64, device=shard.device)
         total = torch.zeros((), dtype=torch.float64, device=shard.device)
         for rows in self._products(v.shape[1]):
@@ -230,7 +231,7 @@ class ExactSums:
         """Of every block, the first row whose loss is not finite at v; −1: none, −2: some row. (B,)"""
         shard = self.shard
         found = torch.full((shard.blocks,), -1, dtype=torch.int64, device=shard.device)
-        if not hasattr(shard.loss, "row_value"):  # known block by block only
+        if not isinstance(shard.loss, RowLoss):  # known block by block only
             values = shard.linearize(shard.expand(self._raw(v))).value
             return torch.where(values.isfinite(), found, -2)
         block, counts = shard.design.block_of_row, shard.row_weight > 0
@@ -246,13 +247,15 @@ class ExactSums:
         return found
 
     # ------------------------------------------------------------------ rows, some at a time
-    def _products(self, columns: int) -> Iterator[Any]:
+    def _products(self, columns: int) -> Iterator[Rows]:
         yield from self._chunks(columns, dense=False)
 
     def _matrices(self) -> Iterator[DenseRows]:
-        yield from self._chunks(1, dense=True)
+        for rows in self._chunks(1, dense=True):
+            assert isinstance(rows, DenseRows)
+            yield rows
 
-    def _chunks(self, columns: int, dense: bool, joined: bool = False) -> Iterator[Any]:
+    def _chunks(self, columns: int, dense: bool, joined: bool = False) -> Iterator[Rows]:
         """`joined`: sparse blocks as one matrix of m columns, which is worth making where its columns are taken too."""
         shard = self.shard
         design = shard.design
@@ -293,11 +296,11 @@ class ExactSums:
         mu = self.centre[:-1].reshape(-1, *[1] * (G.ndim - 1))
         return torch.cat([G[:-1] - mu * G[-1:], G[-1:]])
 
-    def _own_score(self, v: Tensor, point: Any) -> Sums:
+    def _own_score(self, v: Tensor, point: Point) -> Sums:
         f = point.value.double().sum()
         return {"f": f, "G": self._moved(point.grad.double().sum(0)), "noise": EPS * f.abs(), "floor": 0 * f}
 
-    def _own_products(self, point: Any, P: Tensor) -> Tensor:
+    def _own_products(self, point: Point, P: Tensor) -> Tensor:
         m, C, k = P.shape
         raw = P.flatten(1) if self.centre is None else self._raw(P.flatten(1))
         raw = raw.reshape(m, C, k).to(self.shard.dtype).expand(self.shard.blocks, m, C, k)

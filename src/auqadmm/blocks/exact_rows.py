@@ -7,17 +7,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.sparse import SparsePiece
 
 ADDS_UP = torch.backends.mkl.is_available()  # products of sparse matrices in a full one
 FULL = 0.13 if ADDS_UP else 0.08  # share of non-zeros beyond which products as matrices are faster
 CANCELS = 1e-4  # of a square, that may be left after centring
 SLICES = 6  # of a triangle of products that are sparse first
 ROOM = 2**21  # numbers of a chunk of rows
+
+
+class Rows(Protocol):
+    """Some rows, dense or sparse, with their targets y (r,) and weights c (r,)."""
+
+    @property
+    def y(self) -> Tensor: ...
+    @property
+    def c(self) -> Tensor: ...
+    def forward(self, V: Tensor) -> Tensor: ...
+    def adjoint(self, Z: Tensor) -> Tensor: ...
+    def squares(self, h: Tensor) -> Tensor: ...
+    def present(self, h: Tensor) -> Tensor: ...
+    def sizes(self, V: Tensor) -> Tensor: ...
+    def form(self, alpha: Tensor, beta: Tensor) -> Tensor: ...
+    def take(self, features: Tensor | None) -> Any: ...
+    def between(self, left: Any, h: Tensor, right: Any) -> Tensor: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,7 +254,7 @@ def centred(A: Tensor, centre: Tensor | None) -> Tensor:
     return A if centre is None else A - centre
 
 
-def joint(held: dict[str, Any], piece: Any) -> tuple[Tensor, Tensor]:
+def joint(held: dict[str, Any], piece: SparsePiece) -> tuple[Tensor, Tensor]:
     """The rows of sparse blocks of a host as one matrix (rows, m), and its transpose, kept with the data."""
     if "joint" not in held:
         S, A, m = by_columns(held, piece), piece.A, piece.features
@@ -245,7 +265,7 @@ def joint(held: dict[str, Any], piece: Any) -> tuple[Tensor, Tensor]:
     return held["joint"]
 
 
-def by_columns(held: dict[str, Any], piece: Any) -> Any:
+def by_columns(held: dict[str, Any], piece: SparsePiece) -> Any:
     """The rows of sparse blocks as a scipy matrix of m columns, kept with the data."""
     if "by_columns" not in held:
         import scipy.sparse

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from auqadmm.core.reduce import B, Sums
 from auqadmm.metrics.weights import sum_blocks
 
 if TYPE_CHECKING:
+    from auqadmm.blocks.rows import Point
     from auqadmm.blocks.shard import Shard
 
 LEAST = 1e-16  # relative: nobody reads smaller ones
@@ -132,7 +134,7 @@ def two_digits(x: float) -> str:
     return f"{digits}e{int(power)}" if power else digits
 
 
-def score(shard: Shard, blocks: Any, v: Tensor) -> tuple[Any, dict[str, Tensor]]:
+def score(shard: Shard, blocks: B, v: Tensor) -> tuple[B, Sums]:
     """Σ f_j(v), Σ ∇f_j(v) and Σ ‖∇f_j(v)‖, a map over blocks."""
     return blocks, shard.programs(_score_point, shard, v)
 
@@ -142,7 +144,7 @@ def _score_point(shard: Shard, v: Tensor) -> dict[str, Tensor]:
     return _summed(point.value, point.grad, shard.slopes(point.grad))
 
 
-def scores(shard: Shard, point: Any) -> dict[str, Tensor]:
+def scores(shard: Shard, point: Point) -> dict[str, Tensor]:
     """The summands of `score` from a point where they are known."""
     return shard.programs(_summed, point.value, point.grad, shard.slopes(point.grad))
 

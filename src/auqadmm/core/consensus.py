@@ -19,7 +19,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -96,7 +96,7 @@ class ConsensusADMM(ABC):
         """Must something be summed before this iteration's primal part? Then the iteration takes more rounds."""
         return False
 
-    def prepare(self, blocks: Any, shared: Consensus, reduce: Reduce) -> tuple[Any, Consensus]:
+    def prepare(self, blocks: Blocks, shared: Consensus, reduce: Reduce) -> tuple[Blocks, Consensus]:
         """What must be agreed before the primal part (of the first iteration too, when iteration is 0)."""
         return blocks, shared
 

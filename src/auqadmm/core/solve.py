@@ -32,7 +32,7 @@ from auqadmm.core.ending import (
 )
 from auqadmm.core.history import Clock, History, Row
 from auqadmm.core.processes import StopRequests
-from auqadmm.core.reduce import Reduce, Traffic, WorkerLost
+from auqadmm.core.reduce import Reduce, Sums, Traffic, WorkerLost
 from auqadmm.core.result import Result
 from auqadmm.core.state import Blocks, Setup, State, Status
 from auqadmm.core.stopping import Stopping
@@ -42,6 +42,7 @@ from auqadmm.verdict.monitor import Monitor
 
 if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
+    from auqadmm.metrics.weights import Weights
 
 
 class Method(Protocol):
@@ -99,7 +100,7 @@ class Iteration:
     slowest: tuple[str, float] | None = None
 
 
-Callback = Callable[[Iteration], Any]
+Callback = Callable[[Iteration], object]
 
 
 def run(
@@ -406,5 +407,5 @@ def _lam(shard: Shard, blocks: Blocks) -> Tensor:
     return shard.slopes(blocks.lam)
 
 
-def _weights(shard: Shard, blocks: Blocks, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+def _weights(shard: Shard, blocks: Blocks, shared: None) -> tuple[Weights, Sums]:
     return blocks.W, {}

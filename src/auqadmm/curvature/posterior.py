@@ -31,9 +31,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from auqadmm.blocks.curvature import SoftmaxCurvature
+from auqadmm.blocks.curvature import RowModel, SoftmaxCurvature
 from auqadmm.blocks.rows import RowLoss
 from auqadmm.blocks.single_precision import rough
+from auqadmm.core.reduce import B, Sums
 from auqadmm.core.state import ROUND_COST
 from auqadmm.curvature.base import draw
 from auqadmm.curvature.basis import cosine_basis
@@ -44,6 +45,8 @@ from auqadmm.metrics.lowrank import LowRank, spectrum
 from auqadmm.metrics.weights import sum_blocks
 
 if TYPE_CHECKING:
+    from auqadmm.blocks.design import Design
+    from auqadmm.blocks.rows import Point
     from auqadmm.blocks.shard import Shard
 
 # A block's directions are at most this share of its rows: fewer rows than directions would give the rows away.
@@ -198,7 +201,7 @@ class Posterior:
         phi = C * self._floor(total / (m * C), 0.0)
         return sum_blocks((d + phi[:, None]).log().sum(1))
 
-    def _rows(self, shard: Shard, point: Any, old: LowRank | None) -> Any:
+    def _rows(self, shard: Shard, point: Point, old: LowRank | None) -> RowModel | None:
         """The curvature row by row, smoothed by the uncertainty that old weights express; None: it is not known."""
         variance = None
         if not getattr(shard.loss, "expects", False):
@@ -231,7 +234,7 @@ class Posterior:
         """tr A_j, (B,)."""
         return shard.design.sum_rows(w * shard.design.squares(w))
 
-    def _joint(self, shard: Shard, point: Any, U: Tensor, typical: float) -> LowRank:
+    def _joint(self, shard: Shard, point: Point, U: Tensor, typical: float) -> LowRank:
         B, m, C = shard.shape
         HU = point.hvp(U.reshape(B, m, C, -1)).reshape(B, m * C, -1) if U.shape[2] else U
         M = U.mT @ HU
@@ -260,7 +263,7 @@ def _eigenvalues(T: Tensor) -> Tensor:
     return torch.linalg.eigvalsh(torch.where(sound, here, 0.0)).flip(-1).clamp(min=0).to(T)
 
 
-def _gram(design: Any, U: Tensor, XU: Tensor, w: Tensor) -> Tensor:
+def _gram(design: Design, U: Tensor, XU: Tensor, w: Tensor) -> Tensor:
     """UᵀXᵀ diag(w) XU of every block, (B, r, r), from XU (R, r): for dense blocks X is not read again."""
     XwU = w[:, None] * XU
     return design.inner(XwU, XU) if design.dense else U.mT @ design.adjoint(XwU)
@@ -282,7 +285,7 @@ def sound(W: LowRank) -> LowRank:
     return replace(W, **better)
 
 
-def has_rows(point: Any) -> bool:
+def has_rows(point: Point) -> bool:
     """Is the Hessian known row by row?"""
     return point.row_model(None) is not None
 
@@ -298,7 +301,7 @@ def mean_diagonal(shard: Shard, v: Tensor) -> Tensor:
     return (point.hvp(Z) * Z).mean((1, 2, 3)).clamp(min=0)
 
 
-def typical_curvature(shard: Shard, blocks: Any, v: Tensor) -> tuple[Any, dict[str, Tensor]]:
+def typical_curvature(shard: Shard, blocks: B, v: Tensor) -> tuple[B, Sums]:
     """Σ_j of the mean diagonals, a map over blocks."""
     return blocks, {"mean": sum_blocks(mean_diagonal(shard, v))}
 

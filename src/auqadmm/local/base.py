@@ -165,7 +165,7 @@ class LocalSolution:
     iterations: Tensor
     memory: Any
 
-    def put(self, some: Part, rest: LocalSolution, memory: Any) -> LocalSolution:
+    def put(self, some: Part, rest: LocalSolution, memory: object) -> LocalSolution:
         """With what was found and spent since in some blocks."""
         index = some.blocks
         return LocalSolution(
@@ -181,7 +181,7 @@ class LocalSolution:
 class LocalSolver(Protocol):
     """Solves the u-step of every block, to the accuracy the outer loop needs."""
 
-    def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution: ...
+    def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: object) -> LocalSolution: ...
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ class LocalStep:
         lam: Tensor,
         u: Tensor,
         reference: float | None,
-        memory: Any,
+        memory: object,
         accuracy: float = 1.0,
         products: int | None = None,
     ) -> LocalSolution:

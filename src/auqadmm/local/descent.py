@@ -141,7 +141,7 @@ class DescentSolver(DescentMethod, Protocol):
     @property
     def max_iter(self) -> int: ...
 
-    def recall(self, problem: LocalProblem, memory: Any) -> RecalledState:
+    def recall(self, problem: LocalProblem, memory: object) -> RecalledState:
         """What of the memory of an earlier solve is good for this one."""
         ...
 
@@ -150,7 +150,7 @@ class DescentSolver(DescentMethod, Protocol):
         ...
 
     def solve(
-        self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any, who: Tensor | None = None
+        self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: object, who: Tensor | None = None
     ) -> LocalSolution:
         """`who` (B,): the blocks to solve, all without it."""
         known = self.recall(problem, memory)

@@ -60,13 +60,13 @@ class Direct(Accurate):
     array([2., 1.])
     """
 
-    def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
+    def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: object) -> LocalSolution:
         _check(problem.shard)
         run = problem.shard.programs
         known, hvps = factors(problem, memory)
         here = run(_iterate_at, problem, known, u0)
         tolerance = Tolerance.known(problem, reference, self.factor, self.tol) or Tolerance.of(here, self.factor)
-        iterations, active, left = count(here), here.finite, True
+        iterations, active = count(here), here.finite
         at_once = 2 if run.active else 1  # a step too many costs a GPU less than a look
         for _ in range(0, STEPS, at_once):
             here, iterations, active, left = run(_refine, problem, known, here, iterations, active, at_once)

@@ -98,7 +98,7 @@ class BlockFactors:
         return out
 
 
-def factors(problem: LocalProblem, memory: Any) -> tuple[BlockFactors, Tensor]:
+def factors(problem: LocalProblem, memory: object) -> tuple[BlockFactors, Tensor]:
     """Factors for these weights, and how many products with X per block it took to form them (B,).
 
     The same W reuses everything and is worth an inverse; another W reuses the Gram matrices.

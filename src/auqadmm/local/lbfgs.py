@@ -83,9 +83,10 @@ class LBFGS(Bounded, DescentSolver):
         check_count("history", self.history)
         check_count("max_iter", self.max_iter)
 
-    def recall(self, problem: LocalProblem, memory: Any) -> RecalledState:
-        known = isinstance(memory, LBFGSMemory) and memory.curve.S.shape[1] == self.history
-        return RecalledState(memory, memory.anchor, memory.trail) if known else RecalledState()
+    def recall(self, problem: LocalProblem, memory: object) -> RecalledState:
+        if isinstance(memory, LBFGSMemory) and memory.curve.S.shape[1] == self.history:
+            return RecalledState(memory, memory.anchor, memory.trail)
+        return RecalledState()
 
     def remember(
         self, problem: LocalProblem, before: Tensor, found: LocalSolution, recalled: RecalledState

@@ -18,7 +18,6 @@ Shapes: B blocks; masks (B,).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -73,7 +72,7 @@ class Mixed(Bounded):
     array([2., 1.])
     """
 
-    def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
+    def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: object) -> LocalSolution:
         # a GPU would only start twice as many operations
         groups = () if problem.shard.programs.active else problem.shard.groups
         if not groups:
@@ -81,14 +80,14 @@ class Mixed(Bounded):
         none = torch.zeros(len(u0), dtype=torch.int64, device=u0.device)
         found = LocalSolution(u0, none > 0, torch.zeros_like(u0[:, 0, 0]), none, none, None)
         known = memory if isinstance(memory, tuple) and len(memory) == len(groups) else (None,) * len(groups)
-        left: tuple[Any, ...] = ()
+        left: tuple[object, ...] = ()
         for group, own in zip(groups, known, strict=True):
             some = self._together(problem.take(group), u0[group.blocks], reference, own)
             left = (*left, some.memory)
             found = found.put(group, some, left)
         return found
 
-    def _together(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
+    def _together(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: object) -> LocalSolution:
         shard, newton = problem.shard, NewtonCG(self.factor, self.tol, products=self.products)
         census = shard.census
         small = sum(census.rows) * census.unknowns < SMALL
@@ -135,7 +134,7 @@ def _factor_helps(shard: Shard) -> bool:
     return shard.census.columns == 1 and max(shard.census.rows) >= shard.census.features
 
 
-def _select_solutions(mask: Tensor, a: LocalSolution, b: LocalSolution, memory: Any) -> LocalSolution:
+def _select_solutions(mask: Tensor, a: LocalSolution, b: LocalSolution, memory: object) -> LocalSolution:
     """Blocks of a where the mask holds, of b elsewhere, with what both spent there."""
     hvps, iterations = torch.where(mask, a.hvps, 0) + b.hvps, torch.where(mask, a.iterations, 0) + b.iterations
     u, grad_norm = select(mask, a.u, b.u), torch.where(mask, a.grad_norm, b.grad_norm)

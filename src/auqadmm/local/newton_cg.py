@@ -21,7 +21,6 @@ Shapes: B blocks, m features, C columns; vectors (B, m, C), one number per block
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -96,7 +95,7 @@ class NewtonCG(Bounded, DescentSolver):
         check_count("max_iter", self.max_iter)
         check_count("max_cg", self.max_cg)
 
-    def recall(self, problem: LocalProblem, memory: Any) -> RecalledState:
+    def recall(self, problem: LocalProblem, memory: object) -> RecalledState:
         if problem.curved:
             return RecalledState(NewtonCGState(), memory.anchor if isinstance(memory, AnchorMemory) else None)
         if not isinstance(memory, NewtonMemory):

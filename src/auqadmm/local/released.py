@@ -21,7 +21,6 @@ Shapes: B blocks, m features, C columns, h pairs; u, d, g (B, m, C), one number 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,7 +76,7 @@ class Released:
         if not (is_number(self.lr) and self.lr > 0):
             raise InputError(f"lr must be positive; got {self.lr!r}.")
 
-    def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
+    def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: object) -> LocalSolution:
         """`converged` is True wherever numbers are finite: the amount of work is fixed, the accuracy is not."""
         run = problem.shard.programs
         trace = run(_evaluate, _start(u0, self.history), problem)

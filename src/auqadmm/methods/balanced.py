@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from auqadmm.core.consensus import Chosen, ConsensusADMM
 from auqadmm.core.reduce import Reduce
@@ -81,7 +81,7 @@ class RB(ConsensusADMM):
             return {"rho": float(warm.weights.rho[0]), "changed": 1.0}
         return {"rho": self.rho, "changed": 1.0}
 
-    def prepare(self, blocks: Any, shared: Consensus, reduce: Reduce) -> tuple[Any, Consensus]:
+    def prepare(self, blocks: Blocks, shared: Consensus, reduce: Reduce) -> tuple[Blocks, Consensus]:
         if shared.residuals is None:
             return blocks, shared
         rho = shared.scalars["rho"]

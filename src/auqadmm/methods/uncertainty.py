@@ -14,7 +14,7 @@ Shapes: B blocks, m features, C columns; d, W (B, m, C).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ from auqadmm.metrics.weights import Diagonal
 
 if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
+    from auqadmm.curvature.base import Curvature
 
 # Entries of d_j that differ by no more than this, relative to the largest, are rounding and not information.
 NOISE = 1e-12
@@ -75,7 +76,7 @@ class UQ(ConsensusADMM):
     rank: int = 5
     at: str = "u"
     normalize: str = "block"
-    curvature: Any = "lanczos"
+    curvature: str | Curvature = "lanczos"
     name: ClassVar[str] = "uq-admm"
 
     def __post_init__(self) -> None:
@@ -116,7 +117,7 @@ class UQ(ConsensusADMM):
         return found.diagonal, found.hvps
 
     # ------------------------------------------------------------------ one range for all blocks
-    def prepare(self, blocks: Any, shared: Consensus, reduce: Reduce) -> tuple[Any, Consensus]:
+    def prepare(self, blocks: Blocks, shared: Consensus, reduce: Reduce) -> tuple[Blocks, Consensus]:
         due = shared.iteration == 0 or self.weights_due(shared)
         if self.normalize == "block" or not due:
             return blocks, shared

@@ -90,7 +90,7 @@ class Coupled(LowRank):
     def ready(self) -> None:
         _ = self._inverse, self.left
 
-    def take(self, index: Any) -> LowRank:
+    def take(self, index: Tensor) -> LowRank:
         some = super().take(index)
         vars(some)["left"] = self.left.take(index)
         return some
@@ -128,7 +128,7 @@ class CoupledInverse:
         T = _between(back, rest.reshape(blocks, C, k, C, k).transpose(2, 3), back)
         return cls(known, Z, T.transpose(2, 3).reshape(blocks, k * C, k * C))
 
-    def take(self, index: Any) -> CoupledInverse:
+    def take(self, index: Tensor) -> CoupledInverse:
         return replace(self, left=self.left.take(index), Z=self.Z[index], T=self.T[index])
 
     def solve(self, y: Tensor) -> Tensor:
@@ -173,7 +173,7 @@ def to_pairs(W: Coupled) -> Tensor:
     return -W.H.reshape(blocks, k, C, k, C).permute(0, 2, 4, 1, 3)[:, a, b]
 
 
-def pair_indices(C: int, device: Any = None) -> Tensor:
+def pair_indices(C: int, device: torch.device | None = None) -> Tensor:
     """a and b of all pairs a < b, (2, P)."""
     return torch.triu_indices(C, C, 1, device=device)
 

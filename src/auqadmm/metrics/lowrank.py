@@ -129,7 +129,7 @@ class LowRank:
         for name in ("_inverse", "_simple", "_half"):
             vars(self).pop(name, None)
 
-    def take(self, index: Any) -> LowRank:
+    def take(self, index: Tensor) -> LowRank:
         """The weights of some blocks: a slice, a mask or positions."""
         some = replace(self, **{name: getattr(self, name)[index] for name in self.parts})
         if "_inverse" in vars(self):  # known already
@@ -209,7 +209,7 @@ class LowRankInverse:
         L = torch.linalg.cholesky_ex(eye + torch.stack(gram, 1))[0]
         return cls(W.F, Q, sigma, D, G, torch.linalg.solve_triangular(L, eye.expand_as(L), upper=False))
 
-    def take(self, index: Any) -> LowRankInverse:
+    def take(self, index: Tensor) -> LowRankInverse:
         return replace(self, **{name: getattr(self, name)[index] for name in ("Q", "sigma", "D", "G", "T")})
 
     def solve(self, y: Tensor) -> Tensor:

@@ -21,12 +21,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from auqadmm.metrics.cg import Operator
+from auqadmm.metrics.weights import Proximal
 
 POWER = 30  # power iterations for ℓ
 MARGIN, WIDER = 1.05, 1.25  # on what they find; by how much ℓ grows when it proves too small
@@ -38,7 +38,7 @@ class Composite:
 
     apply: Operator
     restricted: Callable[[Tensor, Tensor], Operator]
-    g: Any
+    g: Proximal
     s: Tensor
     D: Tensor
     gamma: Tensor
@@ -104,7 +104,7 @@ def accelerated(problem: Composite, x: Tensor, tol: float, max_iter: int) -> Bes
     return best
 
 
-def prox_and_slope(g: Any, y: Tensor, D: Tensor) -> tuple[Tensor, Tensor]:
+def prox_and_slope(g: Proximal, y: Tensor, D: Tensor) -> tuple[Tensor, Tensor]:
     """prox(y, D) of a separable g and its derivative, entry by entry."""
     known = getattr(g, "prox_slope", None)  # a g of the user's own may have none
     if known is not None and (slope := known(y, D)) is not None:

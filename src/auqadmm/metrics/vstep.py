@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +29,7 @@ from auqadmm.metrics.kronecker_sum import KroneckerSum, ShiftedProduct
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.pivoting import pivot
 from auqadmm.metrics.proximal_gradient import Composite, accelerated, prox_and_slope, scale
+from auqadmm.metrics.weights import Penalty
 from auqadmm.runtime.cuda_graphs import Programs
 
 TOLERANCE = 1e-10  # relative to ‖s‖, where none is asked for
@@ -68,10 +68,10 @@ class LowRankMetric:
         diagonal = self._K.diagonal
         return diagonal.reshape(-1, self.parts.columns) if self.parts.joint else diagonal
 
-    def prox(self, regularizer: Any, s: Tensor) -> Tensor:
+    def prox(self, regularizer: Penalty, s: Tensor) -> Tensor:
         return self.solve(regularizer, s).v
 
-    def solve(self, regularizer: Any, s: Tensor, guess: Tensor | None = None, tol: float | None = None) -> VStep:
+    def solve(self, regularizer: Penalty, s: Tensor, guess: Tensor | None = None, tol: float | None = None) -> VStep:
         """argmin_v g(v) + ½⟨v, Kv⟩ − ⟨s, v⟩.
 
         Parameters
@@ -103,7 +103,7 @@ class LowRankMetric:
         self._K.drop_cache()
         vars(self).pop("_recorded", None)
 
-    def _linear(self, regularizer: Any, s: Tensor, guess: Tensor, tol: float) -> VStep:
+    def _linear(self, regularizer: Penalty, s: Tensor, guess: Tensor, tol: float) -> VStep:
         # Near zero metric, so that 1/p − γ does not cancel. At y = 1, not at 0: where the l1 part has strength 0 its
         # kink is still in the formula.
         gamma = 1e-9 * self.diagonal()

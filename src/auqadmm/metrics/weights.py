@@ -9,7 +9,7 @@ Shapes: B blocks, m features, C columns; x is (B, m, C) or (B, m, C, k) with k r
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -31,12 +31,29 @@ def sum_blocks(x: Tensor) -> Tensor:
     return x[0]
 
 
+class Proximal(Protocol):
+    """A g that is known by its proximal map: argmin_v g(v) + ½⟨v, Kv⟩ − ⟨s, v⟩ for a diagonal K, (m, C)."""
+
+    def prox(self, s: Tensor, K: Tensor) -> Tensor: ...
+
+
+class Penalty(Proximal, Protocol):
+    """g as v-steps and models of F ask for it: a regularizer, or one of some unknowns alone."""
+
+    @property
+    def separable(self) -> bool: ...
+    @property
+    def quadratic(self) -> bool: ...
+    def value(self, v: Tensor) -> Tensor: ...
+    def fall(self, v: Tensor, there: Tensor) -> tuple[Tensor, Tensor]: ...
+
+
 class Metric(Protocol):
     """K = Σ_j W_j, replicated: what the v-step needs of all weights together."""
 
     def apply(self, v: Tensor) -> Tensor: ...
 
-    def prox(self, regularizer: Any, s: Tensor) -> Tensor:
+    def prox(self, regularizer: Penalty, s: Tensor) -> Tensor:
         """argmin_v g(v) + ½⟨v, Kv⟩ − ⟨s, v⟩."""
         ...
 
@@ -49,7 +66,7 @@ class Weights(Protocol):
     def diagonal(self) -> Tensor: ...
     def dense(self) -> Tensor: ...
     def totals(self) -> dict[str, Tensor]: ...
-    def take(self, index: Any) -> Weights:
+    def take(self, index: Tensor) -> Weights:
         """Those of some blocks."""
         ...
 
@@ -63,7 +80,7 @@ class DiagonalMetric:
     def apply(self, v: Tensor) -> Tensor:
         return self.k * v
 
-    def prox(self, regularizer: Any, s: Tensor) -> Tensor:
+    def prox(self, regularizer: Penalty, s: Tensor) -> Tensor:
         return regularizer.prox(s, self.k)
 
 
@@ -91,7 +108,7 @@ class Scalar:
     def totals(self) -> dict[str, Tensor]:
         return {"K": sum_blocks(self.rho)}
 
-    def take(self, index: Any) -> Scalar:
+    def take(self, index: Tensor) -> Scalar:
         return replace(self, rho=self.rho[index])
 
 
@@ -117,7 +134,7 @@ class Diagonal:
     def totals(self) -> dict[str, Tensor]:
         return {"K": sum_blocks(self.d)}
 
-    def take(self, index: Any) -> Diagonal:
+    def take(self, index: Tensor) -> Diagonal:
         return Diagonal(self.d[index])
 
 

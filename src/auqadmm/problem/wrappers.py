@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,20 +54,20 @@ class CustomRegularizer(Regularizer):
     array([2., 1.])
     """
 
-    value_fn: Callable[[Tensor], Any]
-    prox_fn: Callable[[Tensor, Tensor], Any]
-    distance_fn: Callable[[Tensor, Tensor], Any] | None
+    value_fn: Callable[[Tensor], Tensor]
+    prox_fn: Callable[[Tensor, Tensor], Tensor]
+    distance_fn: Callable[[Tensor, Tensor], Tensor] | None
     # not described in checkpoints (init=False): those of before know nothing of them
     by_entries: bool = field(init=False)
-    slope_fn: Callable[[Tensor, Tensor], Any] | None = field(init=False)
+    slope_fn: Callable[[Tensor, Tensor], Tensor] | None = field(init=False)
 
     def __init__(
         self,
-        value: Callable[[Tensor], Any],
-        prox: Callable[[Tensor, Tensor], Any],
-        subgradient_distance: Callable[[Tensor, Tensor], Any] | None = None,
+        value: Callable[[Tensor], Tensor],
+        prox: Callable[[Tensor, Tensor], Tensor],
+        subgradient_distance: Callable[[Tensor, Tensor], Tensor] | None = None,
         separable: bool = False,
-        prox_slope: Callable[[Tensor, Tensor], Any] | None = None,
+        prox_slope: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
         optional = {"subgradient_distance": subgradient_distance, "prox_slope": prox_slope}
         parts = {"value": value, "prox": prox} | optional
@@ -92,7 +91,7 @@ class CustomRegularizer(Regularizer):
         return f"CustomRegularizer({', '.join(told)}{', separable=True' * self.separable})"
 
     @staticmethod
-    def _returned(name: str, result: Any, like: Tensor) -> Tensor:
+    def _returned(name: str, result: object, like: Tensor) -> Tensor:
         """Check the shape of what a user's function returned: it would broadcast into a wrong answer."""
         result = torch.as_tensor(result, dtype=like.dtype, device=like.device)
         if result.shape != like.shape:

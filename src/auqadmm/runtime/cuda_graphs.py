@@ -23,7 +23,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -36,29 +36,30 @@ WARM = 1
 FORMS = 16
 # tensors of more numbers are read where they lie instead of being copied: a call with others is another form
 LARGE = 2**22
+R = TypeVar("R")
 CODE = (type, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 
 
 class Programs:
     """Recordings that belong together, kept until `clear`. `fixed`: objects that are never copied."""
 
-    def __init__(self, device: torch.device, fixed: tuple[Any, ...] = ()) -> None:
+    def __init__(self, device: torch.device, fixed: tuple[object, ...] = ()) -> None:
         self.fixed = {id(x): x for x in fixed}
         self.active = device.type == "cuda" and os.environ.get("AUQADMM_GRAPHS", "1") != "0"
-        self.calls: dict[Hashable, tuple[int, list[Any]]] = {}
+        self.calls: dict[Hashable, tuple[int, list[weakref.ref[Tensor]]]] = {}
         self.recorded: dict[Hashable, _Recording | None] = {}
-        self.forms: dict[Callable[..., Any], int] = {}
-        self.large: dict[Callable[..., Any], Hashable] = {}
+        self.forms: dict[Callable[..., object], int] = {}
+        self.large: dict[Callable[..., object], Hashable] = {}
         self.pool: Any = None
         self.buffers = Buffers()
         self.notes: dict[Hashable, int] = {}  # what callers learned about speed; no result may depend on it
 
-    def __call__(self, fn: Callable[..., Any], *args: Any) -> Any:
+    def __call__(self, fn: Callable[..., R], *args: object) -> R:
         """fn(*args)."""
         recording, taken = self._recording(fn, args, loop=False)
         return fn(*args) if recording is None else recording(taken)
 
-    def repeat(self, fn: Callable[..., Any], times: int, state: Any, *args: Any) -> Any:
+    def repeat(self, fn: Callable[..., R], times: int, state: R, *args: object) -> R:
         """state ← fn(state, *args), that many times; fn returns a state of the same form."""
         recording, taken = self._recording(fn, (state, *args), loop=True)
         if recording is not None:
@@ -67,7 +68,9 @@ class Programs:
             state = fn(state, *args)
         return state
 
-    def _recording(self, fn: Callable[..., Any], args: Any, loop: bool) -> tuple[_Recording | None, list[Tensor]]:
+    def _recording(
+        self, fn: Callable[..., object], args: tuple[object, ...], loop: bool
+    ) -> tuple[_Recording | None, list[Tensor]]:
         """The recording of such a call, if there is one or its time has come; and the tensors to call it with."""
         if not self.active or torch.cuda.is_current_stream_capturing():
             return None, []
@@ -128,15 +131,15 @@ class _Taken:
     `spare`: large tensors count as fixed.
     """
 
-    def __init__(self, fixed: dict[int, Any]) -> None:
+    def __init__(self, fixed: dict[int, object]) -> None:
         self.fixed = fixed
         self.large: list[Tensor] = []
         self.spare = False
         self.tensors: list[Tensor] = []
-        self.kept: list[Any] = []
+        self.kept: list[object] = []
         self.places: dict[int, int] = {}
 
-    def form(self, x: Any) -> Hashable:
+    def form(self, x: object) -> Hashable:
         if isinstance(x, Tensor):
             return self._tensor(x)
         if x is None or isinstance(x, bool | int | float | str | torch.dtype | torch.device | torch.Size):
@@ -162,7 +165,7 @@ class _Taken:
         return place, form_of(x)
 
 
-def _rebuilt(x: Any, fixed: dict[int, Any], tensors: Iterator[Tensor], known: dict[int, Tensor]) -> Any:
+def _rebuilt(x: Any, fixed: dict[int, object], tensors: Iterator[Tensor], known: dict[int, Tensor]) -> Any:
     """A copy of x with other tensors in it, taken in the order in which `_Taken` found them."""
     if id(x) in fixed:
         return x
@@ -186,11 +189,11 @@ def _rebuilt(x: Any, fixed: dict[int, Any], tensors: Iterator[Tensor], known: di
 class _Recording:
     """One recorded call: where it reads, the graph, where it writes; the state of a loop in the same place."""
 
-    fixed: dict[int, Any]
-    kept: list[Any]  # what else was told by its id: it must not die, ids would be used again
+    fixed: dict[int, object]
+    kept: list[object]  # what else was told by its id: it must not die, ids would be used again
     buffers: Buffers
     read: list[Tensor]  # the memory behind each input, without expanded axes
-    graph: Any
+    graph: torch.cuda.CUDAGraph
     result: Any
     wrote: list[Tensor]
     given: list[int | None]  # of every output: the input that it is, which is handed back instead of copied
@@ -199,7 +202,7 @@ class _Recording:
 
     @classmethod
     def of(
-        cls, fn: Callable[..., Any], args: Any, taken: _Taken, pool: Any, buffers: Buffers, loop: bool
+        cls, fn: Callable[..., object], args: tuple[object, ...], taken: _Taken, pool: Any, buffers: Buffers, loop: bool
     ) -> _Recording:
         read = buffers.like([dense(x) for x in taken.tensors], "in")
         buffers.fill(read, taken.tensors)
@@ -254,7 +257,7 @@ def _outputs(given: list[int | None], new: list[Tensor], inputs: list[Tensor]) -
     return (next(fresh) if place is None else inputs[place] for place in given)
 
 
-def _back(read: list[Tensor], state: Any, new: list[Tensor], fixed: dict[int, Any]) -> None:
+def _back(read: list[Tensor], state: object, new: list[Tensor], fixed: dict[int, object]) -> None:
     """Write the new state where the old one is read."""
     old = _Taken(fixed)
     old.form(state)
@@ -276,6 +279,6 @@ def _uncollected() -> Iterator[None]:
 
 
 @cache
-def _aside(device: torch.device) -> Any:
+def _aside(device: torch.device) -> torch.cuda.Stream:
     """The stream on which everything is recorded: libraries keep a workspace per stream."""
     return torch.cuda.Stream(device)

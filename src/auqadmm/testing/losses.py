@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from auqadmm.api import solve
-from auqadmm.blocks.rows import Point
+from auqadmm.blocks.rows import Loss, Point
 from auqadmm.blocks.shard import Shard
 from auqadmm.engines import shards_of
 from auqadmm.problem import L2, Problem, Zero
@@ -39,7 +39,7 @@ class LossSuite(Suite):
         Columns of the data.
     """
 
-    loss: Any = None
+    loss: Loss | None = None
     coupled: bool = False
     tolerance: float = 1e-5
     features: int = 4
@@ -64,14 +64,14 @@ class LossSuite(Suite):
             found[1] = (*found[1], weights)
         return found
 
-    def problem(self, blocks: list[Block] | None = None, loss: Any = None) -> Problem:
+    def problem(self, blocks: list[Block] | None = None, loss: Loss | None = None) -> Problem:
         loss = self.under_test("loss") if loss is None else loss
         return Problem(loss, Zero(), self.blocks() if blocks is None else blocks)
 
-    def shard(self, blocks: list[Block] | None = None, loss: Any = None) -> Shard:
+    def shard(self, blocks: list[Block] | None = None, loss: Loss | None = None) -> Shard:
         return self.problem(blocks, loss).shard(torch.float64, CPU)
 
-    def draw(self, shape: Any, seed: int, scale: float = 0.5) -> Tensor:
+    def draw(self, shape: Sequence[int], seed: int, scale: float = 0.5) -> Tensor:
         return scale * torch.from_numpy(np.random.default_rng(seed).normal(size=tuple(shape)))
 
     def at(self, shard: Shard, seed: int = 1) -> Point:

@@ -17,7 +17,7 @@ from torch import Tensor
 from auqadmm.api import solve
 from auqadmm.checkpoint.settings import Checkpoint
 from auqadmm.core.result import Result
-from auqadmm.core.solve import Iteration
+from auqadmm.core.solve import Iteration, Method
 from auqadmm.local import NewtonCG
 from auqadmm.problem import L2, ElasticNet, LeastSquares, Logistic, NonNegative, Problem
 from auqadmm.testing.shards import Shards
@@ -43,7 +43,7 @@ class MethodSuite(Suite):
         Of iterates on other engines.
     """
 
-    method: Any = None
+    method: Method | None = None
     rounds: int | None = 1
     smooth: bool = False
     max_iter: int = 3000
@@ -182,7 +182,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and bool(torch.equal(a, b) or torch.equal(a.nan_to_num(), b.nan_to_num()))
 
 
-def tensors(value: Any) -> Iterator[Tensor]:
+def tensors(value: object) -> Iterator[Tensor]:
     """All tensors of nested frozen state, in a fixed order: fields, not what is cached beside them."""
     if isinstance(value, Tensor):
         yield value

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import pairwise, product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,6 +17,9 @@ from torch import Tensor
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.vstep import LowRankMetric
 from auqadmm.testing.suite import Suite, close, need
+
+if TYPE_CHECKING:
+    from auqadmm.problem.regularizers import Regularizer
 
 ROUND = 1e-9  # what rounding, and a proximal map that is itself computed by iteration, may leave
 
@@ -34,7 +37,7 @@ class RegularizerSuite(Suite):
         Sizes of s: some should be below the kinks of g and some above.
     """
 
-    regularizer: Any = None
+    regularizer: Regularizer | None = None
     shape: tuple[int, int] = (5, 2)
     scales: tuple[float, ...] = (0.3, 3.0)
 

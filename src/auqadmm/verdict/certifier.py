@@ -6,7 +6,7 @@ Shapes: m features, C columns; v (m, C).
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -15,11 +15,14 @@ from auqadmm.core.reduce import Reduce
 from auqadmm.verdict.duality import full_gap, plain_gap
 from auqadmm.verdict.queries import ConjugateQuery
 
+if TYPE_CHECKING:
+    from auqadmm.problem.regularizers import Regularizer
+
 
 class Certifier:
     """Computes certificates, uncounted; remembers ‖Σ ∇f_j(0)‖, the scale of the problem."""
 
-    def __init__(self, reduce: Reduce, regularizer: Any, zero: Tensor, precision: float = 2.3e-16) -> None:
+    def __init__(self, reduce: Reduce, regularizer: Regularizer, zero: Tensor, precision: float = 2.3e-16) -> None:
         self.reduce, self.g, self.precision = reduce, regularizer, precision
         self.grad_at_zero = float(reduce.free(score, None, zero)["G"].norm())
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ from auqadmm.verdict.queries import ConjugateQuery, ProductsQuery
 ROUNDINGS = 64.0  # of the slopes, that their sum may be off by
 
 
-def plain_gap(g: Any, v: Tensor, G: Tensor, precision: float) -> float | None:
+def plain_gap(g: Regularizer, v: Tensor, G: Tensor, precision: float) -> float | None:
     """The gap where it costs nothing: no intercept, and −G in the domain of g*. None elsewhere."""
     if g.dual_scale(-G) != 1.0:
         return None
@@ -36,7 +36,7 @@ def plain_gap(g: Any, v: Tensor, G: Tensor, precision: float) -> float | None:
 
 
 def full_gap(
-    g: Any,
+    g: Regularizer,
     v: Tensor,
     f: float,
     G: Tensor,
@@ -48,7 +48,7 @@ def full_gap(
     """The gap with conjugates of the rows, `conjugate(scale, shift)`: one round. B where there is an intercept."""
     inner, shift, slopes = g, None, G
     if B is not None:
-        inner, inverse = g.inner, intercept_inverse(B[-1])
+        inner, inverse = penalised(g), intercept_inverse(B[-1])
         if inverse is None:
             return None
         shift = inverse @ G[-1]
@@ -64,6 +64,11 @@ def full_gap(
         return None
     terms = [f, float(inner.value(v)), conjugate(scale, shift), float(inner.conjugate(-scale * slopes))]
     return at_least_rounding(terms, precision, noise)
+
+
+def penalised(g: Regularizer) -> Regularizer:
+    """g of the rows that it penalises: beside a free intercept all but the last."""
+    return getattr(g, "inner", g)
 
 
 def intercept_inverse(block: Tensor) -> Tensor | None:
@@ -95,6 +100,7 @@ def at_least_rounding(terms: list[float], precision: float, noise: float = 0.0) 
 DIGITS = 1e-8  # of a gap, that the rounding of slopes times far bounds may take
 
 if TYPE_CHECKING:
+    from auqadmm.problem.regularizers import Regularizer
     from auqadmm.verdict.judge import Judge
 
 
@@ -123,7 +129,7 @@ def gap_ahead(judge: Judge, at: JudgedPoint, d: Tensor) -> Certificate | None:
     """The duality gap with the slopes of v + d, which are nearer to the optimal ones: two rounds."""
     columns, there = judge.columns, at.v + d
     assert columns is not None
-    inner = judge.g.inner if judge.setup.intercept else judge.g
+    inner = penalised(judge.g) if judge.setup.intercept else judge.g
     G = at.G[:-1] if judge.setup.intercept else at.G
     if not hasattr(judge.loss, "row_value") or inner.dual_scale(-G) is None:
         return at.known if at.known.duality_gap is not None else None

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -27,6 +27,9 @@ from auqadmm.core.state import Consensus
 from auqadmm.metrics.weights import DiagonalMetric
 from auqadmm.verdict.judge import Judge
 from auqadmm.verdict.point import Verdict
+
+if TYPE_CHECKING:
+    from auqadmm.problem.regularizers import Regularizer
 
 # A first estimate may be this far above the tolerance, or must be this far below: the blocks' own models promise more
 # than there is for squares, and less where curvature falls on the way.
@@ -129,7 +132,7 @@ def is_due(k: int) -> bool:
     return k >= FIRST and k & (k - 1) == 0 and k.bit_length() % 2 == 1
 
 
-def _predicted_fall(g: Any, v: Tensor, G: Tensor, K: Tensor) -> float:
+def _predicted_fall(g: Regularizer, v: Tensor, G: Tensor, K: Tensor) -> float:
     """What a proximal step in the diagonal metric K promises; v may be where g is infinite."""
     K = torch.as_tensor(K, dtype=v.dtype, device=v.device)
     x = g.prox(K * v - G, K)

@@ -15,6 +15,7 @@ Shapes: m features, C columns; v, G (m, C).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -62,7 +63,7 @@ class Judge:
             self.columns = ColumnMoments.of(sums, self.setup.intercept, self.loss, self.setup.columns)
 
     # ------------------------------------------------------------------ what costs nothing
-    def cheap(self, v: Tensor, sums: Any) -> Certificate:
+    def cheap(self, v: Tensor, sums: Mapping[str, Tensor]) -> Certificate:
         """From Σf, Σ∇f and Σ‖∇f‖ at v: objective, KKT residual, and a duality gap that needs no conjugate, or that the
         method knows."""
         g = self.g
@@ -107,7 +108,9 @@ class Judge:
         return self.reduce.judging(score, v, (v,))
 
     # ------------------------------------------------------------------ the whole verdict
-    def full(self, v: Tensor, tol: float, known: Certificate | None = None, sums: Any = None) -> Verdict:
+    def full(
+        self, v: Tensor, tol: float, known: Certificate | None = None, sums: Mapping[str, Tensor] | None = None
+    ) -> Verdict:
         """The verdict at v; `known` is the cheap certificate there, `sums` what a round would tell of v."""
         self.begin()
         assert self.columns is not None
@@ -152,7 +155,7 @@ class Judge:
         return self.reduce.traffic.rounds * self.setup.round_cost + self.reduce.traffic.up / 8
 
     # ------------------------------------------------------------------ shared
-    def at(self, v: Tensor, sums: Any, known: Certificate) -> JudgedPoint | Verdict:
+    def at(self, v: Tensor, sums: Mapping[str, Tensor], known: Certificate) -> JudgedPoint | Verdict:
         F = float(sums["f"]) + float(self.g.value(v))
         if not math.isfinite(F) or not bool(sums["G"].isfinite().all()):
             return Verdict(replace(known, objective=F, evidence="none", reason=infinite(self, v)))
@@ -169,7 +172,7 @@ class Judge:
             return Verdict(at.rounding(known), floor=floor)
         return at
 
-    def know_null(self, sums: Any) -> None:
+    def know_null(self, sums: Mapping[str, Tensor]) -> None:
         if self.null is None and "null" in sums:
             columns = self.columns
             assert columns is not None

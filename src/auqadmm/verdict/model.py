@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,6 +22,7 @@ from torch import Tensor
 from auqadmm.metrics.pivoting import pivot
 from auqadmm.metrics.proximal_gradient import Composite, accelerated, prox_and_slope
 from auqadmm.metrics.proximal_gradient import scale as metric_scale
+from auqadmm.metrics.weights import Penalty
 
 EPS = torch.finfo(torch.float64).eps
 SINGULAR = 80.0  # times ε·p: an eigenvalue below this is rounding
@@ -163,7 +163,7 @@ class QuadraticModel:
         """1 + what rounding of S may hide of δ."""
         return 1 + 4 * EPS * max(len(g.s) for g in self.groups) / max(self.least, 1e-300)
 
-    def step(self, g: Any, G: Tensor, v: Tensor, enough: float) -> ProximalStep:
+    def step(self, g: Penalty, G: Tensor, v: Tensor, enough: float) -> ProximalStep:
         """The proximal Newton step and δ; the model is minimised until `enough` of δ is left, or as rounding allows."""
         if g.quadratic:
             return self.newton(G, v)
@@ -204,7 +204,7 @@ class QuadraticModel:
             d.append(e / group.s)
         return ProximalStep(self._join(d), max(delta, 0.0) + rest, rest)
 
-    def _composite(self, g: Any, G: Tensor, v: Tensor, enough: float) -> ProximalStep:
+    def _composite(self, g: Penalty, G: Tensor, v: Tensor, enough: float) -> ProximalStep:
         s = self.s
         scaled, Gs = _Scaled(g, s), G / s
         D = self._join([k.K.diagonal() for k in self.groups]).clamp(min=1e-10)
@@ -262,7 +262,7 @@ class QuadraticModel:
 class _Scaled:
     """g of x̃ = s·x."""
 
-    g: Any
+    g: Penalty
     s: Tensor
 
     def prox(self, t: Tensor, K: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
@@ -108,7 +107,7 @@ class Monitor:
         """The certificate of the v that a run ends with; `whole`: a verdict, and not only what is cheap."""
         if self.judged is not None and shared is not None and self.judged[0] == shared.iteration:
             return self.judged[1]
-        known: Any = None if shared is None else shared.scored
+        known = None if shared is None else shared.scored
         found = self.judge.cheap(v, self.judge.score(v) if known is None else known)
         if whole and self.tol > 0 and not found.passes(self.tol):
             exactly = None if shared is None else shared.exactly

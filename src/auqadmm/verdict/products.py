@@ -6,8 +6,9 @@ Shapes: m features, C columns; v, G, d (m, C), directions (m, C, k).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from auqadmm.verdict.judge import Judge
 
 
-def by_products(judge: Judge, v: Tensor, tol: float, known: Certificate, sums: Any = None) -> Verdict:
+def by_products(
+    judge: Judge, v: Tensor, tol: float, known: Certificate, sums: Mapping[str, Tensor] | None = None
+) -> Verdict:
     """`sums`: value, gradient and rounding at v, where they are known, and products with the intercept's unknowns."""
     columns, C = judge.columns, judge.setup.columns
     assert columns is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -86,5 +86,5 @@ class _BadRow:
     centre: Tensor | None
     v: Tensor
 
-    def __call__(self, shard: Shard, blocks: Any) -> Tensor:
+    def __call__(self, shard: Shard, blocks: object) -> Tensor:
         return shard.exact(self.centre).bad_rows(self.v.to(shard.device))

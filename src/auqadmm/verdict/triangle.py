@@ -6,8 +6,9 @@ Shapes: m features, C columns; v, G, d (m, C).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from auqadmm.verdict.judge import Judge
 
 
-def by_triangle(judge: Judge, v: Tensor, tol: float, known: Certificate, sums: Any = None) -> Verdict:
+def by_triangle(
+    judge: Judge, v: Tensor, tol: float, known: Certificate, sums: Mapping[str, Tensor] | None = None
+) -> Verdict:
     """`sums`: what a round at v would tell, where it is known."""
     columns, M = judge.columns, judge.loss.concordance
     assert columns is not None
@@ -32,9 +35,10 @@ def by_triangle(judge: Judge, v: Tensor, tol: float, known: Certificate, sums: A
     null = columns.null if judge.null is None else None
     if sums is None and judge.gram is None:
         sums = judge.reduce.judging(TriangleQuery(columns.centre, spread, null), v, (v,))
-    elif sums is None:
+    elif sums is None and judge.gram is not None:
         ask = ProductsQuery(columns.centre, score=True, null=null)
         sums = judge.reduce.judging(ask, (v, None), (v,)) | {"H": judge.gram}
+    assert sums is not None
     judge.know_null(sums)
     at = judge.at(v, sums, known)
     if isinstance(at, Verdict):
@@ -98,7 +102,7 @@ def _second_look(judge: Judge, at: JudgedPoint, d: Tensor, delta: float, tol: fl
     return agrees(at, delta, fell, after, small, found)
 
 
-def _freed(judge: Judge, at: JudgedPoint, sums: Any) -> QuadraticModel | None:
+def _freed(judge: Judge, at: JudgedPoint, sums: Mapping[str, Tensor]) -> QuadraticModel | None:
     """The model without g, where classes may be shifted together and g forbids it: where v minimises g, F without g
     can fall no less far. None elsewhere, or where that is singular too."""
     g, zero = judge.g, torch.zeros_like(at.v)
@@ -109,7 +113,7 @@ def _freed(judge: Judge, at: JudgedPoint, sums: Any) -> QuadraticModel | None:
     return None if model.singular else model
 
 
-def _model(judge: Judge, at: JudgedPoint, sums: Any, free: bool = False) -> QuadraticModel:
+def _model(judge: Judge, at: JudgedPoint, sums: Mapping[str, Tensor], free: bool = False) -> QuadraticModel:
     columns = judge.columns
     assert columns is not None
     H = unpack(sums["H"]).to(at.v)

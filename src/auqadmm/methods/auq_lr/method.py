@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ from torch import Tensor
 from auqadmm.blocks.rows import RowLoss
 from auqadmm.core.consensus import failed_blocks, start_blocks
 from auqadmm.core.reduce import Reduce
-from auqadmm.core.state import ROUND_COST, Consensus, Residuals, Setup, State
+from auqadmm.core.state import ROUND_COST, Blocks, Consensus, Residuals, Setup, State
 from auqadmm.core.stopping import is_number
 from auqadmm.curvature.posterior import Posterior, second_wins, typical_curvature
 from auqadmm.errors import InputError
@@ -41,6 +41,10 @@ from auqadmm.methods.checks import at_least_one, one_of, relaxation, round_cost,
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.vstep import LowRankMetric
 from auqadmm.problem.scaled import ScaledRegularizer
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.rows import Loss
+    from auqadmm.problem.regularizers import Regularizer
 
 ALPHA = 1.8
 ROOM = 2**30  # bytes that the directions of all blocks may take on the server
@@ -194,7 +198,7 @@ class AUQLR:
         blocks, sums = reduce(self._round, state.blocks, (server.directive, _broadcast(shared)), down=down)
         return State(blocks, self._received(shared, sums, blocks, reduce))
 
-    def _received(self, shared: Consensus, sums: Mapping[str, Tensor], blocks: Any, reduce: Reduce) -> Consensus:
+    def _received(self, shared: Consensus, sums: Mapping[str, Tensor], blocks: Blocks, reduce: Reduce) -> Consensus:
         """Book the sums of a round; renewed weights bring a new metric K."""
         setup, server, metric = shared.setup, shared.memory, shared.metric
         N = setup.blocks
@@ -275,10 +279,10 @@ def coupled_directions(setup: Setup, round_cost: float) -> int:
     return min(round(min(cheapest, quick)), math.isqrt(ROOM // (8 * N)) // C)
 
 
-def curvature_falls(loss: Any) -> bool:
+def curvature_falls(loss: Loss) -> bool:
     """Is the curvature of rows largest where logits are zero?"""
-    labels = loss.target_kind in ("binary", "classes") and isinstance(loss, RowLoss)
-    return labels and not loss.cornered and not loss.expects
+    labels = loss.target_kind in ("binary", "classes")
+    return labels and isinstance(loss, RowLoss) and not loss.cornered and not loss.expects
 
 
 def _broadcast(shared: Consensus) -> Consensus:
@@ -286,14 +290,14 @@ def _broadcast(shared: Consensus) -> Consensus:
     return replace(shared, memory=None, metric=None)
 
 
-def curvature_of(regularizer: Any) -> float:
+def curvature_of(regularizer: Regularizer) -> float:
     """l2 of g on the penalised rows; in other columns the least of them (blocks know the rest: `Frame.prior`)."""
     if isinstance(regularizer, ScaledRegularizer):
         return regularizer.least
     return float(getattr(regularizer, "inner", regularizer).strong_convexity)
 
 
-def found(weights: Any) -> str:
+def found(weights: object) -> str:
     """What a run made of its weights: directions per block, and the basis of the rest."""
     if not isinstance(weights, LowRank):
         return ""

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from auqadmm.methods.auq_lr.anderson import Anderson
 from auqadmm.methods.auq_lr.blocks import Action, Directive
 from auqadmm.metrics.vstep import LowRankMetric
+
+if TYPE_CHECKING:
+    from auqadmm.problem.regularizers import Regularizer
 
 TELLING = 1e-6  # relative differences below this count as none
 STRAY = 1e-2  # of F: so far above its best, twice in a row, a run has lost its way
@@ -62,7 +65,7 @@ class BestPoint:
 
 
 def watch_objective(
-    server: ServerState, metric: LowRankMetric, g: Any, v: Tensor, sums: Mapping[str, Tensor] | None
+    server: ServerState, metric: LowRankMetric, g: Regularizer, v: Tensor, sums: Mapping[str, Tensor] | None
 ) -> ServerState:
     """With F at v. Where the weights are far from the curvature, over-relaxed steps lead astray: a run that has lost
     its way goes back to its best v, and on without over-relaxation."""
@@ -79,7 +82,7 @@ def watch_objective(
     return replace(server, anderson=server.anderson.cleared(), directive=home, z=z, before=None, plain=None, best=None)
 
 
-def first_z(server: ServerState, metric: LowRankMetric, g: Any, v: Tensor) -> ServerState:
+def first_z(server: ServerState, metric: LowRankMetric, g: Regularizer, v: Tensor) -> ServerState:
     """After the first round. A start whose v does not come from its z (a neighbour's model and multipliers, say) has
     taught nothing of T, nor has one that was a solution: keep z, and begin with the v that belongs to it."""
     assert server.heard is not None

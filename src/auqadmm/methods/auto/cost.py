@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from auqadmm.core.state import ROUND_COST
 from auqadmm.methods.auq_lr.method import MOST as MOST_DIRECTIONS
 from auqadmm.methods.newton.method import MOST
 from auqadmm.methods.newton.working_set import affordable, numbers, some_rest, whole
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.rows import Loss
+    from auqadmm.problem.regularizers import Regularizer
 
 __all__ = ["ROUND_COST", "CostEstimate", "Facts", "estimates"]
 
@@ -65,8 +69,8 @@ class Facts:
     blocks: int
     features: int
     columns: int
-    loss: Any
-    g: Any
+    loss: Loss
+    g: Regularizer
     movers: int | None = None
     stiff: float = math.inf
     far: float = math.inf

@@ -22,13 +22,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from auqadmm.metrics.cg import Operator
 from auqadmm.metrics.pivoting import PATIENCE, ROUNDS, ActivePieces
 from auqadmm.metrics.proximal_gradient import Composite
+from auqadmm.metrics.weights import Penalty
 from auqadmm.verdict.model import EPS, SINGULAR
 
 THIN = 1 / 8  # of a factor: borders up to which it is worth keeping
@@ -118,7 +119,7 @@ class ModelPoint:
     value: float
 
 
-def minimise_model(g: Any, H: Tensor, G: Tensor, v: Tensor, enough: float, share: float) -> ModelPoint | None:
+def minimise_model(g: Penalty, H: Tensor, G: Tensor, v: Tensor, enough: float, share: float) -> ModelPoint | None:
     """The minimiser, or a point that is as good for a step; None: guesses went round in circles."""
     D = H.diagonal()[:, None]
     if not bool((D > 0).all()):
@@ -171,7 +172,7 @@ def _first(problem: Composite, v: Tensor, w: Tensor) -> ActivePieces:
     return guess.where(~coming | (far > far[coming].median()), resting)
 
 
-def _model_at(g: Any, H: Tensor, G: Tensor, v: Tensor) -> Callable[[Tensor], ModelPoint]:
+def _model_at(g: Penalty, H: Tensor, G: Tensor, v: Tensor) -> Callable[[Tensor], ModelPoint]:
     def at(x: Tensor) -> ModelPoint:
         d = x - v
         Hd = H @ d
@@ -192,6 +193,6 @@ def _cholesky(A: Tensor) -> Tensor | None:
     return None if info else torch.from_numpy(found)
 
 
-def _factored_here(active: Tensor, h: Tensor) -> Any:
+def _factored_here(active: Tensor, h: Tensor) -> Operator:
     """In place of the inverse that a `Composite` has: `minimised` keeps factors of its own, and guesses need none."""
     raise AssertionError("The pivots of a working set are solved by their own factors.")

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -48,6 +48,9 @@ from auqadmm.methods.newton.working_set import (
 )
 from auqadmm.verdict.moments import ColumnMoments
 from auqadmm.verdict.queries import moments
+
+if TYPE_CHECKING:
+    from auqadmm.problem.regularizers import Regularizer
 
 FAN = (2.0, 1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
 DECREASE = 1e-4  # of what the linear model promises
@@ -276,7 +279,7 @@ class Newton:
         )
 
 
-def _along(g: Any, here: NewtonState, move: NewtonStep, t: float) -> tuple[Tensor, float]:
+def _along(g: Regularizer, here: NewtonState, move: NewtonStep, t: float) -> tuple[Tensor, float]:
     """v + td, and g there; between v and v + d rounding may not leave the domain of g."""
     x = here.inside + t * move.d
     return into_domain(g, x) if t <= 1 else (x, float(g.value(x)))
