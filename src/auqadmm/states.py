@@ -22,12 +22,12 @@ from auqadmm.checkpoint.identity import Identity, describe
 from auqadmm.columns.frame import Frame
 from auqadmm.columns.method import FramedState
 from auqadmm.core import state
-from auqadmm.core.certificate import Certificate, score
-from auqadmm.core.reduce import Reduce
+from auqadmm.core.certificate import Certificate
+from auqadmm.core.reduce import Reduce, score
 from auqadmm.curvature.posterior import Posterior
 from auqadmm.local import (
+    base,
     direct_factors,
-    extrapolation,
     factored,
     inverse_hessian,
     lbfgs,
@@ -35,9 +35,8 @@ from auqadmm.local import (
     newton_cg,
 )
 from auqadmm.local.pairs import Pairs
-from auqadmm.methods.auq_lr import anderson
 from auqadmm.methods.auq_lr.blocks import Directive
-from auqadmm.methods.auq_lr.server import BestPoint, RoundSums, ServerState
+from auqadmm.methods.auq_lr.server import Anderson, BestPoint, RoundSums, ServerState
 from auqadmm.methods.auto.plan import Change, Plan
 from auqadmm.methods.newton.dual import DualBound
 from auqadmm.methods.newton.state import NewtonState
@@ -72,7 +71,7 @@ REGISTRY = Registry(
         "Coupled": Coupled,
         "LowRankMetric": vstep.LowRankMetric,
         "Kronecker": kronecker.Kronecker,
-        "Anderson": anderson.Anderson,
+        "Anderson": Anderson,
         "Posterior": Posterior,
         "auq-lr.Server": ServerState,
         "auq-lr.Best": BestPoint,
@@ -87,7 +86,7 @@ REGISTRY = Registry(
         "local.newton-cg.Memory": newton_cg.NewtonMemory,
         "local.newton-cg.Nearby": newton_cg.AnchorMemory,
         "local.newton-cg.Factored": factored.KeptFactor,
-        "local.Trail": extrapolation.Extrapolation,
+        "local.Trail": base.Extrapolation,
         "Pairs": Pairs,
         "Elastic": objective.Elastic,
         "Point": objective.ObjectivePoint,

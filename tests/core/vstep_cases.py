@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from auqadmm.metrics import inverses, kronecker_sum
+from auqadmm.metrics import kronecker_sum
 from auqadmm.metrics.vstep import LowRankMetric
 from auqadmm.problem.group_lasso import GroupLasso
 from auqadmm.problem.regularizers import L1, L2, Box, ElasticNet, NonNegative, Zero
@@ -61,7 +61,7 @@ def case(request, monkeypatch):
     m, C = 12, options.pop("C")
     for name in ("dense", "small", "per_column", "factor"):
         if name in options:
-            monkeypatch.setattr(inverses if name == "factor" else kronecker_sum, name.upper(), options.pop(name))
+            monkeypatch.setattr(kronecker_sum, name.upper(), options.pop(name))
     if options.pop("slim", False):
         monkeypatch.setattr(kronecker_sum, "SLIM", 1)
     if options.pop("joint", False):

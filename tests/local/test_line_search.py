@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from auqadmm.local import NewtonCG
 from auqadmm.local.base import dot
+from auqadmm.local.cg import averaged
 from auqadmm.local.line_search import PAST, SHORT, search
 from auqadmm.local.pairs import Pairs
-from auqadmm.local.secant import averaged
 from tests.local.cases import LOSSES, UNEVEN, local_problem, shard_of, start_of
 
 

@@ -44,8 +44,7 @@ from auqadmm.baselines.objective import (
     stay,
     value_and_gradient,
 )
-from auqadmm.core.certificate import score
-from auqadmm.core.reduce import B, Reduce, Sums
+from auqadmm.core.reduce import B, Reduce, Sums, score
 from auqadmm.core.state import Consensus, Cost, Setup, State
 from auqadmm.methods.checks import positive
 from auqadmm.metrics.weights import sum_blocks

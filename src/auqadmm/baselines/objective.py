@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from auqadmm.core.certificate import score, scores
-from auqadmm.core.reduce import B, Reduce, Sums
+from auqadmm.core.reduce import B, Reduce, Sums, score, scores
 from auqadmm.core.state import Cost, Setup, State
 from auqadmm.metrics.weights import sum_blocks
 from auqadmm.problem.regularizers import L1, L2, ElasticNet, Zero

@@ -27,7 +27,7 @@ from torch import Tensor
 from auqadmm.blocks.curvature import times
 from auqadmm.blocks.design import DensePiece
 from auqadmm.blocks.exact_point import EPS, RowsAt, Sums, add
-from auqadmm.blocks.exact_rows import DenseRows, Rows, SparseRows, by_columns, centred, joint, with_values
+from auqadmm.blocks.exact_rows import DenseRows, ExactRows, SparseRows, by_columns, centred, joint, with_values
 from auqadmm.blocks.rows import Loss, Point, RowLoss
 from auqadmm.metrics.triangles import pack, unpack
 
@@ -247,7 +247,7 @@ class ExactSums:
         return found
 
     # ------------------------------------------------------------------ rows, some at a time
-    def _products(self, columns: int) -> Iterator[Rows]:
+    def _products(self, columns: int) -> Iterator[ExactRows]:
         yield from self._chunks(columns, dense=False)
 
     def _matrices(self) -> Iterator[DenseRows]:
@@ -255,7 +255,7 @@ class ExactSums:
             assert isinstance(rows, DenseRows)
             yield rows
 
-    def _chunks(self, columns: int, dense: bool, joined: bool = False) -> Iterator[Rows]:
+    def _chunks(self, columns: int, dense: bool, joined: bool = False) -> Iterator[ExactRows]:
         """`joined`: sparse blocks as one matrix of m columns, which is worth making where its columns are taken too."""
         shard = self.shard
         design = shard.design

@@ -1,4 +1,4 @@
-"""Rows at one v: values, slopes and curvature, and the sums that are made of them.
+"""ExactRows at one v: values, slopes and curvature, and the sums that are made of them.
 
 Shapes: r rows of a chunk, m features, C columns; v (m, C), z (r, C); H (g, p, p): one group of p = mC unknowns, or,
 where columns do not interact, C groups of p = m.
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.blocks.curvature import DiagonalCurvature, RowCurvature, times
-from auqadmm.blocks.exact_rows import DenseRows, Rows
+from auqadmm.blocks.exact_rows import DenseRows, ExactRows
 
 if TYPE_CHECKING:
     from auqadmm.blocks.rows import RowLoss
@@ -26,9 +26,9 @@ Sums = dict[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class RowsAt:
-    """Rows at v: values (r,), slopes (r, C), curvature as it is and times the weights of rows."""
+    """ExactRows at v: values (r,), slopes (r, C), curvature as it is and times the weights of rows."""
 
-    rows: Rows
+    rows: ExactRows
     z: Tensor
     value: Tensor
     slope: Tensor
@@ -38,7 +38,7 @@ class RowsAt:
     real: bool
 
     @classmethod
-    def at(cls, loss: RowLoss, rows: Rows, v: Tensor) -> RowsAt:
+    def at(cls, loss: RowLoss, rows: ExactRows, v: Tensor) -> RowsAt:
         z = rows.forward(v)
         s = loss.prepare(z)
         curvature = loss.row_curvature(s, rows.y)

@@ -23,7 +23,7 @@ SLICES = 6  # of a triangle of products that are sparse first
 ROOM = 2**21  # numbers of a chunk of rows
 
 
-class Rows(Protocol):
+class ExactRows(Protocol):
     """Some rows, dense or sparse, with their targets y (r,) and weights c (r,)."""
 
     @property

@@ -14,14 +14,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch import Tensor
-
-from auqadmm.core.reduce import B, Sums
-from auqadmm.metrics.weights import sum_blocks
-
 if TYPE_CHECKING:
-    from auqadmm.blocks.rows import Point
-    from auqadmm.blocks.shard import Shard
+    pass
 
 LEAST = 1e-16  # relative: nobody reads smaller ones
 EVIDENCE = ("proved", "estimated", "rounding", "none")
@@ -132,23 +126,3 @@ def two_digits(x: float) -> str:
     """Two digits and an exponent without zeros: 3.1e-7."""
     digits, _, power = f"{x:.1e}".partition("e")
     return f"{digits}e{int(power)}" if power else digits
-
-
-def score(shard: Shard, blocks: B, v: Tensor) -> tuple[B, Sums]:
-    """Σ f_j(v), Σ ∇f_j(v) and Σ ‖∇f_j(v)‖, a map over blocks."""
-    return blocks, shard.programs(_score_point, shard, v)
-
-
-def _score_point(shard: Shard, v: Tensor) -> dict[str, Tensor]:
-    point = shard.linearize(shard.expand(v))
-    return _summed(point.value, point.grad, shard.slopes(point.grad))
-
-
-def scores(shard: Shard, point: Point) -> dict[str, Tensor]:
-    """The summands of `score` from a point where they are known."""
-    return shard.programs(_summed, point.value, point.grad, shard.slopes(point.grad))
-
-
-def _summed(value: Tensor, grad: Tensor, seen: Tensor) -> dict[str, Tensor]:
-    norms = seen.flatten(1).double().norm(dim=1)
-    return {"f": sum_blocks(value), "G": sum_blocks(grad), "norms": sum_blocks(norms)}

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from auqadmm.core.certificate import score
-from auqadmm.core.reduce import Reduce
+from auqadmm.core.reduce import Reduce, failed_blocks, score
 from auqadmm.core.state import Blocks, Consensus, Residuals, Setup, State
 from auqadmm.core.stopping import is_number
 from auqadmm.errors import InputError
@@ -249,18 +248,6 @@ def _normal(shard: Shard, seed: int, block: int) -> Tensor:
     # seeded by the block's own number: where a block is placed must not matter
     generator = torch.Generator().manual_seed(seed * 1_000_003 + block)
     return torch.randn(shard.shape[1:], generator=generator, dtype=torch.float64).to(shard.device, shard.dtype)
-
-
-def failed_blocks(state: State, reduce: Reduce) -> tuple[int, ...]:
-    """Which blocks missed their inner tolerance; asked only when some did."""
-    if state.shared.inner_failures == 0:
-        return ()
-    flags = reduce.gather(_failed_flags, state.blocks)
-    return tuple(int(j) for j in flags.nonzero().flatten())
-
-
-def _failed_flags(shard: Shard, blocks: Blocks) -> Tensor:
-    return blocks.failed
 
 
 def _relaxed(u: Tensor, v: Tensor, alpha: float) -> Tensor:

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from auqadmm.core.state import Cost
+from auqadmm.core.state import Blocks, Cost, State
 from auqadmm.errors import AuqadmmError
+from auqadmm.metrics.weights import sum_blocks
 
 if TYPE_CHECKING:
+    from auqadmm.blocks.rows import Point
     from auqadmm.blocks.shard import Census, Shard
     from auqadmm.core.result import Result
 
@@ -207,3 +209,38 @@ class Reduce:
 
 def _flag(fn: Callable[[Shard], bool], shard: Shard, blocks: None, shared: None) -> tuple[None, Sums]:
     return blocks, {"flag": torch.full((2,), float(fn(shard)), dtype=torch.float64)}
+
+
+# ---------------------------------------------------------------------- maps that methods share
+
+
+def score(shard: Shard, blocks: B, v: Tensor) -> tuple[B, Sums]:
+    """Σ f_j(v), Σ ∇f_j(v) and Σ ‖∇f_j(v)‖, a map over blocks."""
+    return blocks, shard.programs(_score_point, shard, v)
+
+
+def _score_point(shard: Shard, v: Tensor) -> dict[str, Tensor]:
+    point = shard.linearize(shard.expand(v))
+    return _summed(point.value, point.grad, shard.slopes(point.grad))
+
+
+def scores(shard: Shard, point: Point) -> dict[str, Tensor]:
+    """The summands of `score` from a point where they are known."""
+    return shard.programs(_summed, point.value, point.grad, shard.slopes(point.grad))
+
+
+def _summed(value: Tensor, grad: Tensor, seen: Tensor) -> dict[str, Tensor]:
+    norms = seen.flatten(1).double().norm(dim=1)
+    return {"f": sum_blocks(value), "G": sum_blocks(grad), "norms": sum_blocks(norms)}
+
+
+def failed_blocks(state: State, reduce: Reduce) -> tuple[int, ...]:
+    """Which blocks missed their inner tolerance; asked only when some did."""
+    if state.shared.inner_failures == 0:
+        return ()
+    flags = reduce.gather(_failed_flags, state.blocks)
+    return tuple(int(j) for j in flags.nonzero().flatten())
+
+
+def _failed_flags(shard: Shard, blocks: Blocks) -> Tensor:
+    return blocks.failed

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.checkpoint.settings import RunCheckpoints, Saved
-from auqadmm.core.certificate import Certificate, score
+from auqadmm.core.certificate import Certificate
 from auqadmm.core.ending import (
     OVER,
     Ending,
@@ -32,7 +32,7 @@ from auqadmm.core.ending import (
 )
 from auqadmm.core.history import Clock, History, Row
 from auqadmm.core.processes import StopRequests
-from auqadmm.core.reduce import Reduce, Sums, Traffic, WorkerLost
+from auqadmm.core.reduce import Reduce, Sums, Traffic, WorkerLost, score
 from auqadmm.core.result import Result
 from auqadmm.core.state import Blocks, Setup, State, Status
 from auqadmm.core.stopping import Stopping

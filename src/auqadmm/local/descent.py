@@ -21,8 +21,7 @@ from torch import Tensor
 from auqadmm.blocks import single_precision
 from auqadmm.blocks.parts import Part, part
 from auqadmm.blocks.rows import RowPoint
-from auqadmm.local.base import Iterate, LocalProblem, LocalSolution, count, select
-from auqadmm.local.extrapolation import Extrapolation
+from auqadmm.local.base import Extrapolation, Iterate, LocalProblem, LocalSolution, count, select
 from auqadmm.local.line_search import search
 from auqadmm.local.tolerance import Tolerance, final_status
 from auqadmm.runtime.cuda_graphs import Programs

@@ -9,7 +9,7 @@ at their corners. With σ = ψ' the minimiser is
 
 k equations, solved by Newton's method on ½⟨s, Gs⟩ + Σψ(δ₀ − Gs), whose gradient is Ge, e = s − σ(δ):
 
-    (I + DG)ds = −e,   D = diag ψ''(δ), averaged over the last change of δ (`secant.py`)
+    (I + DG)ds = −e,   D = diag ψ''(δ), averaged over the last change of δ (`cg.py`)
 
 with a search for the root of the slope along ds, from the s of parabolas; that s itself where rows are left out that
 count, since the next step will be another matter. Nothing but k×k matrices, where a step of the whole problem reads all
@@ -27,8 +27,8 @@ from torch import Tensor
 
 from auqadmm.blocks.rows import RowLoss, RowPoint
 from auqadmm.local.base import Iterate, LocalProblem, dot, select
+from auqadmm.local.cg import average
 from auqadmm.local.hinge_rows import ActiveRows
-from auqadmm.local.secant import average
 
 # steps at most, and trials of a step's length
 STEPS, TRIALS = 40, 12

@@ -22,10 +22,21 @@ import torch
 from torch import Tensor
 
 from auqadmm.blocks.parts import Part
-from auqadmm.local.base import Bounded, Iterate, LocalProblem, LocalSolution, check_count, count, dot, norm, select
+from auqadmm.local.base import (
+    Bounded,
+    Extrapolation,
+    Iterate,
+    LocalProblem,
+    LocalSolution,
+    check_count,
+    count,
+    dot,
+    extrapolate,
+    norm,
+    select,
+)
 from auqadmm.local.curvature_model import is_outdated, model_at, renew_blocks, reweight, same_kind
 from auqadmm.local.descent import DescentSolver, DescentStep, Progress, RecalledState, line_search_step
-from auqadmm.local.extrapolation import Extrapolation, extrapolate
 from auqadmm.local.inverse_hessian import InverseHessian
 from auqadmm.local.tolerance import Tolerance
 from auqadmm.metrics.lowrank import LowRank

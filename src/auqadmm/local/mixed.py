@@ -24,8 +24,7 @@ from torch import Tensor
 
 from auqadmm.blocks.shard import Shard
 from auqadmm.local import hinge_rows
-from auqadmm.local.base import Bounded, LocalProblem, LocalSolution, select
-from auqadmm.local.extrapolation import Extrapolation
+from auqadmm.local.base import Bounded, Extrapolation, LocalProblem, LocalSolution, select
 from auqadmm.local.factored import is_applicable
 from auqadmm.local.lbfgs import LBFGS, LBFGSMemory
 from auqadmm.local.newton_cg import NewtonCG, NewtonMemory
@@ -91,7 +90,7 @@ class Mixed(Bounded):
         shard, newton = problem.shard, NewtonCG(self.factor, self.tol, products=self.products)
         census = shard.census
         small = sum(census.rows) * census.unknowns < SMALL
-        if problem.curved or shard.programs.active or small or hinge_rows.is_applicable(problem):
+        if problem.curved or shard.programs.active or small or _by_rows(problem):
             return newton.solve(problem, u0, reference, memory)
         known = memory if isinstance(memory, MixedMemory) else None
         hard = _few_rows(shard) if known is None else known.hard
@@ -115,6 +114,11 @@ class Mixed(Bounded):
                 found = replace(found, memory=replace(found.memory, newton=own, hard=hard))
             found = _select_solutions(left, rest, found, found.memory)
         return found
+
+
+def _by_rows(problem: LocalProblem) -> bool:
+    """Are the systems of Newton's method those of the few rows that bend?"""
+    return problem.shard.loss.cornered and hinge_rows.is_applicable(problem)
 
 
 def _few_rows(shard: Shard) -> Tensor:

@@ -29,23 +29,23 @@ from auqadmm.blocks.parts import Part
 from auqadmm.blocks.rows import Point
 from auqadmm.local.base import (
     Bounded,
+    Extrapolation,
     Iterate,
     LocalProblem,
     LocalSolution,
     check_count,
     count,
     dot,
+    extrapolate,
     select,
 )
-from auqadmm.local.cg import CGState, NewtonSystem, cg_step, ensure_descent, open_runs, zero_products
+from auqadmm.local.cg import CGState, NewtonSystem, averaged, cg_step, ensure_descent, moved, open_runs, zero_products
 from auqadmm.local.descent import DescentSolver, DescentStep, Progress, RecalledState, check_progress, line_search_step
-from auqadmm.local.extrapolation import Extrapolation, extrapolate
 from auqadmm.local.factored import EASY, PRICE, KeptFactor, factored, is_applicable
 from auqadmm.local.hinge_rows import ActiveRowInverse, active_row_inverse, active_rows, add_other_rows
 from auqadmm.local.hinge_rows import is_applicable as hinge_rows_apply
 from auqadmm.local.hinge_step import direction
 from auqadmm.local.line_search import unit_step
-from auqadmm.local.secant import averaged, moved
 from auqadmm.local.tolerance import Tolerance
 from auqadmm.metrics.weights import Diagonal, Weights
 
@@ -109,7 +109,7 @@ class NewtonCG(Bounded, DescentSolver):
         if problem.curved:  # not where slopes jump: rows near a corner are better seen from nearby
             return None if anchor is None or problem.shard.loss.cornered else AnchorMemory(anchor)
         path = extrapolate(before, found.u, recalled.trail, problem.shard.programs)
-        if not len(before) or not is_applicable(problem.shard):
+        if not len(before) or before.shape[2] > 1 or not is_applicable(problem.shard):  # a factor is of one column
             return NewtonMemory(state.D, path, anchor=anchor, went=state.went, held=state.held)
         spent = torch.zeros_like(found.hvps).index_fill(0, problem.shard.tall, 1) * (found.hvps - EASY).clamp(min=0)
         if recalled.spent is not None:
@@ -121,7 +121,7 @@ class NewtonCG(Bounded, DescentSolver):
     ) -> DescentStep:
         """One Newton step of the active blocks."""
         run = problem.shard.programs
-        if hinge_rows_apply(problem):
+        if problem.shard.loss.cornered and hinge_rows_apply(problem):
             return self._over_corners(problem, here, progress, tolerance, state)
         system, cg_state, D = run(
             _newton_system, problem, here, state.last, state.D, state.keep, state.factor, progress.active, tolerance
@@ -176,7 +176,7 @@ class NewtonCG(Bounded, DescentSolver):
         )
 
     def begin(self, problem: LocalProblem, here: Iterate, progress: Progress, state: NewtonCGState) -> NewtonCGState:
-        if hinge_rows_apply(problem):
+        if problem.shard.loss.cornered and hinge_rows_apply(problem):
             none = torch.zeros_like(here.grad_norm)
             width, held = none if state.width is None else state.width, state.held
             return replace(state, width=width, went=none, held=none > 0 if held is None else held)

@@ -137,3 +137,24 @@ def solve(
             if not sound:
                 break
     return x, residual, iterations
+
+
+@dataclass(frozen=True)
+class Reshaped:
+    """An inverse that acts on x as it is outside; a joint weight sees (m·C, 1)."""
+
+    inverse: Operator
+    shape: tuple[int, int]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.inverse(x.reshape(self.shape)).reshape(x.shape)
+
+
+@dataclass(frozen=True)
+class Jacobi:
+    """x ↦ x / D."""
+
+    D: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x / self.D

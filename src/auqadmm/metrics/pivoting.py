@@ -36,7 +36,8 @@ import torch
 from torch import Tensor
 
 from auqadmm.metrics.cg import cg
-from auqadmm.metrics.proximal_gradient import BestIterate, Composite, prox_and_slope
+from auqadmm.metrics.proximal_gradient import BestIterate, Composite
+from auqadmm.metrics.weights import prox_and_slope
 
 ROUNDS = 30  # of one attempt
 PATIENCE = 6  # rounds without fewer moves

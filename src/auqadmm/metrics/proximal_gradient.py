@@ -102,16 +102,3 @@ def accelerated(problem: Composite, x: Tensor, tol: float, max_iter: int) -> Bes
         point, Kpoint = z + momentum * (z - x), Kz + momentum * (Kz - Kx)
         x, Kx = z, Kz
     return best
-
-
-def prox_and_slope(g: Proximal, y: Tensor, D: Tensor) -> tuple[Tensor, Tensor]:
-    """prox(y, D) of a separable g and its derivative, entry by entry."""
-    known = getattr(g, "prox_slope", None)  # a g of the user's own may have none
-    if known is not None and (slope := known(y, D)) is not None:
-        return g.prox(y, D), slope
-    with torch.enable_grad():
-        y = y.detach().requires_grad_(True)
-        value = g.prox(y, D)
-        # each entry of the sum depends on its own y alone, so the gradient is the derivative entry by entry
-        slope = torch.autograd.grad(value.sum(), y)[0] if value.requires_grad else torch.zeros_like(y)
-    return value.detach(), slope

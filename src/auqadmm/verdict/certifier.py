@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from auqadmm.core.certificate import Certificate, score
-from auqadmm.core.reduce import Reduce
+from auqadmm.core.certificate import Certificate
+from auqadmm.core.reduce import Reduce, score
 from auqadmm.verdict.duality import full_gap, plain_gap
 from auqadmm.verdict.queries import ConjugateQuery
 

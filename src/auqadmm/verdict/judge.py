@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.core.certificate import Certificate, score
-from auqadmm.core.reduce import Reduce
+from auqadmm.core.certificate import Certificate
+from auqadmm.core.reduce import Reduce, score
 from auqadmm.core.state import Setup
 from auqadmm.verdict.duality import at_least_rounding
 from auqadmm.verdict.large import DIRECTIONS

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from auqadmm.metrics.pivoting import pivot
-from auqadmm.metrics.proximal_gradient import Composite, accelerated, prox_and_slope
+from auqadmm.metrics.proximal_gradient import Composite, accelerated
 from auqadmm.metrics.proximal_gradient import scale as metric_scale
-from auqadmm.metrics.weights import Penalty
+from auqadmm.metrics.weights import Penalty, prox_and_slope
 
 EPS = torch.finfo(torch.float64).eps
 SINGULAR = 80.0  # times ε·p: an eigenvalue below this is rounding

@@ -1,4 +1,4 @@
-"""The blocks' side of AUQ-LR: one round where the data live (S12; the method is in lowrank.py).
+"""The blocks' side of AUQ-LR: one round where the data live (S12; the method is in method.py).
 
     λ_j = W_j v − z_j;   W_j renewed when due
     u_j ≈ argmin f_j(u) − ⟨λ_j, u − v⟩ + ½‖u − v‖²_{W_j}           or one gradient step v − W_j⁻¹(∇f_j(v) − λ_j)
@@ -6,7 +6,7 @@
 
 Summed: T z, ‖r‖², the residuals of S3, and the scalars of Anderson acceleration.
 
-Shapes: B blocks, m features, C columns; z, Tz, r (B, m, C); dR and dS = dR + dZ: columns (columns.py).
+Shapes: B blocks, m features, C columns; z, Tz, r (B, m, C); dR and dS = dR + dZ: columns, in pieces (B, q, m, C).
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from auqadmm.core.certificate import score
+from auqadmm.core.reduce import score
 from auqadmm.core.state import Blocks, Consensus
 from auqadmm.curvature.posterior import Posterior
-from auqadmm.methods.auq_lr.anderson import append, combined, inner, latest
 from auqadmm.metrics.weights import sum_blocks
 
 if TYPE_CHECKING:
@@ -42,6 +41,8 @@ class Action(IntEnum):
 # What a block remembers besides Tz, r and Wr.
 KEPT = ("U", "z", "plain", "dR", "dS")
 
+# Columns of memory that are kept in one tensor: appending copies no more than these.
+PIECE = 8
 # Of local solves, relative to the solver's own tolerance: in the norm of W⁻¹ a fourteenth of ‖r‖ is enough.
 ACCURACY = 7.0
 # Where local solves start: so much of the distance to v as after the last round.
@@ -203,3 +204,39 @@ def _apply_action(memory: Mapping[str, Any], directive: Directive) -> dict[str, 
 
 def _square(x: Tensor) -> Tensor:
     return sum_blocks(x.flatten(1).double().square().sum(1))
+
+
+# ---------------------------------------------------------------------- the columns that a block keeps
+
+Columns = tuple[Tensor, ...]
+
+
+def append(columns: Columns, new: Tensor) -> Columns:
+    """One column more, the newest last."""
+    new = new[:, None]
+    if columns and columns[-1].shape[1] < PIECE:
+        return (*columns[:-1], torch.cat([columns[-1], new], 1))
+    return (*columns, new)
+
+
+def latest(columns: Columns, most: int) -> Columns:
+    """The newest, after one more than `most` at most."""
+    if sum(piece.shape[1] for piece in columns) <= most:
+        return columns
+    first, *others = columns
+    return (first[:, 1:], *others) if first.shape[1] > 1 else tuple(others)
+
+
+def inner(columns: Columns, x: Tensor) -> Tensor:
+    """⟨column_i, x⟩ over all blocks here, (q,) in float64."""
+    rows = x.flatten(1)[:, None]  # vectors as rows: BLAS is slower with columns
+    return sum_blocks(torch.cat([rows @ piece.flatten(2).mT for piece in columns], 2)[:, 0])
+
+
+def combined(columns: Columns, gamma: Tensor) -> Tensor:
+    """Σ_i γ_i column_i, (B, m, C)."""
+    parts = gamma.to(columns[0]).split([piece.shape[1] for piece in columns])
+    out = torch.zeros_like(columns[0][:, :1].flatten(2))
+    for piece, part in zip(columns, parts, strict=True):
+        out = torch.baddbmm(out, part.expand(len(piece), 1, -1), piece.flatten(2))
+    return out.reshape(columns[0][:, 0].shape)

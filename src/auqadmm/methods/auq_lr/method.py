@@ -27,16 +27,26 @@ import torch
 from torch import Tensor
 
 from auqadmm.blocks.rows import RowLoss
-from auqadmm.core.consensus import failed_blocks, start_blocks
-from auqadmm.core.reduce import Reduce
+from auqadmm.core.consensus import start_blocks
+from auqadmm.core.reduce import Reduce, failed_blocks
 from auqadmm.core.state import ROUND_COST, Blocks, Consensus, Residuals, Setup, State
 from auqadmm.core.stopping import is_number
 from auqadmm.curvature.posterior import Posterior, second_wins, typical_curvature
 from auqadmm.errors import InputError
-from auqadmm.methods.auq_lr.anderson import EPSILON, Anderson, D
 from auqadmm.methods.auq_lr.blocks import BlockRound, Directive
 from auqadmm.methods.auq_lr.message import directions, first_parts, next_parts, unpacked
-from auqadmm.methods.auq_lr.server import RoundSums, Schedule, ServerState, first_z, next_z, tolerance, watch_objective
+from auqadmm.methods.auq_lr.server import (
+    EPSILON,
+    Anderson,
+    D,
+    RoundSums,
+    Schedule,
+    ServerState,
+    first_z,
+    next_z,
+    tolerance,
+    watch_objective,
+)
 from auqadmm.methods.checks import at_least_one, one_of, relaxation, round_cost, whole
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.vstep import LowRankMetric

@@ -1,6 +1,22 @@
-"""The server's side of AUQ-LR between two rounds: what it heard, and which Σz comes next (S12; the method: lowrank.py).
+"""The server's side of AUQ-LR between two rounds: which Σz comes next, and Anderson acceleration (S12).
 
-Shapes: N blocks, m features, C columns, r directions per block; v, z and other sums over blocks (m, C).
+Anderson acceleration (type II) of z ← Tz in the norm of W⁻¹, where only scalars are exchanged:
+
+    γ = argmin ‖r − Σ_i γ_i ΔR_i‖_{W⁻¹}        z⁺ = Tz − Σ_i γ_i (ΔR_i + ΔZ_i)
+    r = Tz − z,  ΔR_i, ΔZ_i the differences of r and z between neighbouring rounds
+
+Blocks keep their own columns ΔR_i, ΔZ_i (`blocks.py`). What travels is one row of the Gram matrix ⟨ΔR_i, ΔR_new⟩ and
+⟨ΔR_i, r⟩; the sums Σ_j of the columns, which the v-step needs, follow from Σ Tz and Σ z, which are known anyway.
+
+Safeguard. T is averaged, so plain steps converge, and they still do when perturbed by a summable amount. An
+accelerated step is taken only if it is such a perturbation, ‖z⁺ − Tz‖ ≤ D‖r⁰‖(a + 1)^{−(1+ε)} with a the number of
+accelerated steps so far. Besides, a step that more than doubled ‖r‖ is taken back. docs/theory.md has the proof.
+
+Reference: H. F. Walker, P. Ni, Anderson acceleration for fixed-point iterations, 2011; A. Fu, J. Zhang, S. Boyd,
+Anderson accelerated Douglas–Rachford splitting, 2020 (a summability test on ‖r‖ instead).
+
+Shapes: N blocks, m features, C columns, r directions per block, q columns of memory; v, z and other sums over blocks
+(m, C), Anderson's columns (m, C, q), Gram matrices (q, q).
 """
 
 from __future__ import annotations
@@ -9,15 +25,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
-from auqadmm.methods.auq_lr.anderson import Anderson
 from auqadmm.methods.auq_lr.blocks import Action, Directive
 from auqadmm.metrics.vstep import LowRankMetric
 
 if TYPE_CHECKING:
     from auqadmm.problem.regularizers import Regularizer
 
+RIDGE = 1e-9  # on the scaled Gram matrix: columns of neighbouring rounds are nearly parallel
+GROWTH = 2.0  # of ‖r‖, beyond which an accelerated step is taken back
+D, EPSILON = 1e3, 1e-6  # of the allowance of accelerated steps, D‖r⁰‖(a + 1)^{−(1+ε)}: summable for any of these
 TELLING = 1e-6  # relative differences below this count as none
 STRAY = 1e-2  # of F: so far above its best, twice in a row, a run has lost its way
 
@@ -148,3 +167,84 @@ class Schedule:
         )
         anderson = server.anderson.cleared() if renew else server.anderson
         return replace(server, directive=directive, anderson=anderson)
+
+
+# ---------------------------------------------------------------------- Anderson acceleration
+
+
+@dataclass(frozen=True)
+class Anderson:
+    """The replicated half of the acceleration.
+
+    `columns` are Σ_j(ΔR_i + ΔZ_i), `gram` holds ⟨ΔR_i, ΔR_k⟩ and `heft` ⟨ΔR_i + ΔZ_i, ΔR_k + ΔZ_k⟩, in W⁻¹.
+    """
+
+    size: int
+    gram: Tensor
+    heft: Tensor
+    columns: Tensor
+    accelerated: int = 0
+    first: float | None = None
+    last: float | None = None
+
+    @staticmethod
+    def empty(size: int, like: Tensor) -> Anderson:
+        """No memory yet, for sums shaped like `like` (m, C)."""
+        return Anderson(size, like.new_zeros(0, 0), like.new_zeros(0, 0), like.new_zeros(*like.shape, 0))
+
+    @property
+    def used(self) -> int:
+        return self.gram.shape[0]
+
+    def cleared(self) -> Anderson:
+        """Forget the columns (the map has changed), keep the counts."""
+        none = self.gram.new_zeros(0, 0)
+        return replace(self, gram=none, heft=none, columns=self.columns[..., :0])
+
+    def worse(self, norm: float, was_accelerated: bool) -> bool:
+        """Did an accelerated step more than double the residual?"""
+        return was_accelerated and self.last is not None and norm > GROWTH * self.last
+
+    def measured(self, norm: float) -> Anderson:
+        """Remember the residual of an accepted point."""
+        return replace(self, first=self.first if self.first is not None else norm, last=norm)
+
+    def extended(self, gram_row: Tensor, heft_row: Tensor, column: Tensor) -> Anderson:
+        """A new column (m, C), with its Gram entries (used + 1,) with the others and itself."""
+        full = self.used == self.size
+        columns = torch.cat([self.columns, column[..., None]], -1)
+        return replace(
+            self,
+            gram=_bordered(self.gram, gram_row, full),
+            heft=_bordered(self.heft, heft_row, full),
+            columns=columns[..., 1:] if full else columns,
+        )
+
+    def coefficients(self, against: Tensor) -> Tensor | None:
+        """γ (used,) for `against` = ⟨ΔR_i, r⟩; None: take the plain step."""
+        if self.used == 0 or self.last is None or self.first is None:
+            return None
+        scale = self.gram.diagonal().clamp(min=0).sqrt()
+        # a column of zeros: two neighbouring rounds had the same residual
+        inverse = torch.where(scale > 0, 1 / torch.where(scale > 0, scale, 1.0), 0.0)
+        G = inverse[:, None] * self.gram * inverse
+        eye = torch.eye(self.used, dtype=G.dtype, device=G.device)
+        # a system that cannot be solved (NaN among the scalars) fails the test below
+        gamma = torch.linalg.solve_ex(G + RIDGE * eye, inverse * against).result * inverse
+        size = float(gamma @ self.heft @ gamma)
+        return gamma if size <= self.allowance**2 else None  # False for NaN too
+
+    @property
+    def allowance(self) -> float:
+        """How far an accelerated step may lead from the plain one: summable over all of them."""
+        assert self.first is not None
+        return D * self.first * (self.accelerated + 1) ** -(1 + EPSILON)
+
+    def step(self) -> Anderson:
+        return replace(self, accelerated=self.accelerated + 1)
+
+
+def _bordered(gram: Tensor, row: Tensor, full: bool) -> Tensor:
+    """One more row and column; the oldest make room when the memory is full."""
+    wide = torch.cat([torch.cat([gram, row[:-1, None]], 1), row[None]], 0)
+    return wide[1:, 1:] if full else wide
