@@ -1,4 +1,4 @@
-"""ExactRows at one v: values, slopes and curvature, and the sums that are made of them.
+"""Rows at one v: values, slopes and curvature, and the sums that are made of them.
 
 Shapes: r rows of a chunk, m features, C columns; v (m, C), z (r, C); H (g, p, p): one group of p = mC unknowns, or,
 where columns do not interact, C groups of p = m.
@@ -26,7 +26,7 @@ Sums = dict[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class RowsAt:
-    """ExactRows at v: values (r,), slopes (r, C), curvature as it is and times the weights of rows."""
+    """Rows at v: values (r,), slopes (r, C), curvature as it is and times the weights of rows."""
 
     rows: ExactRows
     z: Tensor

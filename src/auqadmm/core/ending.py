@@ -65,6 +65,37 @@ def ending_by_budget(rows: Sequence[Row], status: Status, what: str) -> Ending:
     return Ending(status, f"Not converged: stopped at the {what}.{_failed_solves(rows)}")
 
 
+def ending_by_interrupt(done: int) -> Ending:
+    """Ctrl-C."""
+    return Ending(Status.interrupted, f"Interrupted after {done} iterations; v is the last complete iterate.")
+
+
+def ending_by_signal(name: str, done: int) -> Ending:
+    return Ending(Status.interrupted, f"Stopped by {name} after {count(done)}; v is the last complete iterate.")
+
+
+def ending_by_callback(done: int) -> Ending:
+    return Ending(Status.interrupted, f"A callback stopped the run after {done} iterations.")
+
+
+def ending_by_v(iteration: int) -> Ending:
+    """v is no longer finite."""
+    return Ending(
+        Status.diverged,
+        f"The v-step of iteration {iteration} gave NaN or infinity; v is the iterate before it. "
+        "Rescale the features or choose a larger regularisation.",
+    )
+
+
+def ending_by_loss(iteration: int) -> Ending:
+    """Σf_j or its gradient is no longer finite."""
+    return Ending(
+        Status.diverged,
+        f"The loss or its gradient is not finite at the v of iteration {iteration}; v is the iterate "
+        "before it. Rescale the features or the targets.",
+    )
+
+
 def final_message(result: Result, stopping: Stopping) -> str:
     """The message of a finished run: how far v is from the optimum, and where it is not near enough, why and what to
     do."""
