@@ -93,7 +93,7 @@ def _newton_only(old: Any, hit: Hit, self: Any, problem: Any, u0: Any, reference
     from auqadmm.local.newton_cg import NewtonCG
 
     shard = problem.shard
-    small = sum(shard.census.rows) * shard.census.unknowns < mixed.SMALL
+    small = sum(shard.census.rows) * shard.census.unknowns < mixed.SMALL_PRODUCT
     if not (problem.curved or shard.programs.active or small or hinge_rows.is_applicable(problem)):
         hit()
     return NewtonCG(self.factor, self.tol).solve(problem, u0, reference, memory)
@@ -164,7 +164,7 @@ SWITCHES = (
     S("no-allowance", "accelerated steps stay within a summable distance of plain ones", "server.py", 15,
       patches=(Patch(f"{ANDERSON}:Anderson.allowance", returns(lambda self: torch.inf)),)),
     S("no-ridge", "the ridge 1e-9 on Anderson's Gram matrix", "server.py", 2,
-      patches=(Patch(f"{ANDERSON}:RIDGE", instead(0.0)),), probes=(f"{ANDERSON}:Anderson.coefficients",)),
+      patches=(Patch(f"{ANDERSON}:ANDERSON_RIDGE", instead(0.0)),), probes=(f"{ANDERSON}:Anderson.coefficients",)),
     S("keep-at-renewal", "Anderson forgets when weights are renewed", "schedule.py, blocks.py", 5,
       patches=(Patch(TOLD, around(_kept, always=False)),
                Patch(f"{ROUND}:BlockRound._renew", around(_with_columns, always=False)))),
@@ -216,16 +216,16 @@ SWITCHES = (
     S("rank-20", "the same: 20", "posterior.py", 45, {"rank": 20}),
     S("rank-50", "the same: 50", "posterior.py", 45, {"rank": 50}),
     S("no-cap", "at most 140 directions from the start", "method.py", 3,
-      patches=(Patch(f"{AUQLR}.method:MOST", instead(10**6)),), probes=(DIRECTIONS,)),
+      patches=(Patch(f"{AUQLR}.method:MOST_DIRECTIONS", instead(10**6)),), probes=(DIRECTIONS,)),
     S("lanczos-to-end", "the search for directions ends when enough are found", "posterior.py, krylov.py", 18,
-      patches=(Patch(f"{CURVATURE}.krylov:FEWEST", instead(10**9)),), probes=(f"{POSTERIOR}:krylov",)),
+      patches=(Patch(f"{CURVATURE}.krylov:KRYLOV_STEPS", instead(10**9)),), probes=(f"{POSTERIOR}:krylov",)),
     S("lanczos-one-step", "directions in four steps of Lanczos: all at a time", "posterior.py", 2,
-      patches=(Patch(f"{POSTERIOR}:STEPS", instead(1)),), probes=(DIRECTIONS,)),
+      patches=(Patch(f"{POSTERIOR}:LANCZOS_STEPS", instead(1)),), probes=(DIRECTIONS,)),
     S("first-whole", "first weights take a share of the curvature at zero: all of it", "posterior.py, method.py", 20,
-      patches=tuple(Patch(f"{AUQLR}.method:{name}", instead(1.0)) for name in ("FIRST", "FIRST_COUPLED")),
+      patches=tuple(Patch(f"{AUQLR}.method:{name}", instead(1.0)) for name in ("FIRST_SHARE", "FIRST_SHARE_COUPLED")),
       probes=(WEIGHTS,), models=SMOOTH + HINGE),
     S("no-floor", "the floor φ of 1e-5 of the mean curvature (l2/N stays)", "posterior.py", 4,
-      patches=(Patch(f"{POSTERIOR}:FLOOR", instead(0.0)),), probes=(f"{POSTERIOR}:Posterior._floor",)),
+      patches=(Patch(f"{POSTERIOR}:PHI_FLOOR", instead(0.0)),), probes=(f"{POSTERIOR}:Posterior._floor",)),
     S("no-row-uncertainty", "curvature of a hinge seen through the uncertainty of its logits",
       "posterior.py, rows.py, losses.py", 50,
       patches=(Patch(f"{POSTERIOR}:Posterior._rows", around(_same_rows, always=False)),), models=HINGE),
@@ -236,7 +236,7 @@ SWITCHES = (
     S("flat-rest", "the rest's diagonal d_j: its mean", "posterior.py", 3,
       patches=(Patch(WEIGHTS, _weighed(lambda W: replace(W, d=W.d.mean(1, keepdim=True).expand_as(W.d).clone()))),)),
     S("share-1", "directions at most a quarter of a block's rows (a privacy rule: report only)", "posterior.py", 4,
-      patches=(Patch(f"{POSTERIOR}:SHARE", instead(1.0)),), probes=(DIRECTIONS,)),
+      patches=(Patch(f"{POSTERIOR}:DIRECTION_SHARE", instead(1.0)),), probes=(DIRECTIONS,)),
     # images
     S("image-never", "the rest in cosines where that fits better (the problem says: image)",
       "metrics/kronecker.py, curvature/basis.py, posterior.py, …", 150,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-LONGEST = 60
+LONGEST_QUOTE = 60  # characters of a value that a sentence shows
 
 
 def visible(text: str) -> str:
@@ -14,7 +14,7 @@ def visible(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
-def quoted(value: object, longest: int = LONGEST) -> str:
+def quoted(value: object, longest: int = LONGEST_QUOTE) -> str:
     """A name or a value in a sentence: in quotes if it is text, visible, and not longer than a line."""
     text = value if isinstance(value, str) else str(value)
     text = visible(text if len(text) <= longest else text[: longest - 1] + "…")

@@ -136,9 +136,9 @@ def test_shapes_are_checked():
 # ---------------------------------------------------------------------- the consensus step
 PATHS = {
     "cholesky": {},
-    "woodbury": {"PER_COLUMN": 0},
-    "many active": {"SMALL": 0},
-    "weak factor": {"PER_COLUMN": 0, "SMALL": 0, "FACTOR": 27},
+    "woodbury": {"K_PER_COLUMN": 0},
+    "many active": {"K_ACTIVE": 0},
+    "weak factor": {"K_PER_COLUMN": 0, "K_ACTIVE": 0, "K_FACTORS": 27},
 }
 
 

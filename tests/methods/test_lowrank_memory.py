@@ -15,7 +15,7 @@ from tests.methods.cases import LR
 
 
 def test_columns_in_pieces_are_columns(monkeypatch):
-    monkeypatch.setattr(round_of_blocks, "PIECE", 3)
+    monkeypatch.setattr(round_of_blocks, "COLUMNS_PER_TENSOR", 3)
     coins = torch.Generator().manual_seed(0)
     vectors = torch.randn(12, 2, 5, 3, generator=coins, dtype=torch.float64)
     x = torch.randn(2, 5, 3, generator=coins, dtype=torch.float64)

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.baselines.objective import (
-    ULPS,
+    OBJECTIVE_ULPS,
     advance,
     dot,
     first_point,
@@ -52,10 +52,10 @@ from auqadmm.metrics.weights import sum_blocks
 if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
 
-TRIALS = 100
-DOWN = 0.5
+FISTA_TRIALS = 100  # of L in one iteration, each a round: far more than the growth of L can need
+DOWN = 0.5  # L is tried this much smaller, so that it can follow a curvature that falls
 UP = (2.0, 10.0)  # a refused L grows by what the test found missing, within these factors
-PATIENCE = 10
+FISTA_PATIENCE = 10  # rounds beyond two per iteration, before L stays as it is
 BITS = 10  # of a first L
 
 
@@ -125,8 +125,8 @@ class FISTA:
         if not (math.isfinite(now.f) and bool(now.G.isfinite().all())):
             return spoiled(state, reduce.cost(hvps=0))
         L, frozen, momentum = now.L, now.frozen, True
-        patience = 2 * old.iteration + PATIENCE
-        for _ in range(TRIALS):
+        patience = 2 * old.iteration + FISTA_PATIENCE
+        for _ in range(FISTA_TRIALS):
             x = old.setup.regularizer.prox(L * now.y - now.G, L)
             plan = self._plan(now, old.v, x, old.iteration < frozen, momentum)
             y = x + plan.beta * (x - old.v) if plan.beta > 0 else x
@@ -137,7 +137,7 @@ class FISTA:
             d = x - now.y
             change = found.f_x - now.f - dot(now.G, d)
             model = 0.5 * L * dot(d, d)
-            noise = ULPS * now.ulp * max(abs(now.f), abs(found.f_x))
+            noise = OBJECTIVE_ULPS * now.ulp * max(abs(now.f), abs(found.f_x))
             if change <= model + noise:
                 seen = model > noise
                 L_next = plan.theta * L if seen else max(L, _curvature(found.G - now.G, y - now.y))

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from auqadmm.problem.regularizers import Regularizer
 
 # Values of F are sums over all rows: a difference below this many ulps of F says nothing.
-ULPS = 16.0
+OBJECTIVE_ULPS = 16.0
 
 
 def value_and_gradient(shard: Shard, blocks: B, v: Tensor) -> tuple[B, Sums]:

@@ -28,8 +28,8 @@ from auqadmm.baselines.objective import Elastic, Objective, ObjectivePoint, dot
 from auqadmm.baselines.quasi_newton import QuasiNewton, QuasiNewtonMemory, direction, first_step, noise, penalty_of
 from auqadmm.core.state import Setup
 
-C1 = 1e-4
-TRIALS = 25
+OWLQN_DECREASE = 1e-4  # of the slope, that F must fall by: the usual constant of Armijo's rule
+OWLQN_TRIALS = 25  # step lengths of one search, each a round
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,10 @@ class OWLQN(QuasiNewton):
         orthant = torch.where(here.v != 0, here.v.sign(), -slope.sign())
         limit = noise(here, memory.ulp)
         t = first_step(memory, P)
-        for _ in range(TRIALS):
+        for _ in range(OWLQN_TRIALS):
             v = here.v + t * P
             there = F.at(torch.where((l1 > 0) & (v * orthant <= 0), 0.0, v))
-            if there.finite and there.value <= here.value + C1 * dot(slope, there.v - here.v):
+            if there.finite and there.value <= here.value + OWLQN_DECREASE * dot(slope, there.v - here.v):
                 return there
             if there.finite and there.value <= here.value + limit:
                 new = pseudo_gradient(there.v, there.grad, l1)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.baselines.objective import (
-    ULPS,
+    OBJECTIVE_ULPS,
     Elastic,
     Objective,
     ObjectivePoint,
@@ -141,7 +141,7 @@ def first_step(memory: QuasiNewtonMemory, P: Tensor) -> float:
 
 def noise(here: ObjectivePoint, ulp: float) -> float:
     """Differences of F up to this are rounding."""
-    return ULPS * ulp * abs(here.value)
+    return OBJECTIVE_ULPS * ulp * abs(here.value)
 
 
 def penalty_of(name: str, setup: Setup, v: Tensor, smooth: bool) -> Elastic:

@@ -27,8 +27,9 @@ from torch import Tensor
 from auqadmm.blocks.curvature import times
 from auqadmm.blocks.design import DensePiece
 from auqadmm.blocks.exact_point import EPS, RowsAt, Sums, add
-from auqadmm.blocks.exact_rows import DenseRows, ExactRows, SparseRows, by_columns, centred, joint, with_values
+from auqadmm.blocks.exact_rows import DenseRows, ExactRows, SparseRows, by_columns, centred, joint
 from auqadmm.blocks.rows import Loss, Point, RowLoss
+from auqadmm.blocks.sparse import with_values
 from auqadmm.metrics.triangles import pack, unpack
 
 if TYPE_CHECKING:
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
 
 # Numbers of a chunk of rows: of a host, whose cache holds them, and of a GPU.
-CHUNK = {"cpu": 2**18, "cuda": 2**26}
+ROW_CHUNK = {"cpu": 2**18, "cuda": 2**26}
 # The largest of many numbers, as a sum: (Σ x^p)^(1/p) exceeds it by less than a factor R^(1/p), and hides who it is.
-POWER = 16
+MAX_POWER = 16
 
 
 # ---------------------------------------------------------------------- sums over all rows of a process
@@ -177,7 +178,7 @@ class ExactSums:
         total = torch.zeros((), dtype=torch.float64, device=self.shard.device)
         for rows in self._matrices():
             far = torch.stack([(rows.A @ T.mT).square().sum(1) for T in roots.to(rows.A)])
-            total = total + times(rows.c.sign(), far.pow(POWER / 2).sum(0)).sum()
+            total = total + times(rows.c.sign(), far.pow(MAX_POWER / 2).sum(0)).sum()
         return total
 
     def reach_diagonal(self, alpha: Tensor, beta: Tensor, gamma: float) -> Tensor:
@@ -185,7 +186,7 @@ class ExactSums:
         total = torch.zeros((), dtype=torch.float64, device=self.shard.device)
         for rows in self._products(1):
             far = rows.form(alpha, beta) + gamma
-            total = total + times(rows.c.sign(), far.clamp(min=0).pow(POWER / 2)).sum()
+            total = total + times(rows.c.sign(), far.clamp(min=0).pow(MAX_POWER / 2)).sum()
         return total
 
     def sketch(self, v: Tensor, directions: Tensor | None, diagonal: bool, score: bool) -> Sums:
@@ -260,7 +261,7 @@ class ExactSums:
         shard = self.shard
         design = shard.design
         m = design.features
-        step = max(1, CHUNK.get(shard.device.type, CHUNK["cpu"]) // max(m, columns))
+        step = max(1, ROW_CHUNK.get(shard.device.type, ROW_CHUNK["cpu"]) // max(m, columns))
         parts = zip(design.pieces, design.split(shard.target), design.split(shard.row_weight), strict=True)
         for piece, y, c in parts:
             y, c = (y if y.dtype == torch.int64 else y.double()), c.double()

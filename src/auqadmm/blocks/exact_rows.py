@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.sparse import with_values
+
 if TYPE_CHECKING:
     from auqadmm.blocks.sparse import SparsePiece
 
@@ -20,7 +22,7 @@ ADDS_UP = torch.backends.mkl.is_available()  # products of sparse matrices in a 
 FULL = 0.13 if ADDS_UP else 0.08  # share of non-zeros beyond which products as matrices are faster
 CANCELS = 1e-4  # of a square, that may be left after centring
 SLICES = 6  # of a triangle of products that are sparse first
-ROOM = 2**21  # numbers of a chunk of rows
+CHUNK_NUMBERS = 2**21  # numbers of a chunk of rows
 
 
 class ExactRows(Protocol):
@@ -174,7 +176,7 @@ class SparseRows:
         (L, mu), (R, nu) = left, right
         same = left is right and bool((w >= 0).all())
         H = np.zeros((L.shape[1], R.shape[1]))
-        step = max(1, ROOM // max(L.shape[1], R.shape[1], 1))
+        step = max(1, CHUNK_NUMBERS // max(L.shape[1], R.shape[1], 1))
         if step < L.shape[0]:
             L = L.tocsr()
             R = L if left is right else R.tocsr()
@@ -242,11 +244,6 @@ def _filled(S: Any, some: slice) -> np.ndarray:
 def _weighted(S: Any, w: np.ndarray) -> Any:
     """Rows of a matrix by columns times w (r,)."""
     return type(S)((S.data * w[S.indices], S.indices, S.indptr), shape=S.shape)
-
-
-def with_values(A: Tensor, values: Tensor) -> Tensor:
-    """The same pattern with other numbers."""
-    return torch.sparse_csr_tensor(A.crow_indices(), A.col_indices(), values, A.shape, check_invariants=False)
 
 
 def centred(A: Tensor, centre: Tensor | None) -> Tensor:

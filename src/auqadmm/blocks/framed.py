@@ -12,10 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from auqadmm.blocks.design import DensePiece, Design, Piece
-from auqadmm.blocks.sparse import SparsePiece
+from auqadmm.blocks.sparse import SparsePiece, with_values
 
 if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
@@ -48,9 +47,4 @@ def _sparse(piece: SparsePiece, frame: Frame) -> SparsePiece:
     by_column = A.values().double() / scale[A.col_indices().long()]
     rows = torch.arange(At.shape[0], device=scale.device).repeat_interleave(At.crow_indices().diff())
     by_row = At.values().double() / scale[rows]
-    return replace(piece, A=_with(A, by_column.to(dtype)), At=_with(At, by_row.to(dtype)), shift=shift)
-
-
-def _with(A: Tensor, values: Tensor) -> Tensor:
-    """The same pattern with other numbers."""
-    return torch.sparse_csr_tensor(A.crow_indices(), A.col_indices(), values, A.shape, check_invariants=False)
+    return replace(piece, A=with_values(A, by_column.to(dtype)), At=with_values(At, by_row.to(dtype)), shift=shift)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 REDUCTIONS = ("sum", "mean", "pooled")
 # Numbers that the products of one chunk of unit vectors may occupy while a Hessian's diagonal is computed.
-CHUNK = 2**22
+DIAGONAL_CHUNK = 2**22
 
 
 class Line(ABC):
@@ -93,7 +93,7 @@ class Point(ABC):
         """The diagonal of ∇²f_j(u_j), exact, (B, m, C): by products with unit vectors unless a loss knows better."""
         B, m, C = self.u.shape
         n = m * C
-        width = max(1, CHUNK // (self.shard.design.rows * C + B * n))
+        width = max(1, DIAGONAL_CHUNK // (self.shard.design.rows * C + B * n))
         parts = []
         for first in range(0, n, width):
             count = min(width, n - first)

@@ -22,7 +22,7 @@ EMPTY = 0.125
 # columns vary by at least this share of their largest number, or not at all: less is lost in single precision
 SPREAD = 1e-3
 # the largest number of a column lies within these: squares of more overflow
-LEAST, MOST = 1e-15, 1e15
+LEAST_SINGLE, MOST_SINGLE = 1e-15, 1e15
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class SingleDesign:
 def keeps(low: Tensor, high: Tensor) -> Tensor:
     """(b,): does rounding leave columns between these numbers (b, m) what they are? A block without rows has none."""
     size = torch.maximum(low.abs(), high.abs())
-    constant, tiny = low == high, (size < LEAST) & (size > 0)
-    fine = (constant | (high - low >= SPREAD * size)) & (size < MOST) & ~tiny
+    constant, tiny = low == high, (size < LEAST_SINGLE) & (size > 0)
+    fine = (constant | (high - low >= SPREAD * size)) & (size < MOST_SINGLE) & ~tiny
     return (fine | (low > high)).all(1)
 
 

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
 
 # numbers in X, of all processes together, below which products are not what takes the time
-SMALL = 2**21
+SMALL_DATA = 2**21
 # the share of the machine's memory that the copy may take
-ROOM = 1 / 16
+COPY_MEMORY = 1 / 16
 # the smallest share of the gradient's change since the anchor that is worth trusting
 TRUST = 1e-4
 
@@ -48,7 +48,10 @@ def suits(shard: Shard) -> bool:
         return False
     if not isinstance(shard.loss, RowLoss) or not shard.census.dense:
         return False
-    if sum(shard.census.rows) * design.features < SMALL or 4 * design.rows * design.features > ROOM * memory():
+    if (
+        sum(shard.census.rows) * design.features < SMALL_DATA
+        or 4 * design.rows * design.features > COPY_MEMORY * memory()
+    ):
         return False
     return design.coarse is None or not bool(design.coarse.all())
 

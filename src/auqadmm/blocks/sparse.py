@@ -130,5 +130,9 @@ def _csr(A: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 def _squared(A: Tensor) -> Tensor:
     """The same pattern with every number squared."""
-    values = A.values().square()
+    return with_values(A, A.values().square())
+
+
+def with_values(A: Tensor, values: Tensor) -> Tensor:
+    """The same pattern with other numbers."""
     return torch.sparse_csr_tensor(A.crow_indices(), A.col_indices(), values, A.shape, check_invariants=False)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     pass
 
-LEAST = 1e-16  # relative: nobody reads smaller ones
+LEAST_SHOWN = 1e-16  # relative: nobody reads smaller ones
 EVIDENCE = ("proved", "estimated", "rounding", "none")
 
 
@@ -116,7 +116,7 @@ class Certificate:
         if self.evidence in ("proved", "estimated") and self.relative >= 1:
             return f"up to {two_digits(self.relative)} times the scale above the optimum ({self.evidence})"
         if self.evidence in ("proved", "estimated"):
-            return f"within {two_digits(max(self.relative, LEAST))} of the optimum ({self.evidence})"
+            return f"within {two_digits(max(self.relative, LEAST_SHOWN))} of the optimum ({self.evidence})"
         if self.evidence == "rounding":
             return "at the floor of rounding"
         return "not known how far from the optimum"

@@ -28,7 +28,7 @@ from auqadmm.core.reduce import Reduce, failed_blocks, score
 from auqadmm.core.state import Blocks, Consensus, Residuals, Setup, State
 from auqadmm.core.stopping import is_number
 from auqadmm.errors import InputError
-from auqadmm.metrics.weights import DiagonalMetric, Metric, Weights, sum_blocks
+from auqadmm.metrics.weights import DiagonalMetric, Metric, Weights, sum_blocks, sum_squares
 
 if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
@@ -215,7 +215,7 @@ def _dual(u: Tensor, lam: Tensor, W: Weights, v: Tensor, v_prev: Tensor, alpha: 
     lam = lam + W.apply(v - _relaxed(u, v_prev, alpha))
     dual = W.apply((v - v_prev) - (alpha - 1) * (u - v_prev))
     squares = (u - v, dual, u, lam, W.apply(u - v_prev))
-    return lam, {name: _square(x) for name, x in zip(SQUARES, squares, strict=True)}
+    return lam, {name: sum_squares(x) for name, x in zip(SQUARES, squares, strict=True)}
 
 
 def _primal(
@@ -253,7 +253,3 @@ def _normal(shard: Shard, seed: int, block: int) -> Tensor:
 def _relaxed(u: Tensor, v: Tensor, alpha: float) -> Tensor:
     # α = 1 must give u to the last bit
     return u if alpha == 1.0 else alpha * u + (1 - alpha) * v
-
-
-def _square(x: Tensor) -> Tensor:
-    return sum_blocks(x.flatten(1).double().square().sum(1))

@@ -57,7 +57,7 @@ class StopRequests:
         self._old = {}
 
 
-WISH, INTERRUPT, FAILED = 1.0, 2.0, 3.0
+WISH, INTERRUPT, FAILED = 1.0, 2.0, 3.0  # what a callback may answer; of several processes the largest counts
 
 
 class CallbackError(AuqadmmError, RuntimeError):

@@ -50,17 +50,17 @@ if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
 
 # A block's directions are at most this share of its rows: fewer rows than directions would give the rows away.
-SHARE = 0.25
+DIRECTION_SHARE = 0.25
 # Directions are found so many at a time, or in so many steps of block Lanczos.
-AT_A_TIME, STEPS = 8, 4
+AT_A_TIME, LANCZOS_STEPS = 8, 4
 # The search ends when it has found so many times the directions that pay, and one step more.
 ENOUGH = 1.5
-FLOOR = 1e-5
-PROBES = 16
+PHI_FLOOR = 1e-5  # φ_j, of the mean curvature, at least: W_j must not be singular
+PROBES = 16  # random vectors for the diagonal of a loss without rows (Hutchinson)
 # The model of rounds, read off runs with 5 to 100 directions.
 LEAST_ROUNDS, SLOPE = 2.0, 2.5
-MARGIN = 1e-3  # by which a basis must win, per coordinate
-FAR = 100.0  # times the prior: curvature that leaves it no say in how far logits go
+CONTEST_MARGIN = 1e-3  # by which a basis must win, per coordinate
+FAR_FROM_PRIOR = 100.0  # times the prior: curvature that leaves it no say in how far logits go
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Posterior:
         if rank == 0:
             return shard.row_weight.new_zeros(shard.blocks, size, 0)
         # two steps more than are kept: the last directions that are found are not yet what they seem
-        several = max(AT_A_TIME, -(-rank // STEPS))
+        several = max(AT_A_TIME, -(-rank // LANCZOS_STEPS))
         # one start for all blocks: placement does not matter, and equal data get equal weights
         random = draw((size, min(rank + 2 * several, size)), "gaussian", self.seed, shard.row_weight)
         affordable = partial(self._affordable, total, size, math.prod(shard.shape[1:]))
@@ -130,7 +130,7 @@ class Posterior:
         early = settled if self.choose and random.shape[1] < size else None
         Q, T, used = krylov(apply, random, shard.blocks, several, early)
         sigma, E = (x.flip(-1) for x in spectrum(T))
-        most = torch.ceil(SHARE * rows)
+        most = torch.ceil(DIRECTION_SHARE * rows)
         if self.choose:
             limit = torch.where(used < random.shape[1], used - several, rank).clamp(max=rank)
             most = torch.minimum(most, affordable(sigma, limit))
@@ -145,7 +145,7 @@ class Posterior:
         """
         sigma, total = sigma.double(), total.double()
         left = (total[:, None] - sigma.cumsum(1) + sigma).clamp(min=0)  # after 0, 1, … directions
-        floor = (self.l2 / self.blocks + FLOOR * total / size) * (payload / size)
+        floor = (self.l2 / self.blocks + PHI_FLOOR * total / size) * (payload / size)
         q = sigma / (left / size + floor[:, None]).clamp(min=torch.finfo(torch.float64).tiny)
         q = torch.nn.functional.pad(q, (0, 1))  # after all directions nothing is left
         r = torch.arange(q.shape[1], device=q.device)
@@ -182,7 +182,7 @@ class Posterior:
         prior = self.l2 / self.blocks
         if prior == 0:
             return torch.full_like(mean_diagonal, self.first)
-        above = (mean_diagonal / prior).clamp(1.0, FAR).log() / math.log(FAR)
+        above = (mean_diagonal / prior).clamp(1.0, FAR_FROM_PRIOR).log() / math.log(FAR_FROM_PRIOR)
         return self.first**above
 
     def _more_prior(self, shard: Shard, d: Tensor) -> Tensor | float:
@@ -251,7 +251,7 @@ class Posterior:
     def _floor(self, mean_diagonal: Tensor, typical: float) -> Tensor:
         own = torch.clamp(mean_diagonal, min=typical)
         # nothing to go by at all (no curvature anywhere, no l2): any positive number serves
-        floor = self.l2 / self.blocks + FLOOR * own
+        floor = self.l2 / self.blocks + PHI_FLOOR * own
         return torch.where(floor > 0, floor, torch.ones_like(floor))
 
 
@@ -308,7 +308,7 @@ def typical_curvature(shard: Shard, blocks: B, v: Tensor) -> tuple[B, Sums]:
 
 def second_wins(unexplained: Tensor, coordinates: int) -> bool:
     """Does the second of two ways to make weights leave clearly less unexplained, of N·m coordinates?"""
-    return float(unexplained[1]) < float(unexplained[0]) - MARGIN * coordinates
+    return float(unexplained[1]) < float(unexplained[0]) - CONTEST_MARGIN * coordinates
 
 
 def row_variance(shard: Shard, W: LowRank) -> Tensor:

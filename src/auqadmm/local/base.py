@@ -31,7 +31,7 @@ from auqadmm.blocks.shard import Shard
 from auqadmm.core.stopping import is_number
 from auqadmm.errors import InputError
 from auqadmm.metrics.lowrank import LowRank
-from auqadmm.metrics.weights import Weights
+from auqadmm.metrics.weights import Weights, dot
 from auqadmm.runtime.cuda_graphs import Programs
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 # ∇F_j is a sum of terms that cancel at the solution, each known to a few units in the last place: a norm below this
 # many ulps of their sizes is noise, which no step can be told to lower.
-ULPS = 32.0
+GRADIENT_ULPS = 32.0
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Iterate:
     @property
     def floor(self) -> Tensor:
         """(B,): the gradient norm that rounding allows."""
-        return ULPS * torch.finfo(self.u.dtype).eps * self.scale
+        return GRADIENT_ULPS * torch.finfo(self.u.dtype).eps * self.scale
 
     @property
     def blur(self) -> Tensor | float:
@@ -250,11 +250,6 @@ def check_count(name: str, value: int) -> None:
     """Refuse limits below one."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InputError(f"{name} must be a positive integer; got {value!r}.")
-
-
-def dot(x: Tensor, y: Tensor) -> Tensor:
-    """⟨x_j, y_j⟩ per block, (B,)."""
-    return (x * y).flatten(1).sum(1)
 
 
 def norm(x: Tensor) -> Tensor:

@@ -31,14 +31,14 @@ from auqadmm.blocks.curvature import DiagonalCurvature, RowCurvature, RowHessian
 from auqadmm.blocks.design import Runs
 from auqadmm.blocks.parts import runs
 from auqadmm.blocks.rows import Hessian, Point, RowLoss, RowPoint
-from auqadmm.local.base import Iterate, LocalProblem, dot, norm, over, select
-from auqadmm.local.descent import SMALL
+from auqadmm.local.base import Iterate, LocalProblem, norm, over, select
+from auqadmm.local.descent import LEAVE_CPU
 from auqadmm.local.factored import KeptFactor
 from auqadmm.local.hinge_rows import ActiveRowInverse
-from auqadmm.metrics.weights import Weights
+from auqadmm.metrics.weights import Weights, dot
 
 # blocks of which nobody asks who is open, and runs of neighbours that are not worth a product each
-MANY, SCATTERED = 64, 8
+BLOCKS_UNASKED, SCATTERED_RUNS = 64, 8
 
 
 @dataclass(frozen=True)
@@ -76,13 +76,13 @@ def open_runs(problem: LocalProblem, open_: Tensor) -> Runs | None:
     """The open blocks as runs of neighbours, to be read one after the other; () where all are read at once: where all
     are open, their data are small, or they are scattered. None where none is open."""
     design = problem.shard.design
-    if len(open_) > MANY or design.rows * design.features < SMALL:
+    if len(open_) > BLOCKS_UNASKED or design.rows * design.features < LEAVE_CPU:
         return () if bool(open_.any()) else None
     left = open_.tolist()
     found = tuple(slice(a, b) for a, b in runs([j for j, is_left in enumerate(left) if is_left]))
     if not found:
         return None
-    return () if all(left) or len(found) > SCATTERED else found
+    return () if all(left) or len(found) > SCATTERED_RUNS else found
 
 
 def cg_step(at: CGState, system: NewtonSystem, problem: LocalProblem, limit: int | Tensor, only: Runs = ()) -> CGState:

@@ -27,11 +27,11 @@ from auqadmm.local.tolerance import Tolerance, final_status
 from auqadmm.runtime.cuda_graphs import Programs
 
 # Within this factor of the cheap estimate of rounding, it pays to know the limit better than to run against it.
-CLOSE = 1000.0
+NEAR_ROUNDING = 1000.0
 # Blocks that hold more than this share of the rows stay together; a share up to the second may be copied.
-STAY, COPY = 0.5, 0.125
+STAY_SHARE, COPY_SHARE = 0.5, 0.125
 # Numbers in X below which nobody leaves: on a CPU, and on a GPU, where the others wait at little cost.
-SMALL, LARGE = 2**20, 2**27
+LEAVE_CPU, LEAVE_GPU = 2**20, 2**27
 
 
 @dataclass(frozen=True)
@@ -298,15 +298,15 @@ def blocks_to_keep(problem: LocalProblem, here: Iterate, active: Tensor) -> Part
     """
     shard = problem.shard
     size = shard.design.rows * shard.design.features
-    if size < (LARGE if shard.programs.active else SMALL) or not isinstance(here.point, RowPoint):
+    if size < (LEAVE_GPU if shard.programs.active else LEAVE_CPU) or not isinstance(here.point, RowPoint):
         return None
     if bool(active.all()):
         return None
     going = [j for j, goes in enumerate(active.tolist()) if goes]
     share = sum(shard.design.heights[j] for j in going) / shard.design.rows
-    if share > STAY:
+    if share > STAY_SHARE:
         return None
-    some = part(shard, going, copies=share <= COPY)
+    some = part(shard, going, copies=share <= COPY_SHARE)
     if some is not None:
         vars(some.shard)["programs"] = Programs(torch.device("cpu"))
     return some
@@ -315,7 +315,7 @@ def blocks_to_keep(problem: LocalProblem, here: Iterate, active: Tensor) -> Part
 def check_progress(tolerance: Tolerance, here: Iterate, alive: Tensor, checked: Tensor) -> Progress:
     met = tolerance.met(here)
     active = alive & ~met
-    doubt = active & ~checked & (here.grad_norm <= CLOSE * here.floor)
+    doubt = active & ~checked & (here.grad_norm <= NEAR_ROUNDING * here.floor)
     short = here.finite & ~met
     return Progress(active, doubt, met, alive, checked, torch.stack([active.any(), doubt.any(), short.any()]))
 

@@ -30,7 +30,7 @@ from auqadmm.local.tolerance import Tolerance, final_status
 
 # One solve and as many steps of refinement as pay: each gains the digits that the conditioning of H leaves, in
 # double precision all of them at once.
-STEPS = 10
+REFINEMENTS = 10
 
 
 class Direct(Accurate):
@@ -68,7 +68,7 @@ class Direct(Accurate):
         tolerance = Tolerance.known(problem, reference, self.factor, self.tol) or Tolerance.of(here, self.factor)
         iterations, active = count(here), here.finite
         at_once = 2 if run.active else 1  # a step too many costs a GPU less than a look
-        for _ in range(0, STEPS, at_once):
+        for _ in range(0, REFINEMENTS, at_once):
             here, iterations, active, left = run(_refine, problem, known, here, iterations, active, at_once)
             if not left:
                 break

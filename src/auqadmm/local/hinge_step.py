@@ -26,14 +26,15 @@ import torch
 from torch import Tensor
 
 from auqadmm.blocks.rows import RowLoss, RowPoint
-from auqadmm.local.base import Iterate, LocalProblem, dot, select
+from auqadmm.local.base import Iterate, LocalProblem, select
 from auqadmm.local.cg import average
 from auqadmm.local.hinge_rows import ActiveRows
+from auqadmm.metrics.weights import dot
 
 # steps at most, and trials of a step's length
-STEPS, TRIALS = 40, 12
+HINGE_STEPS, HINGE_TRIALS = 40, 12
 # the share of a slope that may be left on either side of its root
-SHORT = 0.25
+ROOT_SLOPE = 0.25
 
 
 @dataclass(frozen=True)
@@ -88,14 +89,14 @@ def _solved(bends: HingeRows, G: Tensor, delta: Tensor, s: Tensor, width: Tensor
     delta = delta - _times(G, s)
     change = bends.change(delta)
     count = (bends.c > 0).sum(1, keepdim=True).clamp(min=1)  # others do not bend
-    for _ in range(STEPS):
+    for _ in range(HINGE_STEPS):
         e = s - change
-        left = ~(_dot(e, _times(G, e)).clamp(min=0).sqrt() <= enough[:, None])
+        left = ~(_inner_column(e, _times(G, e)).clamp(min=0).sqrt() <= enough[:, None])
         if not bool(left.any()):
             break
         ds = torch.where(left, _newton(G, bends.curvature(delta, width), e), 0.0)
         h = _times(G, ds)
-        t, change = _length(bends, delta, s, ds, h, _dot(h, e).abs())
+        t, change = _length(bends, delta, s, ds, h, _inner_column(h, e).abs())
         s, delta = s + t * ds, delta - t * h
         width = torch.where(left, t * (h.square().sum(1, keepdim=True) / count).sqrt(), width)
     return s
@@ -115,10 +116,10 @@ def _length(bends: HingeRows, delta: Tensor, s: Tensor, ds: Tensor, h: Tensor, f
     """t ≤ 1 (B, 1) near the root of the slope ⟨h, s + t ds − σ(δ − th)⟩, which grows from −`first`; and σ there."""
     t = torch.ones_like(first)
     low, high = torch.zeros_like(t), t
-    for _ in range(TRIALS):
+    for _ in range(HINGE_TRIALS):
         change = bends.change(delta - t * h)
-        slope = _dot(h, s + t * ds - change)
-        open_ = (slope > SHORT * first) | ((slope < -SHORT * first) & (t < 1))
+        slope = _inner_column(h, s + t * ds - change)
+        open_ = (slope > ROOT_SLOPE * first) | ((slope < -ROOT_SLOPE * first) & (t < 1))
         if not bool(open_.any()):
             break
         high, low = torch.where(open_ & (slope > 0), t, high), torch.where(open_ & (slope <= 0), t, low)
@@ -132,6 +133,6 @@ def _times(G: Tensor, x: Tensor) -> Tensor:
     return (G @ x[..., None])[..., 0]
 
 
-def _dot(x: Tensor, y: Tensor) -> Tensor:
+def _inner_column(x: Tensor, y: Tensor) -> Tensor:
     """(B, 1)."""
     return (x * y).sum(1, keepdim=True)

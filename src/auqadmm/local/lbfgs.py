@@ -30,7 +30,6 @@ from auqadmm.local.base import (
     LocalSolution,
     check_count,
     count,
-    dot,
     extrapolate,
     norm,
     select,
@@ -40,7 +39,7 @@ from auqadmm.local.descent import DescentSolver, DescentStep, Progress, Recalled
 from auqadmm.local.inverse_hessian import InverseHessian
 from auqadmm.local.tolerance import Tolerance
 from auqadmm.metrics.lowrank import LowRank
-from auqadmm.metrics.weights import Weights, equal
+from auqadmm.metrics.weights import Weights, dot, equal
 
 # a change of the gradient is known to so many times the rounding of its terms, or it is not worth keeping
 CLEAR = 1e3

@@ -23,13 +23,14 @@ import torch
 from torch import Tensor
 
 from auqadmm.blocks.rows import Line, Point, RowLine, RowPoint
-from auqadmm.local.base import ULPS, Iterate, LocalProblem, dot, norm
+from auqadmm.local.base import GRADIENT_ULPS, Iterate, LocalProblem, norm
+from auqadmm.metrics.weights import dot
 
-SHORT = 0.25  # σ: the share of the initial slope that may be left
-PAST = 0.25  # the share of it that may remain beyond the minimum
-ARMIJO = 1e-4
+SLOPE_LEFT = 0.25  # σ: the share of the initial slope that may be left
+SLOPE_PAST = 0.25  # the share of it that may remain beyond the minimum
+ARMIJO = 1e-4  # of the slope, that F must fall by beyond the minimum
 # Each second trial halves the bracket: enough to find a step of 2⁻²⁰ and to grow one by 2⁴⁰.
-TRIALS = 40
+LINE_TRIALS = 40
 
 
 def search(
@@ -42,7 +43,7 @@ def search(
     """
     run = problem.shard.programs
     ray, bracket, left = run(_first, problem, here, P, active, XP)
-    for trial in range(1, TRIALS):
+    for trial in range(1, LINE_TRIALS):
         if not left:
             break
         bracket, left = run(_narrow, here, ray, bracket, trial % 2 == 0)
@@ -125,10 +126,10 @@ def _evaluate_trial(
     slope = _slope(ray.line, point, ray.P) + ray.linear + t * ray.bend
     change = point.value - here.point.value + t * (ray.linear + 0.5 * t * ray.bend)
     # Values carry rounding: a change within it cannot contradict the slopes.
-    slack = ULPS * torch.finfo(a.dtype).eps * here.point.value.abs()
+    slack = GRADIENT_ULPS * torch.finfo(a.dtype).eps * here.point.value.abs()
     lower = change <= slack - ARMIJO * t * a
     finite = _finite(slope, point)
-    good = (slope >= -SHORT * a) & ((slope <= 0) | ((slope <= PAST * a) & lower))
+    good = (slope >= -SLOPE_LEFT * a) & ((slope <= 0) | ((slope <= SLOPE_PAST * a) & lower))
     open_ = open_ & ~(finite & (good | (a <= ray.noise)))
     return Bracket(t, point, slope, lo, slope_lo, hi, slope_hi, open_), open_.any()
 

@@ -30,11 +30,11 @@ from auqadmm.local.lbfgs import LBFGS, LBFGSMemory
 from auqadmm.local.newton_cg import NewtonCG, NewtonMemory
 
 # pairs that L-BFGS keeps, at most and at least; the data take so many times their room
-MOST, LEAST, ROOM = 10, 4, 8
+MOST_PAIRS, LEAST_PAIRS, PAIRS_ROOM = 10, 4, 8
 # multiplications of a product with X, of all processes together, below which it is not what takes the time
-SMALL = 2**21
+SMALL_PRODUCT = 2**21
 # steps of L-BFGS after which Newton's method takes over; and after the first solve, where a factor would help that
-PATIENCE, SOON = 60, 20
+LBFGS_STEPS, LBFGS_STEPS_LATER = 60, 20
 
 
 @dataclass(frozen=True)
@@ -89,14 +89,14 @@ class Mixed(Bounded):
     def _together(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: object) -> LocalSolution:
         shard, newton = problem.shard, NewtonCG(self.factor, self.tol, products=self.products)
         census = shard.census
-        small = sum(census.rows) * census.unknowns < SMALL
+        small = sum(census.rows) * census.unknowns < SMALL_PRODUCT
         if problem.curved or shard.programs.active or small or _by_rows(problem):
             return newton.solve(problem, u0, reference, memory)
         known = memory if isinstance(memory, MixedMemory) else None
         hard = _few_rows(shard) if known is None else known.hard
         if isinstance(memory, NewtonMemory) or bool(hard.all()):  # all blocks are Newton's, and stay so
             return newton.solve(problem, u0, reference, memory if known is None else known.newton)
-        patience = SOON if known is not None and _factor_helps(shard) else PATIENCE
+        patience = LBFGS_STEPS_LATER if known is not None and _factor_helps(shard) else LBFGS_STEPS
         pairs, before = None if known is None else known.pairs, None if known is None else known.newton
         lbfgs = LBFGS(self.factor, self.tol, _pairs(shard), patience, products=self.products)
         first = lbfgs.solve(problem, u0, reference, pairs, ~hard)
@@ -124,13 +124,13 @@ def _by_rows(problem: LocalProblem) -> bool:
 def _few_rows(shard: Shard) -> Tensor:
     """(B,): blocks of few rows."""
     rows = torch.tensor(shard.rows, device=shard.device)
-    return rows // (2 * ROOM * shard.shape[2]) < LEAST
+    return rows // (2 * PAIRS_ROOM * shard.shape[2]) < LEAST_PAIRS
 
 
 def _pairs(shard: Shard) -> int:
     """How many pairs, the same for all blocks of the problem."""
     census = shard.census
-    return max(LEAST, min(MOST, sum(census.rows) // (2 * ROOM * census.blocks * census.columns)))
+    return max(LEAST_PAIRS, min(MOST_PAIRS, sum(census.rows) // (2 * PAIRS_ROOM * census.blocks * census.columns)))
 
 
 def _factor_helps(shard: Shard) -> bool:

@@ -35,7 +35,6 @@ from auqadmm.local.base import (
     LocalSolution,
     check_count,
     count,
-    dot,
     extrapolate,
     select,
 )
@@ -47,12 +46,12 @@ from auqadmm.local.hinge_rows import is_applicable as hinge_rows_apply
 from auqadmm.local.hinge_step import direction
 from auqadmm.local.line_search import unit_step
 from auqadmm.local.tolerance import Tolerance
-from auqadmm.metrics.weights import Diagonal, Weights
+from auqadmm.metrics.weights import Diagonal, Weights, dot
 
 # conjugate-gradient steps of a GPU before the host looks for the first time, where the last such system tells no better
-FIRST = 4
+FIRST_LOOK = 4
 # what may be left of a system that is solved at once: a step more costs less than rows that hardly bend
-LOOSE = 0.05
+CORNER_FORCING = 0.05
 # steps of a solve over corners of which more bend than fit; then conjugate gradients
 LEAPS = 12
 # the share of the goal to which systems are solved where W_j preconditions
@@ -156,7 +155,7 @@ class NewtonCG(Bounded, DescentSolver):
         assert width is not None
         assert held is not None
         model = averaged(here.point, None, width)
-        near = active_rows(problem, model.hessian, _forcing_term(here).clamp(min=LOOSE), progress.active)
+        near = active_rows(problem, model.hessian, _forcing_term(here).clamp(min=CORNER_FORCING), progress.active)
         many = progress.active & ~near.enough
         D, new = state.D, many & ~held
         if not problem.curved and bool(new.any()):
@@ -224,7 +223,7 @@ class NewtonCG(Bounded, DescentSolver):
         """On a GPU direction, unit step and arrival go at one go, in the hope that the system takes no more steps than
         the last one of its kind and the unit step is good. It mostly is."""
         run, kind = problem.shard.programs, (NewtonCG, progress.round)
-        steps, limit = min(run.notes.get(kind, FIRST), self.max_cg), self._limit(progress)
+        steps, limit = min(run.notes.get(kind, FIRST_LOOK), self.max_cg), self._limit(progress)
         short = True
         while short:
             cg_state = run.repeat(cg_step, steps, cg_state, system, problem, limit)

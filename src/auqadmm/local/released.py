@@ -27,12 +27,13 @@ from torch import Tensor
 
 from auqadmm.core.stopping import is_number
 from auqadmm.errors import InputError
-from auqadmm.local.base import LocalProblem, LocalSolution, check_count, dot, norm, over, select
+from auqadmm.local.base import LocalProblem, LocalSolution, check_count, norm, over, select
 from auqadmm.local.pairs import Pairs
+from auqadmm.metrics.weights import dot
 
-GRAD_TOLERANCE = 1e-7
-CHANGE_TOLERANCE = 1e-9
-CURVATURE = 1e-10
+GRAD_TOLERANCE = 1e-7  # of torch.optim.LBFGS, as are the two below
+CHANGE_TOLERANCE = 1e-9  # of steps, of F, and of slopes
+CURVATURE = 1e-10  # ⟨s, y⟩ up to which a pair is dropped
 
 
 @dataclass(frozen=True)

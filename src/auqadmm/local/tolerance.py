@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from auqadmm.local.base import ULPS, Iterate, LocalProblem
+from auqadmm.local.base import GRADIENT_ULPS, Iterate, LocalProblem
 
 if TYPE_CHECKING:
     from auqadmm.blocks.parts import Part
 
-PROGRESS = 0.9
+PROGRESS = 0.9  # of the gradient at the start, that a solve which begins within its tolerance must still get below
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,9 @@ class Tolerance:
         coins = torch.Generator().manual_seed(0)
         signs = 2.0 * torch.randint(2, here.u.shape[1:], generator=coins) - 1.0
         change = problem.norm(here.point.hvp(signs.to(here.u) * here.u))
-        return replace(self, noise=torch.where(doubt, ULPS * torch.finfo(here.u.dtype).eps * change, self.noise))
+        return replace(
+            self, noise=torch.where(doubt, GRADIENT_ULPS * torch.finfo(here.u.dtype).eps * change, self.noise)
+        )
 
 
 def final_status(

@@ -107,7 +107,4 @@ class RB(ConsensusADMM):
         return shared.scalars["changed"] == 1.0
 
     def first_weights(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Chosen:
-        return self.next_weights(shard, blocks, shared)
-
-    def next_weights(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Chosen:
         return Chosen(scalar_weights(shard, shared.scalars["rho"]), {})

@@ -29,12 +29,12 @@ from auqadmm.core.stopping import is_number
 from auqadmm.errors import InputError
 from auqadmm.methods.checks import at_least_one, positive
 from auqadmm.methods.constant import scalar_weights
-from auqadmm.metrics.weights import Scalar
+from auqadmm.metrics.weights import Scalar, dot
 
 if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
 
-NOISE = 100.0  # units of rounding
+SPECTRAL_NOISE = 100.0  # units of rounding
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,11 @@ class AC(ConsensusADMM):
         dv, dlam = shard.expand(-(shared.v - old["v0"])), blocks.lam - old["lam0"]
         # λ and λ̂ = λ + ρ(v − u) are known to rounding of their terms: what moved less did not move. Without this the
         # penalty of a block without rows, whose λ̂ is zero, would be a quotient of rounding errors.
-        noise = NOISE * torch.finfo(rho.dtype).eps * (_size(blocks.lam) + rho * (_size(blocks.u) + _size(old["u0"])))
+        noise = (
+            SPECTRAL_NOISE
+            * torch.finfo(rho.dtype).eps
+            * (_size(blocks.lam) + rho * (_size(blocks.u) + _size(old["u0"])))
+        )
         a, a_counts = spectral_step(du, dlam_hat, self.correlation, noise)
         b, b_counts = spectral_step(dv, dlam, self.correlation, noise)
         hat = torch.where(a_counts, torch.where(b_counts, torch.sqrt(a * b), a), torch.where(b_counts, b, rho))
@@ -130,7 +134,7 @@ def spectral_step(D: Tensor, E: Tensor, threshold: float, noise: Tensor | float 
     A block that did not move (D = 0, or E no larger than its `noise`), or moved without correlation, does not count;
     its step is 1, so that nothing is divided by zero.
     """
-    DE, DD, EE = _dot(D, E), _dot(D, D), _dot(E, E)
+    DE, DD, EE = dot(D, E), dot(D, D), dot(E, E)
     correlation = DE / torch.where((DD > 0) & (EE > 0), torch.sqrt(DD) * torch.sqrt(EE), torch.ones_like(DE))
     counts = (correlation > threshold) & (DD > 0) & (EE.sqrt() > noise) & (DE > 0)
     one = torch.ones_like(DE)
@@ -143,10 +147,6 @@ def spectral_step(D: Tensor, E: Tensor, threshold: float, noise: Tensor | float 
 
 def _size(x: Tensor) -> Tensor:
     return x.flatten(1).norm(dim=1)
-
-
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    return (a * b).flatten(1).sum(1)
 
 
 def _stored(u: Tensor, v: Tensor, lam: Tensor, lam_hat: Tensor) -> dict[str, Tensor]:

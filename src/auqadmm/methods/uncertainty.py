@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from auqadmm.curvature.base import Curvature
 
 # Entries of d_j that differ by no more than this, relative to the largest, are rounding and not information.
-NOISE = 1e-12
+CURVATURE_NOISE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def affine(d: Tensor, lo: Tensor, hi: Tensor, interval: tuple[float, float]) -> 
     """σ of S7: [lo, hi] onto [a, b], clipped; the middle where a block's d is constant (no information)."""
     a, b = interval
     width = hi - lo
-    informed = width > NOISE * hi.abs()
+    informed = width > CURVATURE_NOISE * hi.abs()
     share = (d - lo[:, None, None]) / torch.where(informed, width, torch.ones_like(width))[:, None, None]
     # a + (b − a)·share, not p·d + q: with a = b this is a to the last bit
     W = (a + (b - a) * share.clamp(0, 1)).clamp(a, b)

@@ -23,7 +23,7 @@ from auqadmm.runtime.cuda_graphs import Programs
 
 Operator = Callable[[Tensor], Tensor]
 
-RESTARTS = 8
+RESTARTS = 8  # of the recursion from the true residual, for one preconditioner
 
 
 @dataclass(frozen=True)

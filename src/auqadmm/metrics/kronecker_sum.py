@@ -33,11 +33,11 @@ from auqadmm.metrics.kronecker import Basis, dense_basis
 from auqadmm.metrics.lowrank import LowRank, pieces, root, spectrum
 from auqadmm.metrics.weights import sum_blocks
 
-DENSE = 4096  # C = 1: up to this m, K may be formed
-PER_COLUMN = 1024  # C > 1: up to this m, one m × m matrix per column may be formed
-SMALL = 1024  # C > 1: up to this many active coordinates, their part of K may be formed
-FACTOR = 2**24  # numbers in the factors of all columns together
-SLIM = 4  # Woodbury pays when R·SLIM ≤ m
+K_FEATURES = 4096  # C = 1: up to this m, K may be formed
+K_PER_COLUMN = 1024  # C > 1: up to this m, one m × m matrix per column may be formed
+K_ACTIVE = 1024  # C > 1: up to this many active coordinates, their part of K may be formed
+K_FACTORS = 2**24  # numbers in the factors of all columns together
+K_SLIM = 4  # Woodbury pays when R·K_SLIM ≤ m
 
 
 @dataclass(frozen=True)
@@ -118,10 +118,10 @@ class KroneckerSum:
         if C == 1 and self.parts.F is None and self._slim:
             P, q = self._columns
             return Woodbury.of(self, P, q, torch.where(active, 1 / (self._rest(q) + h), 0.0))
-        if C == 1 and m <= DENSE:
+        if C == 1 and m <= K_FEATURES:
             rows = active[:, 0].nonzero()[:, 0]
             return Submatrix.of(active, self._dense[rows][:, rows], h)
-        if C > 1 and int(active.sum()) <= SMALL:
+        if C > 1 and int(active.sum()) <= K_ACTIVE:
             return Submatrix.of(active, self._principal(active), h)
         # The inverse of K restricted to the active part, instead of the inverse of the restricted K. One level of h
         # for all, rounded: the factors then serve every active set.
@@ -132,7 +132,7 @@ class KroneckerSum:
     def _inverse(self, h: Tensor) -> Operator:
         m, C = self.shape
         P, q = self._columns
-        small = m <= (DENSE if C == 1 else PER_COLUMN) and C * m * m <= FACTOR
+        small = m <= (K_FEATURES if C == 1 else K_PER_COLUMN) and C * m * m <= K_FACTORS
         if small and not (self._slim if C == 1 else self.G.shape[1] < m):
             return Cholesky.of(self, P, q, h.mean(1))
         rest = self._rest(q) + self._turned(h.mean(1, keepdim=True))
@@ -142,7 +142,7 @@ class KroneckerSum:
     def _slim(self) -> bool:
         """Is Woodbury cheaper than a factor of K, or a factor of K out of the question?"""
         m, R = self.G.shape
-        return m >= SLIM * R or m > max(R, DENSE)
+        return m >= K_SLIM * R or m > max(R, K_FEATURES)
 
     @cached_property
     def _columns(self) -> tuple[Tensor, Tensor]:
@@ -288,7 +288,7 @@ class Woodbury:
         F, (m, C) = K.parts.F, K.shape
         G = K.G if F is None else F @ K.G
         weight, keep = K.strengths(q), None
-        most = min(G.shape[1], m - 1, math.isqrt(FACTOR // C))
+        most = min(G.shape[1], m - 1, math.isqrt(K_FACTORS // C))
         if most < G.shape[1]:  # the strongest columns stay, of the others only the diagonal
             order = (G.square().sum(0) * weight.sum(0)).argsort(descending=True, stable=True)
             keep, drop = order[:most], order[most:]

@@ -33,8 +33,8 @@ from torch import Tensor
 from auqadmm.errors import InputError
 from auqadmm.metrics.kronecker import Basis, Kronecker, dense_basis
 
-# numbers: more than LARGE are memory that the system hands out page by page, anew each time; PIECE fit into a cache
-LARGE, PIECE = 2**22, 2**18
+PAGED_NUMBERS = 2**22  # more are memory that the system hands out page by page, anew each time
+CACHED_NUMBERS = 2**18  # so many fit into a cache
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ def root(M: Tensor) -> Tensor:
 
 def pieces(blocks: int, numbers: int) -> list[slice]:
     """All blocks, a few at a time where what is made of them, `numbers` each, would be large."""
-    step = max(1, PIECE // numbers if blocks * numbers > LARGE else blocks)
+    step = max(1, CACHED_NUMBERS // numbers if blocks * numbers > PAGED_NUMBERS else blocks)
     return [slice(first, min(first + step, blocks)) for first in range(0, blocks, step)]
 
 
@@ -293,9 +293,9 @@ def change(new: LowRank, old: LowRank) -> Tensor:
         trace = _trace(new) - total
     dS, dphi = new.S - old.S, new.phi - old.phi
     n = old.d.shape[1] * old.S.shape[-1]
-    square = moved * _dot(new.S, new.S) + 2 * cross * _dot(new.S, dS) + held * _dot(dS, dS)
+    square = moved * _frobenius(new.S, new.S) + 2 * cross * _frobenius(new.S, dS) + held * _frobenius(dS, dS)
     square = square + 2 * dphi * (trace * _tr(new.S) + total * _tr(dS)) + n * dphi.square()
-    size = held * _dot(old.S, old.S) + 2 * old.phi * total * _tr(old.S) + n * old.phi.square()
+    size = held * _frobenius(old.S, old.S) + 2 * old.phi * total * _tr(old.S) + n * old.phi.square()
     return (square.clamp(min=0) / size).sqrt()  # φ > 0, so W_old is not zero
 
 
@@ -303,10 +303,10 @@ def inner(a: LowRank, b: LowRank) -> Tensor:
     """⟨W_j, W'_j⟩, (B,); both in float64."""
     n = a.d.shape[1] * a.S.shape[-1]
     floors = a.phi * _trace(b) * _tr(b.S) + b.phi * _trace(a) * _tr(a.S) + n * a.phi * b.phi
-    return _inner(a, b) * _dot(a.S, b.S) + floors
+    return _inner(a, b) * _frobenius(a.S, b.S) + floors
 
 
-def _dot(a: Tensor, b: Tensor) -> Tensor:
+def _frobenius(a: Tensor, b: Tensor) -> Tensor:
     return (a * b).sum((1, 2))
 
 
@@ -316,7 +316,7 @@ def _tr(a: Tensor) -> Tensor:
 
 def _trace(W: LowRank) -> Tensor:
     """tr A_j, (B,)."""
-    return _dot(W.U @ W.M, W.U) + W.d.sum(1)
+    return _frobenius(W.U @ W.M, W.U) + W.d.sum(1)
 
 
 def _inner(a: LowRank, b: LowRank) -> Tensor:
@@ -329,7 +329,7 @@ def _inner(a: LowRank, b: LowRank) -> Tensor:
 
 def _low(a: LowRank, b: LowRank, overlap: Tensor) -> Tensor:
     """⟨U_j M_j U_jᵀ, U'_j M'_j U'_jᵀ⟩ with the overlap U_jᵀU'_j, (B,)."""
-    return _dot(a.M @ overlap, overlap @ b.M)
+    return _frobenius(a.M @ overlap, overlap @ b.M)
 
 
 def _along(U: Tensor, M: Tensor, F: Basis) -> Tensor:

@@ -32,8 +32,8 @@ from auqadmm.metrics.weights import Penalty, prox_and_slope
 from auqadmm.runtime.cuda_graphs import Programs
 
 TOLERANCE = 1e-10  # relative to ‖s‖, where none is asked for
-MAX_CG = 2000
-MAX_STEPS = 10_000
+MAX_CG = 2000  # iterations of a linear v-step
+MAX_STEPS = 10_000  # proximal gradient steps of a v-step
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,16 @@ def sum_blocks(x: Tensor) -> Tensor:
     return x[0]
 
 
+def sum_squares(x: Tensor) -> Tensor:
+    """Σ_j ‖x_j‖² of one array per block, (B, …), in float64."""
+    return sum_blocks(x.flatten(1).double().square().sum(1))
+
+
+def dot(x: Tensor, y: Tensor) -> Tensor:
+    """⟨x_j, y_j⟩ per block, (B,)."""
+    return (x * y).flatten(1).sum(1)
+
+
 class Proximal(Protocol):
     """A g that is known by its proximal map: argmin_v g(v) + ½⟨v, Kv⟩ − ⟨s, v⟩ for a diagonal K, (m, C)."""
 

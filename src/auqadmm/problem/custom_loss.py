@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
 
 # Numbers that one chunk of unit vectors may occupy while the Hessian's diagonal is computed.
-CHUNK = 2**22
+UNIT_CHUNK = 2**22
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class CustomPoint(Point):
         B, m, C = self.u.shape
         n = m * C
         rows = sum(stack.y.numel() for stack in self.stacks)
-        width = max(1, CHUNK // (rows * C + B * n))
+        width = max(1, UNIT_CHUNK // (rows * C + B * n))
         out = self.u.new_zeros(B, n)
         for start in range(0, n, width):
             stop = min(start + width, n)

@@ -29,11 +29,11 @@ import torch
 from torch import Tensor
 
 # calls before the recording: libraries set themselves up in the first
-WARM = 1
+WARM_CALLS = 1
 # forms of arguments that are recorded for one function; a function that is never called twice alike has none
 FORMS = 16
 # tensors of more numbers are read where they lie instead of being copied: a call with others is another form
-LARGE = 2**22
+READ_IN_PLACE = 2**22
 R = TypeVar("R")
 CODE = (type, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 
@@ -82,7 +82,7 @@ class Programs:
         seen, large = self.calls.get(form, (0, []))
         seen = seen + 1 if all(ref() is not None for ref in large) else 1
         self.calls[form] = seen, [weakref.ref(x) for x in taken.large]
-        if seen <= WARM or self.forms.get(fn, 0) >= FORMS:
+        if seen <= WARM_CALLS or self.forms.get(fn, 0) >= FORMS:
             return None, []
         self.forms[fn] = self.forms.get(fn, 0) + 1
         if taken.large:  # of the recordings that hold large tensors only the last is kept
@@ -152,7 +152,7 @@ class _Taken:
         return (type(x), *((name, self.form(value)) for name, value in vars(x).items()))
 
     def _tensor(self, x: Tensor) -> Hashable:
-        if self.spare and x.numel() > LARGE and id(x) not in self.places:
+        if self.spare and x.numel() > READ_IN_PLACE and id(x) not in self.places:
             self.fixed = {**self.fixed, id(x): x}
             self.large.append(x)
         if id(x) in self.fixed:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from auqadmm.core.certificate import Certificate
 from auqadmm.verdict.model import EPS
-from auqadmm.verdict.point import ROUNDED, JudgedPoint, relative_to
+from auqadmm.verdict.point import OBJECTIVE_ROUNDING, JudgedPoint, relative_to
 from auqadmm.verdict.queries import ConjugateQuery, ProductsQuery
 
 ROUNDINGS = 64.0  # of the slopes, that their sum may be off by
@@ -97,7 +97,7 @@ def at_least_rounding(terms: list[float], precision: float, noise: float = 0.0) 
 
 # ---------------------------------------------------------------------- asked for
 
-DIGITS = 1e-8  # of a gap, that the rounding of slopes times far bounds may take
+GAP_ROUNDING = 1e-8  # of a gap, that the rounding of slopes times far bounds may take
 
 if TYPE_CHECKING:
     from auqadmm.problem.regularizers import Regularizer
@@ -144,7 +144,7 @@ def gap_ahead(judge: Judge, at: JudgedPoint, d: Tensor) -> Certificate | None:
     known = at.known
     if found is None or found.duality_gap is None:
         return known if known.duality_gap is not None else None
-    gap = (1 + DIGITS) * (max(at.F - F, 0.0) + found.duality_gap) + ROUNDED * at.noise
+    gap = (1 + GAP_ROUNDING) * (max(at.F - F, 0.0) + found.duality_gap) + OBJECTIVE_ROUNDING * at.noise
     if known.duality_gap is not None and known.duality_gap <= gap:
         return known
     return replace(known, duality_gap=gap, gap_bound=gap, relative=relative_to(gap, at.scale), evidence="proved")

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 # A first estimate may be this far above the tolerance, or must be this far below: the blocks' own models promise more
 # than there is for squares, and less where curvature falls on the way.
 LENIENT, STRICT = 1.5, 0.15
-CORNERS = 0.1  # the same later on, for losses whose curvature jumps
-WARM = 100.0  # the same of a run that was started near the optimum, perhaps
-FIRST = 16  # the first iteration that asks in any case
+GATE_CORNERS = 0.1  # the same later on, for losses whose curvature jumps
+GATE_WARM = 100.0  # the same of a run that was started near the optimum, perhaps
+GATE_FIRST = 16  # the first iteration that asks in any case
 KEPT = 1024  # unknowns up to which the Hessian of a verdict is kept
 
 
@@ -92,9 +92,9 @@ class Gate:
         if self.ratio is None:
             assert judge.columns is not None
             factor = LENIENT if judge.loss.quadratic else STRICT
-            factor = factor if judge.setup.warm is None else WARM
+            factor = factor if judge.setup.warm is None else GATE_WARM
             return estimate <= factor * tol * abs(objective - judge.columns.infimum)
-        factor = CORNERS if judge.loss.cornered else 1.0
+        factor = GATE_CORNERS if judge.loss.cornered else 1.0
         return self.inflation * estimate <= max(factor * tol * judge.scale(objective), self.floor)
 
     def after(self, judge: Judge, shared: Consensus, sums: Mapping[str, Tensor], verdict: Verdict, tol: float) -> Gate:
@@ -129,7 +129,7 @@ class Gate:
 
 def is_due(k: int) -> bool:
     """Is it asked for in any case?"""
-    return k >= FIRST and k & (k - 1) == 0 and k.bit_length() % 2 == 1
+    return k >= GATE_FIRST and k & (k - 1) == 0 and k.bit_length() % 2 == 1
 
 
 def _predicted_fall(g: Regularizer, v: Tensor, G: Tensor, K: Tensor) -> float:

@@ -35,14 +35,14 @@ from auqadmm.verdict.queries import NullQuery, moments
 from auqadmm.verdict.sentences import infinite, notes
 from auqadmm.verdict.triangle import by_triangle
 
-MOST = 4096  # unknowns whose triangle is formed at most
+TRIANGLE_UNKNOWNS = 4096  # unknowns whose triangle is formed at most
 ALWAYS = 2**17  # numbers of a triangle that are never too many; beyond, as many as the data have
 OWN = 512  # unknowns of a loss of the user's own, whose Hessian takes a product for each
-SHARE = 1 / 8  # of the data, where products would do as well
+TRIANGLE_SHARE = 1 / 8  # of the data, where products would do as well
 FAN, SEARCHES = 33, 4  # constants that are tried at once, and how often, closer each time
 MOVES = 12  # how often farther out, before
-NEAR = 2**17  # unknowns of a GPU that the host looks at itself
-EXPLAINED = 1e-4  # of F: the least that counts as explained
+HOST_UNKNOWNS = 2**17  # unknowns of a GPU that the host looks at itself
+LEAST_EXPLAINED = 1e-4  # of F: the least that counts as explained
 
 
 class Judge:
@@ -94,8 +94,8 @@ class Judge:
         F = objective - self.columns.infimum
         F = abs(objective) if F < 0 else F  # a loss of the user's own that falls below its infimum
         if self.null is None:
-            return EXPLAINED * F if least else F
-        return min(F, max(self.null - objective, EXPLAINED * F))
+            return LEAST_EXPLAINED * F if least else F
+        return min(F, max(self.null - objective, LEAST_EXPLAINED * F))
 
     def ask_null(self) -> None:
         """One round of one number."""
@@ -131,8 +131,8 @@ class Judge:
         p, numbers = self._triangle
         if not hasattr(self.loss, "row_value"):
             return p <= OWN
-        share = SHARE if self.g.quadratic else 1.0
-        return p <= MOST and numbers <= max(ALWAYS, share * self.columns.held)
+        share = TRIANGLE_SHARE if self.g.quadratic else 1.0
+        return p <= TRIANGLE_UNKNOWNS and numbers <= max(ALWAYS, share * self.columns.held)
 
     @property
     def _triangle(self) -> tuple[int, float]:
@@ -206,7 +206,7 @@ class Judge:
 
 def _near(*tensors: Tensor) -> list[Tensor]:
     """Few numbers of a GPU brought home in one piece: some dozen small operations are quicker there."""
-    if tensors[0].device.type == "cpu" or tensors[0].numel() > NEAR:
+    if tensors[0].device.type == "cpu" or tensors[0].numel() > HOST_UNKNOWNS:
         return list(tensors)
     whole = torch.cat([x.double().reshape(-1) for x in tensors]).cpu()
     parts = whole.split([x.numel() for x in tensors])

@@ -26,8 +26,8 @@ from torch import Tensor
 
 from auqadmm.verdict.duality import intercept_inverse
 
-DIRECTIONS = 20
-PRODUCTS = 20
+DIRECTIONS = 20  # random ones of a sketch of the Hessian
+MOST_PRODUCTS = 20  # of conjugate gradients that bound δ, each a round
 DROP = 1e-12  # eigenvalues of the sketch below this share are rounding
 
 
@@ -125,7 +125,7 @@ def bounds(
     r: Tensor,
     base: float,
     enough: float,
-    most: int = PRODUCTS,
+    most: int = MOST_PRODUCTS,
 ) -> Bounds:
     """Conjugate gradients on (H̄ + l2)d = −r until the upper bound is `enough`, the lower one exceeds it, or `most`
     products are spent. `base`: the intercept's part of δ."""

@@ -28,9 +28,9 @@ EPS = torch.finfo(torch.float64).eps
 SINGULAR = 80.0  # times ε·p: an eigenvalue below this is rounding
 LIFT = 1e-9  # curvature, in scaled unknowns, that makes a singular Hessian one to step with
 HOME = 512  # unknowns up to which the host is as fast as a GPU
-EXACT = 256  # and up to which all eigenvalues are
-STEPS = 2000  # of the general inner solver
-POLISH = 3
+ALL_EIGENVALUES = 256  # and up to which all eigenvalues are
+MODEL_STEPS = 2000  # of the general inner solver
+POLISH = 3  # steps that bring back the digits of the minimiser
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class HessianGroup:
 
 def _smallest_eigenvalue(S: Tensor, L: Tensor) -> float:
     """The smallest eigenvalue; for many unknowns 0.7 of what a few steps of inverse iteration say."""
-    if len(S) <= EXACT:
+    if len(S) <= ALL_EIGENVALUES:
         return float(torch.linalg.eigvalsh(S)[0])
     coins = torch.Generator().manual_seed(0)
     X = torch.randn(len(S), 4, generator=coins, dtype=S.dtype).to(S.device)
@@ -212,7 +212,7 @@ class QuadraticModel:
         target = self._apply(v * s) - Gs
         problem = Composite(self._apply, self._restricted, scaled, target, D, wide)
         tol = max(math.sqrt(max(enough, 0.0) * self.least), 1e-15 * float(target.norm()))
-        x = (pivot(problem, v * s, tol) if g.separable else accelerated(problem, v * s, tol, STEPS)).v
+        x = (pivot(problem, v * s, tol) if g.separable else accelerated(problem, v * s, tol, MODEL_STEPS)).v
         best: ProximalStep | None = None
         for k in range(POLISH):  # with d in place of v + d the digits of G are kept
             slope = Gs + self._apply(x - v * s)

@@ -17,7 +17,7 @@ from auqadmm.verdict.gate import Gate, is_due
 from auqadmm.verdict.judge import Judge
 from auqadmm.verdict.point import at_rounding, relative_to
 
-PATIENCE = 3  # iterations without a way on, before a run ends
+MONITOR_PATIENCE = 3  # iterations without a way on, before a run ends
 NOTHING = 1e-3  # of the tolerance: a fall that is none
 GONE = 1e-12  # of what there was to explain
 PART = 0.1  # of the objective that the next step takes away, where classes are separable
@@ -99,7 +99,7 @@ class Monitor:
 
     def ends(self, found: Certificate) -> Certificate | None:
         """The certificate of a run that gets no further, with its reason; None: it may."""
-        if self.gate.rest < PATIENCE or found.passes(self.tol) or found.evidence == "rounding":
+        if self.gate.rest < MONITOR_PATIENCE or found.passes(self.tol) or found.evidence == "rounding":
             return None
         return replace(found, reason=self.reason(found))
 

@@ -14,10 +14,10 @@ from torch import Tensor
 from auqadmm.core.certificate import Certificate
 from auqadmm.verdict.model import EPS, QuadraticModel
 
-POWER = 16  # of the sum that stands for a maximum over rows
+REACH_POWER = 16  # of the sum that stands for a maximum over rows
 UNTOLD = 8.0  # roundings of F that a duality gap is added up from
-ROUNDED = 4.0  # roundings of F, that a difference of two of them may be off by
-MARGIN = 4.0  # on an estimate: two points are not all
+OBJECTIVE_ROUNDING = 4.0  # roundings of F, that a difference of two of them may be off by
+ESTIMATE_MARGIN = 4.0  # on an estimate: two points are not all
 
 
 @dataclass(frozen=True)
@@ -90,19 +90,19 @@ def expected_inflation(x: float, delta: float, enough: float) -> float:
     if not delta > 0:
         return 1.0
     there = inflation(x * math.sqrt(enough / delta)) if math.isfinite(x) else math.inf
-    return there if math.isfinite(there) else MARGIN
+    return there if math.isfinite(there) else ESTIMATE_MARGIN
 
 
 def agrees(at: JudgedPoint, delta: float, fell: float, after: float, small: float, found: Certificate) -> Certificate:
     # what neither F nor an inexact minimiser of the model can tell from nothing counts as nothing; the bound has it all
     shrunk = after <= max(0.25 * delta, small, at.noise)
-    true = shrunk and abs(fell - delta) <= max(0.5 * delta, small) + ROUNDED * at.noise
+    true = shrunk and abs(fell - delta) <= max(0.5 * delta, small) + OBJECTIVE_ROUNDING * at.noise
     if not true:
         return replace(found, reason="The quadratic model does not hold where it leads: run on.")
-    bound = MARGIN * (max(delta, fell) + 2 * after)
+    bound = ESTIMATE_MARGIN * (max(delta, fell) + 2 * after)
     return replace(found, gap_bound=bound, relative=relative_to(bound, at.scale), evidence="estimated")
 
 
 def root(total: Tensor) -> float:
     """The largest of many numbers, from the sum of their powers."""
-    return float(total) ** (1 / POWER)
+    return float(total) ** (1 / REACH_POWER)

@@ -22,7 +22,7 @@ from torch import Tensor
 from auqadmm.core.reduce import score
 from auqadmm.core.state import Blocks, Consensus
 from auqadmm.curvature.posterior import Posterior
-from auqadmm.metrics.weights import sum_blocks
+from auqadmm.metrics.weights import sum_blocks, sum_squares
 
 if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
@@ -42,11 +42,11 @@ class Action(IntEnum):
 KEPT = ("U", "z", "plain", "dR", "dS")
 
 # Columns of memory that are kept in one tensor: appending copies no more than these.
-PIECE = 8
+COLUMNS_PER_TENSOR = 8
 # Of local solves, relative to the solver's own tolerance: in the norm of W⁻¹ a fourteenth of ‖r‖ is enough.
 ACCURACY = 7.0
 # Where local solves start: so much of the distance to v as after the last round.
-CLOSER = 0.5
+START_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -111,10 +111,10 @@ class BlockRound:
         sums |= more | {
             "Tz": sum_blocks(Tz),
             "rr": sum_blocks((r * Wr).flatten(1).sum(1)),
-            "primal": _square(u - v),
-            "dual": _square(pull),
-            "u": _square(u),
-            "lam": _square(lam),
+            "primal": sum_squares(u - v),
+            "dual": sum_squares(pull),
+            "u": sum_squares(u),
+            "lam": sum_squares(lam),
             "hvps": spent.double(),
             "failed": (~found.converged).sum().double(),
             "not_finite": (~healthy).sum().double(),
@@ -156,7 +156,7 @@ class BlockRound:
             start = blocks.u
             # v takes u_j along, and it comes closer: a quarter of the products saved; not where the slope of f_j jumps
             if shared.v_prev is not None and not getattr(shard.loss, "expects", False):
-                start = v + CLOSER * (start - shard.expand(shared.v_prev))
+                start = v + START_SHARE * (start - shard.expand(shared.v_prev))
             known = (shared.reference, blocks.solver_memory)
             found = shared.setup.solve(shard, W, v, lam, start, *known, ACCURACY, self.products)
             return found, found.hvps.sum()
@@ -202,10 +202,6 @@ def _apply_action(memory: Mapping[str, Any], directive: Directive) -> dict[str, 
     return {**kept, "z": z, **last}
 
 
-def _square(x: Tensor) -> Tensor:
-    return sum_blocks(x.flatten(1).double().square().sum(1))
-
-
 # ---------------------------------------------------------------------- the columns that a block keeps
 
 Columns = tuple[Tensor, ...]
@@ -214,7 +210,7 @@ Columns = tuple[Tensor, ...]
 def append(columns: Columns, new: Tensor) -> Columns:
     """One column more, the newest last."""
     new = new[:, None]
-    if columns and columns[-1].shape[1] < PIECE:
+    if columns and columns[-1].shape[1] < COLUMNS_PER_TENSOR:
         return (*columns[:-1], torch.cat([columns[-1], new], 1))
     return (*columns, new)
 

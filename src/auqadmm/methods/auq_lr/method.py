@@ -56,17 +56,17 @@ if TYPE_CHECKING:
     from auqadmm.blocks.rows import Loss
     from auqadmm.problem.regularizers import Regularizer
 
-ALPHA = 1.8
-ROOM = 2**30  # bytes that the directions of all blocks may take on the server
-MOST = 140  # directions that a block may keep from the start
+ALPHA = 1.8  # over-relaxation; 1.6 and 1 are compared by benchmarks/ablation.py
+DIRECTIONS_BYTES = 2**30  # bytes that the directions of all blocks may take on the server
+MOST_DIRECTIONS = 140  # directions that a block may keep from the start
 # read off runs on images with 5 to 80 coupled directions; how often weights are sent; what renewing them may take
-WORTH, RENEWALS, PRODUCTS = 500.0, 5, 20
+COUPLING_WORTH, COUPLING_RENEWALS, COUPLING_PRODUCTS = 500.0, 5, 20
 # products of a block in a local solve: in runs that arrive less than 80; one class and a weak ridge take ever more
 BOUND = 100
-FEWEST = 16  # with fewer that could be coupled, many directions with classes alike are better
+FEWEST_COUPLED = 16  # with fewer that could be coupled, many directions with classes alike are better
 # Where rows have labels their curvature is largest at zero, and falls as they get them right: of that at zero the first
 # weights take so much, else the first rounds do nothing but follow it down; and so much where classes stay coupled
-FIRST, FIRST_COUPLED = 0.3, 0.1
+FIRST_SHARE, FIRST_SHARE_COUPLED = 0.3, 0.1
 
 
 @dataclass(frozen=True)
@@ -166,11 +166,11 @@ class AUQLR:
         lam = None if warm is None or warm.lam is None else reduce.scatter(warm.lam)
         posterior = posterior_for(self.rank, curvature_of(setup.regularizer), setup, self.round_cost)
         coupled = coupled_directions(setup, self.round_cost)
-        if coupled >= FEWEST:
+        if coupled >= FEWEST_COUPLED:
             rank = min(posterior.rank, coupled) if self.rank == "auto" else posterior.rank
             posterior = replace(posterior, coupled=True, rank=rank)
         if warm is None and curvature_falls(setup.loss):
-            posterior = replace(posterior, first=FIRST_COUPLED if posterior.coupled else FIRST)
+            posterior = replace(posterior, first=FIRST_SHARE_COUPLED if posterior.coupled else FIRST_SHARE)
         shared = Consensus(setup=setup, iteration=0, v=v)
         blocks = reduce.place(start_blocks, lam, shared)
         typical = 0.0
@@ -273,7 +273,7 @@ def most_directions(rank: int | str, setup: Setup) -> int:
     """Directions that a block may keep from the start."""
     if rank != "auto":
         return int(rank)
-    return min(MOST, ROOM // (8 * setup.blocks * setup.features))
+    return min(MOST_DIRECTIONS, DIRECTIONS_BYTES // (8 * setup.blocks * setup.features))
 
 
 def coupled_directions(setup: Setup, round_cost: float) -> int:
@@ -284,9 +284,9 @@ def coupled_directions(setup: Setup, round_cost: float) -> int:
     pairs = C * (C - 1) / 2
     if not pairs:
         return 0
-    cheapest = (WORTH * (setup.unknowns + round_cost) / (RENEWALS * pairs)) ** (1 / 3)
-    quick = (PRODUCTS * setup.rows * setup.unknowns / N) ** (1 / 3) / C if setup.rows else cheapest
-    return min(round(min(cheapest, quick)), math.isqrt(ROOM // (8 * N)) // C)
+    cheapest = (COUPLING_WORTH * (setup.unknowns + round_cost) / (COUPLING_RENEWALS * pairs)) ** (1 / 3)
+    quick = (COUPLING_PRODUCTS * setup.rows * setup.unknowns / N) ** (1 / 3) / C if setup.rows else cheapest
+    return min(round(min(cheapest, quick)), math.isqrt(DIRECTIONS_BYTES // (8 * N)) // C)
 
 
 def curvature_falls(loss: Loss) -> bool:

@@ -34,8 +34,8 @@ from auqadmm.metrics.vstep import LowRankMetric
 if TYPE_CHECKING:
     from auqadmm.problem.regularizers import Regularizer
 
-RIDGE = 1e-9  # on the scaled Gram matrix: columns of neighbouring rounds are nearly parallel
-GROWTH = 2.0  # of ‖r‖, beyond which an accelerated step is taken back
+ANDERSON_RIDGE = 1e-9  # on the scaled Gram matrix: columns of neighbouring rounds are nearly parallel
+STEP_BACK = 2.0  # of ‖r‖, beyond which an accelerated step is taken back
 D, EPSILON = 1e3, 1e-6  # of the allowance of accelerated steps, D‖r⁰‖(a + 1)^{−(1+ε)}: summable for any of these
 TELLING = 1e-6  # relative differences below this count as none
 STRAY = 1e-2  # of F: so far above its best, twice in a row, a run has lost its way
@@ -203,7 +203,7 @@ class Anderson:
 
     def worse(self, norm: float, was_accelerated: bool) -> bool:
         """Did an accelerated step more than double the residual?"""
-        return was_accelerated and self.last is not None and norm > GROWTH * self.last
+        return was_accelerated and self.last is not None and norm > STEP_BACK * self.last
 
     def measured(self, norm: float) -> Anderson:
         """Remember the residual of an accepted point."""
@@ -230,7 +230,7 @@ class Anderson:
         G = inverse[:, None] * self.gram * inverse
         eye = torch.eye(self.used, dtype=G.dtype, device=G.device)
         # a system that cannot be solved (NaN among the scalars) fails the test below
-        gamma = torch.linalg.solve_ex(G + RIDGE * eye, inverse * against).result * inverse
+        gamma = torch.linalg.solve_ex(G + ANDERSON_RIDGE * eye, inverse * against).result * inverse
         size = float(gamma @ self.heft @ gamma)
         return gamma if size <= self.allowance**2 else None  # False for NaN too
 

@@ -10,7 +10,7 @@ import math
 import torch
 
 from auqadmm.core.state import Setup
-from auqadmm.methods.auq_lr.method import FEWEST, coupled_directions
+from auqadmm.methods.auq_lr.method import FEWEST_COUPLED, coupled_directions
 from auqadmm.methods.auto.cost import Facts
 
 
@@ -18,7 +18,7 @@ def facts_of(setup: Setup) -> Facts:
     """What a choice goes by."""
     known = (setup.blocks, setup.features, setup.columns, setup.loss, setup.regularizer)
     stiff, far = hardness(setup)
-    coupled = coupled_directions(setup, setup.round_cost) >= FEWEST
+    coupled = coupled_directions(setup, setup.round_cost) >= FEWEST_COUPLED
     return Facts(*known, would_move(setup), stiff, far, spread_of(setup), coupled, setup.rows)
 
 

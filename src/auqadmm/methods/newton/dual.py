@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from auqadmm.problem.regularizers import Regularizer
 
 SCALES = (0.5, 0.9, 0.99, 0.999, 0.9999)
-FAR = 1e300  # a slope that no g with kinks leaves as it is
-ROUNDED = 64.0  # of ε: what is left of a column's mean in its spread
+ANY_SLOPE = 1e300  # a slope that no g with kinks leaves as it is
+SPREAD_ROUNDING = 64.0  # of ε: what is left of a column's mean in its spread
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class DualBound:
             return None
         size = columns.spread.to(self.w)
         if columns.centre is not None:  # a difference of sums
-            size = size + ROUNDED * EPS * columns.weight * columns.centre.to(self.w).square()
+            size = size + SPREAD_ROUNDING * EPS * columns.weight * columns.centre.to(self.w).square()
         radius = (2 * bend * self.gap * size).sqrt()[:, None].expand_as(self.w)
         return g.at_rest(self.w, radius)
 
@@ -65,7 +65,7 @@ def scales(g: Regularizer, loss: Loss, like: Tensor) -> tuple[float, ...]:
     inner = getattr(g, "inner", g)
     if loss.quadratic or not hasattr(loss, "row_value"):
         return ()
-    limit = inner.dual_scale(torch.full_like(like if inner is g else like[:-1], FAR))
+    limit = inner.dual_scale(torch.full_like(like if inner is g else like[:-1], ANY_SLOPE))
     return SCALES if limit is not None and limit < 1 else ()
 
 

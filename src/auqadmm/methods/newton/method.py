@@ -54,12 +54,12 @@ if TYPE_CHECKING:
 
 FAN = (2.0, 1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
 DECREASE = 1e-4  # of what the linear model promises
-CLOSE = 0.1  # of F: steps that promise no more foresee slopes well enough to be told of them
+FORESEEN_DECREASE = 0.1  # of F: steps that promise no more foresee slopes well enough to be told of them
 CLEARLY = 0.1  # better at twice the step: of the fall at once
 TIGHTER, SLOWER = 0.35, 0.7  # corners after an accepted step; and after a refused one
 TRIES = 4  # fans, each a thousand times as small
-NOISE = 4.0  # roundings of F that a difference may be off by
-MOST = 2**27  # numbers of a Hessian
+NEWTON_NOISE = 4.0  # roundings of F that a difference may be off by
+HESSIAN_ROOM = 2**27  # numbers of a Hessian
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Newton:
             if there is not None:
                 return State(None, self._shared(setup, old.iteration + 1, v, there, cost, old))
             here = replace(here, shrink=here.shrink * FAN[-1], stretch=1.0)
-            if here.move(setup).linear <= NOISE * float(here.noise):
+            if here.move(setup).linear <= NEWTON_NOISE * float(here.noise):
                 break
         return State(None, self._shared(setup, old.iteration + 1, old.v, here.rest(), reduce.cost(hvps=0), old))
 
@@ -157,12 +157,12 @@ class Newton:
         index = self._next(here, setup, inside)
         cost = reduce.cost(hvps=0)
         offsets = tuple(t - full for t in fan)
-        foreseen = full == 1 and move.linear <= CLOSE * abs(here.F)
+        foreseen = full == 1 and move.linear <= FORESEEN_DECREASE * abs(here.F)
         sums = self._ask(here, setup, reduce, inside, move.d, index, offsets, easier, here.ease, foreseen)
         values = {t: float(f) for t, f in zip(fan, sums.get("fan", ()), strict=True)}
         values.setdefault(full, float(sums["f"]))
         F = {t: f + (penalty if t == full else _along(g, here, move, t)[1]) for t, f in values.items()}
-        slack = NOISE * float(here.noise + torch.where(sums["noise"].isfinite(), sums["noise"], 0.0))
+        slack = NEWTON_NOISE * float(here.noise + torch.where(sums["noise"].isfinite(), sums["noise"], 0.0))
         good = {t for t, x in F.items() if x <= here.F - DECREASE * t * move.linear + slack}
         if full in good:
             twice = F.get(2 * full, math.inf)
@@ -235,7 +235,7 @@ class Newton:
         if some_rest(setup.regularizer, setup.loss, shape, self.round_cost):
             return False
         size, n = whole(setup.loss, shape), setup.unknowns
-        if size > MOST:
+        if size > HESSIAN_ROOM:
             raise InputError(
                 f"'newton' would send {size:.1e} numbers a round for {n} unknowns, none of which this regularizer sets "
                 "to zero; use 'auq-lr' or 'lbfgs' instead."

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from auqadmm.blocks.rows import Loss
     from auqadmm.problem.regularizers import Regularizer
 
-GROWTH = 1.5
+SET_GROWTH = 1.5  # times the support: the next working set has room for that many
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Movers:
 def chosen(movers: Movers, units: Tensor | None, least: int, columns: int) -> Tensor:
     """The working set, class by class. `units` (mC,): which unknowns come together; None: each by itself."""
     far, support = movers.far.reshape(-1), movers.support.reshape(-1)
-    many = max(least, int(GROWTH * int(support.sum())))
+    many = max(least, int(SET_GROWTH * int(support.sum())))
     if 2 * many >= len(far):
         return everything(movers.far.shape, movers.free)
     soon = None if movers.soon is None else movers.soon.reshape(-1)
