@@ -266,32 +266,32 @@ def _method(method: Any, round_cost: float) -> Any:
 
 def _functions(callbacks: Any) -> tuple[Callback, ...]:
     try:
-        found = tuple(callbacks)
+        several = tuple(callbacks)
     except TypeError:
-        found = (None,)
-    if not all(callable(f) for f in found):
+        several = (None,)
+    if not all(callable(f) for f in several):
         raise InputTypeError(f"callbacks must be a list of functions, got {callbacks!r}.")
-    return found
+    return several
 
 
 def _dtype(dtype: Any) -> torch.dtype:
     name = getattr(dtype, "__name__", str(dtype))  # np.float32 is a class
-    found = DTYPES.get(name.removeprefix("torch."))
-    if found is None:
+    known = DTYPES.get(name.removeprefix("torch."))
+    if known is None:
         raise InputError(f"dtype must be 'float64' or 'float32', got {dtype!r}.")
-    return found
+    return known
 
 
 def _device(device: Any) -> torch.device:
     try:
-        found = torch.device(device)
+        parsed = torch.device(device)
     except (RuntimeError, TypeError):
         raise InputError(f"Unknown device {device!r}; use 'cpu' or 'cuda'.") from None
-    if found.type not in ("cpu", "cuda"):
+    if parsed.type not in ("cpu", "cuda"):
         raise InputError(f"device {str(device)!r} is not supported; use 'cpu' or 'cuda'.")
-    if found.type == "cuda" and not torch.cuda.is_available():
+    if parsed.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"device {str(device)!r} asked for, but torch sees no CUDA device here; use 'cpu'.")
-    return found
+    return parsed
 
 
 def _warm(start: Any, census: Census) -> WarmStart | None:

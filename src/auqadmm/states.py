@@ -167,12 +167,12 @@ def _probes(reduce: Reduce, setup: state.Setup) -> list[float]:
     shape = (setup.features, setup.columns)
     coins = torch.Generator().manual_seed(0)
     draw = torch.rand(shape, generator=coins, dtype=torch.float64) - 0.3
-    found: list[float] = []
+    probes: list[float] = []
     for v in (torch.zeros_like(draw), draw / setup.features):
         v = v.to(setup.device)
         sums, g = reduce.free(score, None, v), setup.regularizer
-        found += [float(x) for x in (sums["f"], sums["G"].norm(), g.value(v), g.prox(v, 1.0).norm())]
-    return found
+        probes += [float(x) for x in (sums["f"], sums["G"].norm(), g.value(v), g.prox(v, 1.0).norm())]
+    return probes
 
 
 def _versions() -> dict[str, str]:

@@ -30,7 +30,7 @@ KNOWN: dict[str, Callable[[], Method]] = {method.name: method for method in (LBF
 
 def resolve(name: str) -> Method:
     """A baseline by name, with its default parameters."""
-    found = KNOWN.get(name.lower())
-    if found is None:
+    baseline = KNOWN.get(name.lower())
+    if baseline is None:
         raise InputError(f"Unknown baseline {name!r}; known baselines are {', '.join(map(repr, KNOWN))}.")
-    return found()
+    return baseline()

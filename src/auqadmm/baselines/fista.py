@@ -130,19 +130,19 @@ class FISTA:
             x = old.setup.regularizer.prox(L * now.y - now.G, L)
             plan = self._plan(now, old.v, x, old.iteration < frozen, momentum)
             y = x + plan.beta * (x - old.v) if plan.beta > 0 else x
-            found = _evaluate(reduce, x, y, plan.beta, old.setup.scoring)
-            if not found.finite:  # an overflow: shorter, and without momentum in case it is to blame
+            trial = _evaluate(reduce, x, y, plan.beta, old.setup.scoring)
+            if not trial.finite:  # an overflow: shorter, and without momentum in case it is to blame
                 L, frozen, momentum = UP[1] * L, patience, False
                 continue
             d = x - now.y
-            change = found.f_x - now.f - dot(now.G, d)
+            change = trial.f_x - now.f - dot(now.G, d)
             model = 0.5 * L * dot(d, d)
-            noise = OBJECTIVE_ULPS * now.ulp * max(abs(now.f), abs(found.f_x))
+            noise = OBJECTIVE_ULPS * now.ulp * max(abs(now.f), abs(trial.f_x))
             if change <= model + noise:
                 seen = model > noise
-                L_next = plan.theta * L if seen else max(L, _curvature(found.G - now.G, y - now.y))
-                memory = FISTAMemory(y, found.f, found.G, L_next, plan.t, frozen, now.ulp, (L, now.t))
-                return advance(state, x, found.cost, memory, found.scored)
+                L_next = plan.theta * L if seen else max(L, _curvature(trial.G - now.G, y - now.y))
+                memory = FISTAMemory(y, trial.f, trial.G, L_next, plan.t, frozen, now.ulp, (L, now.t))
+                return advance(state, x, trial.cost, memory, trial.scored)
             # the change shows how much is missing; beyond ten times it may be the far end of a steep f that says so
             # model = 0: d² underflowed
             missing = change / model if model > 0 else UP[0]

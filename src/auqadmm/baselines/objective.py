@@ -87,11 +87,13 @@ def elastic(g: Regularizer, v: Tensor) -> Elastic | None:
         case ElasticNet(l1, l2):
             pass
         case ScaledRegularizer(inner, scale):
-            found, s = elastic(inner, v), scale[:, None].to(v)
-            return found and Elastic(found.l1 / s, found.l2 / s.square())
+            strengths, s = elastic(inner, v), scale[:, None].to(v)
+            return strengths and Elastic(strengths.l1 / s, strengths.l2 / s.square())
         case FreeIntercept(inner):
-            found = elastic(inner, v[:-1])
-            return found and Elastic(*(torch.cat([x, torch.zeros_like(x[:1])]) for x in (found.l1, found.l2)))
+            strengths = elastic(inner, v[:-1])
+            return strengths and Elastic(
+                *(torch.cat([x, torch.zeros_like(x[:1])]) for x in (strengths.l1, strengths.l2))
+            )
         case _:  # strengths of every entry, as estimators have them
             kinks, bends = getattr(g, "l1", None), getattr(g, "l2", None)
             if not isinstance(kinks, Tensor) or not isinstance(bends, Tensor):

@@ -199,17 +199,17 @@ class PreconditionedLBFGS(LBFGS):
         cosines = None if setup.image is None else replace(posterior, image=setup.image)
         look = 2 in self.refresh
         visit = WeightsQuery(posterior, typical, self.skip, setup.scoring, renew=True, look=look, contest=cosines)
-        here = WeightedObjective(reduce, setup.regularizer, penalty, setup.scoring, visit).at(v)
-        memory = PreconditionedMemory(here, self.no_pairs(v), penalty, setup.precision)
-        return State(here.blocks, started(setup, here, _memory_after(memory, here, setup)))
+        point = WeightedObjective(reduce, setup.regularizer, penalty, setup.scoring, visit).at(v)
+        memory = PreconditionedMemory(point, self.no_pairs(v), penalty, setup.precision)
+        return State(point.blocks, started(setup, point, _memory_after(memory, point, setup)))
 
     def objective(self, shared: Consensus, blocks: Any, reduce: Reduce) -> WeightedObjective:
         """F; W_j is renewed at the v from which iteration k + 1 starts. Whether it is stale was found out before."""
         setup, memory, k = shared.setup, shared.memory, shared.iteration + 1
-        told = memory.visit
+        last = memory.visit
         visit = replace(
-            told,
-            posterior=told.contest if memory.turn else told.posterior,
+            last,
+            posterior=last.contest if memory.turn else last.posterior,
             renew=memory.turn or (k + 1 in self.refresh and memory.stale),
             look=k + 2 in self.refresh,
             contest=None,
@@ -234,5 +234,5 @@ def _memory_after(memory: PreconditionedMemory, there: WeightedPoint, setup: Set
         U = directions(there.parts) if U is None else U
         weights = unpacked(U, there.parts, setup.columns, visit.posterior.basis(there.v))
         initial = MetricInverse(LowRankMetric(weights), setup.regularizer)
-    here = replace(there, blocks=None, parts=None)
-    return replace(memory, here=here, initial=initial, visit=visit, U=U, stale=there.stale, turn=there.turn)
+    point = replace(there, blocks=None, parts=None)
+    return replace(memory, here=point, initial=initial, visit=visit, U=U, stale=there.stale, turn=there.turn)

@@ -175,9 +175,9 @@ class Design:
     def along(self, U: Tensor, single_precision: bool = False) -> Tensor:
         """`forward` of directions that are asked for again and again, (B, m, r) -> (R, r): kept until others are, if
         they are few. The same numbers as computed anew."""
-        held = self.held.get("along")
-        if held is not None and held[0] is U:
-            return held[1]
+        known = self.held.get("along")
+        if known is not None and known[0] is U:
+            return known[1]
         z = self.forward(U, single_precision)
         self.held.pop("along", None)
         if U.shape[2] * PARTS <= self.features:
@@ -221,11 +221,11 @@ class Design:
     def coarse(self) -> Tensor | None:
         """(B,): blocks that single precision does not suit (`single_precision.py`); None where it suits all. Of dense
         blocks on the host."""
-        found = torch.zeros(self.blocks, dtype=torch.bool)
+        coarse = torch.zeros(self.blocks, dtype=torch.bool)
         for piece in self.pieces:
             if isinstance(piece, DensePiece):
-                found[piece.blocks] = ~keeps(*piece.range)
-        return found if bool(found.any()) else None
+                coarse[piece.blocks] = ~keeps(*piece.range)
+        return coarse if bool(coarse.any()) else None
 
     @cached_property
     def heights(self) -> list[int]:

@@ -134,7 +134,7 @@ class ExactSums:
         if not isinstance(loss, RowLoss):
             return self._own_step(v, d, fan, index)
         asked = [index[index % C == c] // C for c in range(C)]
-        told = None if known is None else known // C
+        known_features = None if known is None else known // C
         parts: list[Tensor] = []
         ahead: list[tuple[Tensor, ...]] = []
         for rows in self._chunks(C, dense=False, joined=len(index) > 0):
@@ -151,7 +151,7 @@ class ExactSums:
                 values = [at.conjugate(loss, r * theta) for r in (1.0, *scales)]
                 add(sums, "foreseen_conjugates", torch.stack(values))
             if len(index):
-                more = at.hessian_of(asked, told)
+                more = at.hessian_of(asked, known_features)
                 parts = [a.add_(b) for a, b in zip(parts, more, strict=True)] if parts else more
             if Xd is not None and fan:
                 ahead.append((at.z, Xd, rows.y, rows.c))
@@ -231,10 +231,10 @@ class ExactSums:
     def bad_rows(self, v: Tensor) -> Tensor:
         """Of every block, the first row whose loss is not finite at v; −1: none, −2: some row. (B,)"""
         shard = self.shard
-        found = torch.full((shard.blocks,), -1, dtype=torch.int64, device=shard.device)
+        first_bad = torch.full((shard.blocks,), -1, dtype=torch.int64, device=shard.device)
         if not isinstance(shard.loss, RowLoss):  # known block by block only
             values = shard.linearize(shard.expand(self._raw(v))).value
-            return torch.where(values.isfinite(), found, -2)
+            return torch.where(values.isfinite(), first_bad, -2)
         block, counts = shard.design.block_of_row, shard.row_weight > 0
         first, bad = 0, []
         for rows in self._products(1):
@@ -244,8 +244,8 @@ class ExactSums:
             first += len(value)
         for i in reversed(bad):
             j = int(block[i])
-            found[j] = i - int((block == j).nonzero()[0, 0])
-        return found
+            first_bad[j] = i - int((block == j).nonzero()[0, 0])
+        return first_bad
 
     # ------------------------------------------------------------------ rows, some at a time
     def _products(self, columns: int) -> Iterator[ExactRows]:
@@ -271,13 +271,13 @@ class ExactSums:
                     some = slice(i, i + step)
                     yield DenseRows(centred(X[some].double(), self.centre), y[some], c[some])
                 continue
-            held = partial(by_columns, design.held, piece)
+            columns_of = partial(by_columns, design.held, piece)
             if joined and shard.device.type == "cpu":
                 A, At = joint(design.held, piece)
-                rows = SparseRows(A, At, 1, self.centre, y, c, held)
+                rows = SparseRows(A, At, 1, self.centre, y, c, columns_of)
             else:
                 A, At = (with_values(x, x.values().double()) for x in (piece.A, piece.At))
-                rows = SparseRows(A, At, len(piece.blocks), self.centre, y, c, held)
+                rows = SparseRows(A, At, len(piece.blocks), self.centre, y, c, columns_of)
             if dense:
                 yield from rows.dense(step)
             else:

@@ -140,10 +140,10 @@ class SparseRows:
         crow, col, values = self.A.crow_indices().long(), self.A.col_indices().long(), self.A.values()
         for first in range(0, max(self.A.shape[0], 1), step):
             last = min(first + step, self.A.shape[0])
-            held = slice(int(crow[first]), int(crow[last]))
+            entries = slice(int(crow[first]), int(crow[last]))
             row = torch.arange(last - first, device=col.device).repeat_interleave(crow[first : last + 1].diff())
             A = values.new_zeros(last - first, m)
-            A[row, col[held] % m] = values[held]
+            A[row, col[entries] % m] = values[entries]
             yield DenseRows(centred(A, self.centre), self.y[first:last], self.c[first:last])
 
     def take(self, features: Tensor | None) -> tuple[Any, np.ndarray]:
@@ -251,25 +251,25 @@ def centred(A: Tensor, centre: Tensor | None) -> Tensor:
     return A if centre is None else A - centre
 
 
-def joint(held: dict[str, Any], piece: SparsePiece) -> tuple[Tensor, Tensor]:
+def joint(cache: dict[str, Any], piece: SparsePiece) -> tuple[Tensor, Tensor]:
     """The rows of sparse blocks of a host as one matrix (rows, m), and its transpose, kept with the data."""
-    if "joint" not in held:
-        S, A, m = by_columns(held, piece), piece.A, piece.features
+    if "joint" not in cache:
+        S, A, m = by_columns(cache, piece), piece.A, piece.features
         column = A.col_indices() if len(piece.blocks) == 1 else A.col_indices() % m
         values, shape = A.values().double(), (A.shape[0], m)
         rows = torch.sparse_csr_tensor(A.crow_indices(), column, values, shape, check_invariants=False)
-        held["joint"] = rows, _csr(S, (m, A.shape[0]))
-    return held["joint"]
+        cache["joint"] = rows, _csr(S, (m, A.shape[0]))
+    return cache["joint"]
 
 
-def by_columns(held: dict[str, Any], piece: SparsePiece) -> Any:
+def by_columns(cache: dict[str, Any], piece: SparsePiece) -> Any:
     """The rows of sparse blocks as a scipy matrix of m columns, kept with the data."""
-    if "by_columns" not in held:
+    if "by_columns" not in cache:
         import scipy.sparse
 
         A = piece.A
         parts = (A.values().double(), A.col_indices() % piece.features, A.crow_indices())
         values, column, ends = (x.cpu().numpy() for x in parts)
         shape = (A.shape[0], piece.features)
-        held["by_columns"] = scipy.sparse.csr_matrix((values, column, ends), shape=shape).tocsc()
-    return held["by_columns"]
+        cache["by_columns"] = scipy.sparse.csr_matrix((values, column, ends), shape=shape).tocsc()
+    return cache["by_columns"]

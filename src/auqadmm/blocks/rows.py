@@ -375,5 +375,5 @@ class RowLine(Line):
         """⟨∇f_j, P⟩ at a point of the line, (B,): Σ_i c_i φ'(z_i)·(XP)_i, which leaves X alone."""
         a, shard = point.anchor, point.shard
         change = point.slope if a is None else point.slope - a.slope
-        found = shard.design.sum_rows(point._weigh((change * self.XP).sum(1)))
-        return found if a is None else found + (a.grad * self.P).flatten(1).sum(1)
+        slope = shard.design.sum_rows(point._weigh((change * self.XP).sum(1)))
+        return slope if a is None else slope + (a.grad * self.P).flatten(1).sum(1)

@@ -78,10 +78,10 @@ class SparsePiece:
         ):
             a, b = int(first), int(first) + len(w)
             crow = self.A.crow_indices()[a : b + 1]
-            held = slice(int(crow[0]), int(crow[-1]))
+            entries = slice(int(crow[0]), int(crow[-1]))
             row = torch.arange(len(w), device=w.device).repeat_interleave(crow.diff())
             rows = w.new_zeros(len(w), m)
-            rows[row, self.A.col_indices()[held] - j * m] = self.A.values()[held]
+            rows[row, self.A.col_indices()[entries] - j * m] = self.A.values()[entries]
             rows = rows if self.shift is None else rows - self.shift
             out.append((F @ rows.mT).square() @ w)
         return torch.stack(out)

@@ -89,15 +89,15 @@ class Frame:
 
 def is_needed(columns: ColumnMoments, size: Tensor, nonzero: Tensor) -> bool:
     """Is a mean further than FAR spreads from zero, or a column WIDE times as large as another that is not rare?"""
-    held = size > 0
+    filled = size > 0
     if columns.centre is not None:
         spread = (columns.spread / columns.weight).sqrt()
-        if bool((held & (columns.centre.abs() > FAR_MEAN * spread)).any()):
+        if bool((filled & (columns.centre.abs() > FAR_MEAN * spread)).any()):
             return True
-    common = held & (nonzero >= RARE_ROWS * columns.weight)
+    common = filled & (nonzero >= RARE_ROWS * columns.weight)
     if not bool(common.any()):
-        common = held
-    return bool(held.any()) and float(size[held].max()) > WIDE * float(size[common].min())
+        common = filled
+    return bool(filled.any()) and float(size[filled].max()) > WIDE * float(size[common].min())
 
 
 def _column_sizes(columns: ColumnMoments, nonzero: Tensor, prior: Tensor) -> Tensor:

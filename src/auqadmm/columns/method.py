@@ -114,10 +114,10 @@ def in_columns(method: Method, run: str = "") -> Method:
     """The method in columns that suit it, unless it was asked for as it is; `run`: of several that share blocks."""
     if getattr(method, "columns", "raw") != "auto":
         return method
-    found = InColumns(method)
+    framed = InColumns(method)
     if run:
-        object.__setattr__(found, "_run", run)
-    return found
+        object.__setattr__(framed, "_run", run)
+    return framed
 
 
 def _frame(setup: Setup, reduce: Reduce) -> Frame | None:
@@ -134,8 +134,8 @@ def _curvature(loss: RowLoss, logits: Tensor) -> float:
     """φ″ of the null model, logits (1, C); 1 where it has none."""
     kind = torch.int64 if loss.target_kind == "classes" else logits.dtype
     bend = loss.row_curvature(loss.prepare(logits), torch.zeros(1, dtype=kind, device=logits.device)).diagonal()
-    found = float(bend.mean())
-    return found if 0 < found < math.inf else 1.0
+    mean = float(bend.mean())
+    return mean if 0 < mean < math.inf else 1.0
 
 
 def _gradients_outside(setup: Setup, frame: Frame) -> Setup:

@@ -103,27 +103,31 @@ def final_message(result: Result, stopping: Stopping) -> str:
 
 
 def _message(result: Result, stopping: Stopping) -> str:
-    found, message = result.certificate, result.message
+    certificate, message = result.certificate, result.message
     if result.status is Status.residuals:
-        known = f"; {found.words()}" if found.evidence != "none" else ""
+        known = f"; {certificate.words()}" if certificate.evidence != "none" else ""
         return f"{message.removesuffix('.')}{known}."
     if result.status is Status.undecided:
-        return f"{message} {found.reason}".rstrip()
+        return f"{message} {certificate.reason}".rstrip()
     if result.status not in (Status.max_iter, Status.time_limit) or not result.n_iter:
-        return f"{message} {found.reason}" if found.reason and result.status not in OVER else message
+        return f"{message} {certificate.reason}" if certificate.reason and result.status not in OVER else message
     asked = f" (asked: {two_digits(stopping.certificate_tol)})" if stopping.certificate_tol > 0 else ""
-    where = "It is not known how far v is from the optimum" if found.evidence == "none" else f"V is {found.words()}"
+    where = (
+        "It is not known how far v is from the optimum"
+        if certificate.evidence == "none"
+        else f"V is {certificate.words()}"
+    )
     otherwise = "Raise the limit, warm-start from this result or try another method; result.diagnose() says more."
-    return f"{message} {where}{asked}. {found.reason or otherwise}"
+    return f"{message} {where}{asked}. {certificate.reason or otherwise}"
 
 
-def with_reason(found: Certificate, evidence: Evidence) -> Certificate:
+def with_reason(certificate: Certificate, evidence: Evidence) -> Certificate:
     """With the reason that lies deepest: no minimum, then what the verdict met, then columns of odd sizes."""
     falls = unbounded(evidence)
-    finding = falls or (None if found.reason else columns(evidence))
-    if finding is None or found.evidence == "rounding":
-        return found
-    return replace(found, reason=f"{sentence(Exception(finding.sentence))} Try {finding.setting}.")
+    finding = falls or (None if certificate.reason else columns(evidence))
+    if finding is None or certificate.evidence == "rounding":
+        return certificate
+    return replace(certificate, reason=f"{sentence(Exception(finding.sentence))} Try {finding.setting}.")
 
 
 def lost_worker_result(saved: Saved, method: str, lost: WorkerLost, more: str) -> Result:

@@ -169,18 +169,18 @@ class Reduce:
 
     def gather(self, fn: Callable[[Shard, B], Tensor], blocks: B) -> Tensor:
         """Arrays of all blocks, (N, …): bytes, no round."""
-        found = self.engine.gather(fn, blocks)
+        gathered = self.engine.gather(fn, blocks)
         self.traffic.reductions += 1
-        self.traffic.up += math.ceil(8 * found.numel() / max(len(self.engine.names), 1))
-        return found
+        self.traffic.up += math.ceil(8 * gathered.numel() / max(len(self.engine.names), 1))
+        return gathered
 
     def scatter(self, x: Tensor) -> Tensor:
         return self.engine.scatter(x)
 
     def every(self, fn: Callable[[Shard], bool]) -> bool:
         """Is `fn(shard)` true wherever blocks live? Not counted: for settings of a run."""
-        found = self.engine.map_minmax(partial(_flag, fn), None, None)[1]["flag"]
-        return bool(found[0] > 0)
+        flags = self.engine.map_minmax(partial(_flag, fn), None, None)[1]["flag"]
+        return bool(flags[0] > 0)
 
     def agreed(self, flag: bool) -> bool:
         """Does any of the processes which run the loop say so? Not counted. Every one of them must ask."""

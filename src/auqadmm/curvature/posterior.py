@@ -218,8 +218,8 @@ class Posterior:
     def _pairs(self, shard: Shard, U: Tensor, rows: SoftmaxCurvature) -> Tensor:
         """U_jᵀA_abU_j of all pairs of classes, (B, P, r, r)."""
         XU, pairs = shard.design.along(U, shard.single_precision), pair_indices(shard.shape[2]).mT.tolist()
-        found = torch.stack([_gram(shard.design, U, XU, rows.pair(a, b)) for a, b in pairs], 1)
-        return 0.5 * (found + found.mT)
+        grams = torch.stack([_gram(shard.design, U, XU, rows.pair(a, b)) for a, b in pairs], 1)
+        return 0.5 * (grams + grams.mT)
 
     def _parts(self, shard: Shard, U: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Kronecker | None]:
         """M_j and d_j of A_j = Σ w_i x_ix_iᵀ, w (R,), and the basis of d_j."""
@@ -258,9 +258,9 @@ class Posterior:
 def _eigenvalues(T: Tensor) -> Tensor:
     """Of positive semidefinite matrices (B, k, k), largest first, zeros where they are not finite; by the host, since a
     GPU takes longer for small ones."""
-    here = T.cpu()
-    sound = here.isfinite().flatten(1).all(1)[:, None, None]
-    return torch.linalg.eigvalsh(torch.where(sound, here, 0.0)).flip(-1).clamp(min=0).to(T)
+    on_host = T.cpu()
+    sound = on_host.isfinite().flatten(1).all(1)[:, None, None]
+    return torch.linalg.eigvalsh(torch.where(sound, on_host, 0.0)).flip(-1).clamp(min=0).to(T)
 
 
 def _gram(design: Design, U: Tensor, XU: Tensor, w: Tensor) -> Tensor:

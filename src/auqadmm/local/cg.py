@@ -79,10 +79,10 @@ def open_runs(problem: LocalProblem, open_: Tensor) -> Runs | None:
     if len(open_) > BLOCKS_UNASKED or design.rows * design.features < LEAVE_CPU:
         return () if bool(open_.any()) else None
     left = open_.tolist()
-    found = tuple(slice(a, b) for a, b in runs([j for j, is_left in enumerate(left) if is_left]))
-    if not found:
+    slices = tuple(slice(a, b) for a, b in runs([j for j, is_left in enumerate(left) if is_left]))
+    if not slices:
         return None
-    return () if all(left) or len(found) > SCATTERED_RUNS else found
+    return () if all(left) or len(slices) > SCATTERED_RUNS else slices
 
 
 def cg_step(at: CGState, system: NewtonSystem, problem: LocalProblem, limit: int | Tensor, only: Runs = ()) -> CGState:
@@ -112,10 +112,10 @@ def cg_step(at: CGState, system: NewtonSystem, problem: LocalProblem, limit: int
     return CGState(torch.addcmul(at.P, alpha, at.p), r, p, rz, left, hvps, XP)
 
 
-def ensure_descent(here: Iterate, system: NewtonSystem, cg_state: CGState) -> Tensor:
+def ensure_descent(iterate: Iterate, system: NewtonSystem, cg_state: CGState) -> Tensor:
     """Rounding may spoil the direction of a system at the edge of singularity; the gradient always descends."""
-    descends = dot(here.grad, cg_state.P) < 0
-    return select(descends, cg_state.P, -system.precondition.solve(here.grad))
+    descends = dot(iterate.grad, cg_state.P) < 0
+    return select(descends, cg_state.P, -system.precondition.solve(iterate.grad))
 
 
 # ---------------------------------------------------------------------- curvature over the length of a step
@@ -139,10 +139,10 @@ def average(loss: RowLoss, z: Tensor, y: Tensor, width: Tensor) -> Tensor:
     w = torch.maximum(width, tiny)
     ends = torch.cat([z + w, z - w])
     high, low = loss.row_slope(loss.prepare(ends), torch.cat([y, y])).chunk(2)
-    found = (high - low) / (2 * w)
+    secants = (high - low) / (2 * w)
     if not z.is_cuda and bool((width > tiny).all()):  # a look costs nothing there
-        return found
-    return torch.where(width > tiny, found, loss.row_curvature(loss.prepare(z), y).diagonal())
+        return secants
+    return torch.where(width > tiny, secants, loss.row_curvature(loss.prepare(z), y).diagonal())
 
 
 def averaged(point: Point, last: Point | None, width: Tensor | None = None) -> Point:

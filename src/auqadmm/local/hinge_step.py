@@ -54,8 +54,8 @@ class HingeRows:
     def curvature(self, delta: Tensor, width: Tensor) -> Tensor:
         """ψ'' within `width` (B, 1) of δ."""
         z = (self.z + delta).reshape(-1, 1)
-        found = average(self.loss, z, self.y.flatten(), width.expand_as(self.z).reshape(-1, 1))
-        return self._weigh(found.reshape(self.z.shape))
+        averages = average(self.loss, z, self.y.flatten(), width.expand_as(self.z).reshape(-1, 1))
+        return self._weigh(averages.reshape(self.z.shape))
 
     def _weigh(self, x: Tensor) -> Tensor:
         """c x; a row of weight 0 is none, whatever it holds."""
@@ -65,23 +65,23 @@ class HingeRows:
         return self.loss.row_slope(self.loss.prepare(z.reshape(-1, 1)), self.y.flatten()).reshape(z.shape)
 
 
-def direction(problem: LocalProblem, here: Iterate, near: ActiveRows, width: Tensor, share: Tensor) -> Tensor:
+def direction(problem: LocalProblem, iterate: Iterate, near: ActiveRows, width: Tensor, share: Tensor) -> Tensor:
     """P, to a `share` (B,) of ‖∇F_j‖, measured by W⁻¹; curvature first within `width` (B,) of z."""
-    point, W = here.point, problem.W
+    point, W = iterate.point, problem.W
     assert isinstance(point, RowPoint)
     c = torch.where(near.there, near.of(point.shard.row_weight), 0.0)
     bends = HingeRows(point.loss, near.of(point.z[:, 0]), near.of(point.shard.target), c, near.of(point.slope[:, 0]))
     WX = W.solve(near.X.mT[:, :, None])[:, :, 0]
-    down = -W.solve(here.grad)
-    G, delta = near.X @ WX, -(here.grad.mT @ WX)[:, 0]
+    down = -W.solve(iterate.grad)
+    G, delta = near.X @ WX, -(iterate.grad.mT @ WX)[:, 0]
     D = bends.curvature(torch.zeros_like(delta), width[:, None])
     s = _newton(G, D, -D * delta)  # as if σ were linear
     if bool(near.enough.any()):
-        target = (share * dot(-here.grad, down).sqrt()).masked_fill(~near.enough, torch.inf)
+        target = (share * dot(-iterate.grad, down).sqrt()).masked_fill(~near.enough, torch.inf)
         target = target.nan_to_num(torch.inf, torch.inf)  # of a block at rest
         s = _solved(bends, G, delta, s, width[:, None], target)
     P = down - WX @ s[..., None]
-    return select(dot(here.grad, P) < 0, P, down)
+    return select(dot(iterate.grad, P) < 0, P, down)
 
 
 def _solved(bends: HingeRows, G: Tensor, delta: Tensor, s: Tensor, width: Tensor, enough: Tensor) -> Tensor:

@@ -77,14 +77,14 @@ class Mixed(Bounded):
         if not groups:
             return self._together(problem, u0, reference, memory)
         none = torch.zeros(len(u0), dtype=torch.int64, device=u0.device)
-        found = LocalSolution(u0, none > 0, torch.zeros_like(u0[:, 0, 0]), none, none, None)
+        solution = LocalSolution(u0, none > 0, torch.zeros_like(u0[:, 0, 0]), none, none, None)
         known = memory if isinstance(memory, tuple) and len(memory) == len(groups) else (None,) * len(groups)
         left: tuple[object, ...] = ()
         for group, own in zip(groups, known, strict=True):
             some = self._together(problem.take(group), u0[group.blocks], reference, own)
             left = (*left, some.memory)
-            found = found.put(group, some, left)
-        return found
+            solution = solution.put(group, some, left)
+        return solution
 
     def _together(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: object) -> LocalSolution:
         shard, newton = problem.shard, NewtonCG(self.factor, self.tol, products=self.products)
@@ -101,19 +101,19 @@ class Mixed(Bounded):
         lbfgs = LBFGS(self.factor, self.tol, _pairs(shard), patience, products=self.products)
         first = lbfgs.solve(problem, u0, reference, pairs, ~hard)
         left = ~hard & ~first.converged
-        found = replace(first, memory=MixedMemory(first.memory, None, hard))
+        solution = replace(first, memory=MixedMemory(first.memory, None, hard))
         if bool(hard.any()):
             rest = newton.solve(problem, u0, reference, before, hard)
-            found = _select_solutions(hard, rest, found, replace(found.memory, newton=rest.memory))
+            solution = _select_solutions(hard, rest, solution, replace(solution.memory, newton=rest.memory))
         if bool(left.any()):
             rest = newton.solve(problem, first.u, reference, None, left)
             stays = torch.zeros_like(hard).index_fill(0, shard.tall, is_applicable(shard)) & left
             if bool(stays.any()):
                 steps = first.memory.trail.solves
-                hard, own = hard | stays, _merge_memories(stays, rest.memory, found.memory.newton, u0, rest.u, steps)
-                found = replace(found, memory=replace(found.memory, newton=own, hard=hard))
-            found = _select_solutions(left, rest, found, found.memory)
-        return found
+                hard, own = hard | stays, _merge_memories(stays, rest.memory, solution.memory.newton, u0, rest.u, steps)
+                solution = replace(solution, memory=replace(solution.memory, newton=own, hard=hard))
+            solution = _select_solutions(left, rest, solution, solution.memory)
+        return solution
 
 
 def _by_rows(problem: LocalProblem) -> bool:

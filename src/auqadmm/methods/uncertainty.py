@@ -113,16 +113,16 @@ class UQ(ConsensusADMM):
         """d_j (B, m, C) and the Hessian-vector products it cost."""
         where = blocks.u if self.at == "u" else shard.expand(shared.v)
         estimator = curvature.resolve(self.curvature, self.rank, shared.setup.seed)
-        found = estimator.diagonal(shard.linearize(where))
-        return found.diagonal, found.hvps
+        estimate = estimator.diagonal(shard.linearize(where))
+        return estimate.diagonal, estimate.hvps
 
     # ------------------------------------------------------------------ one range for all blocks
     def prepare(self, blocks: Blocks, shared: Consensus, reduce: Reduce) -> tuple[Blocks, Consensus]:
         due = shared.iteration == 0 or self.weights_due(shared)
         if self.normalize == "block" or not due:
             return blocks, shared
-        blocks, found = reduce.minmax(self.ranges, blocks, shared)
-        low, high = found["range"].tolist()
+        blocks, extremes = reduce.minmax(self.ranges, blocks, shared)
+        low, high = extremes["range"].tolist()
         return blocks, replace(shared, scalars={"low": low, "high": high})
 
     def ranges(self, shard: Shard, blocks: Blocks, shared: Consensus) -> tuple[Blocks, dict[str, Tensor]]:

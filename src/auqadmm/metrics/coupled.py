@@ -87,8 +87,8 @@ class Coupled(LowRank):
         new, old = self.double(), old.double()
         assert isinstance(new, Coupled)
         assert isinstance(old, Coupled)
-        held, both = inner(old, old), inner(new, old)
-        return ((inner(new, new) - 2 * both + held).clamp(min=0) / held).sqrt()
+        square, both = inner(old, old), inner(new, old)
+        return ((inner(new, new) - 2 * both + square).clamp(min=0) / square).sqrt()
 
     def of_classes(self) -> list[Tensor]:
         """The parts of H_j that belong to one class, C times (B, k, k)."""
@@ -244,11 +244,11 @@ class CoupledSum(KroneckerSum):
     @cached_property
     def diagonal(self) -> Tensor:
         """(m, C)."""
-        found = torch.zeros_like(self.left.diagonal)
+        kept = torch.zeros_like(self.left.diagonal)
         for some in self._pieces:
             U = self.parts.U[some]
-            found += torch.stack([((U @ H[some]) * U).sum((0, 2)) for H in self.parts.of_classes()], 1)
-        return self.left.diagonal + found
+            kept += torch.stack([((U @ H[some]) * U).sum((0, 2)) for H in self.parts.of_classes()], 1)
+        return self.left.diagonal + kept
 
     # ------------------------------------------------------------------ inverses
     def strengths(self, q: Tensor) -> Tensor:
@@ -288,11 +288,11 @@ class CoupledSum(KroneckerSum):
     def _by_column(self) -> Tensor:
         """H_cj, (C, N, r, r)."""
         H, P = self._by_class, self._columns[0].mT
-        found = H.new_empty(len(P), *H.shape[:2], H.shape[3])
+        by_column = H.new_empty(len(P), *H.shape[:2], H.shape[3])
         for some in pieces(len(H), H[0].numel()):
             for c, p in enumerate(P):
-                found[c, some] = torch.einsum("jrasb,a,b->jrs", H[some], p, p)
-        return found
+                by_column[c, some] = torch.einsum("jrasb,a,b->jrs", H[some], p, p)
+        return by_column
 
     def _principal(self, active: Tensor) -> Tensor:
         row, column = active.nonzero().unbind(1)

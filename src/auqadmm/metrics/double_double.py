@@ -21,9 +21,9 @@ CUT_LIMIT = 1e290  # cut numbers overflow beyond
 def dot(a: Tensor, B: Tensor, more: Tensor) -> Tensor:
     """Σ_k a_k B_k + more: (m,), (m, C), (C,) -> (C,)."""
     a, B = a.double()[:, None], B.double()
-    held = (B != 0).any(1)
-    if 2 * int(held.sum()) < len(a):  # most terms are zero
-        a, B = a[held], B[held]
+    filled = (B != 0).any(1)
+    if 2 * int(filled.sum()) < len(a):  # most terms are zero
+        a, B = a[filled], B[filled]
     p = a * B
     return total(torch.cat([p, _lost(a, B, p), more.double()[None]]))
 

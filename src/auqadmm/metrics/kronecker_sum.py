@@ -103,9 +103,9 @@ class KroneckerSum:
         known = self._memo.get("inverse")
         if known is not None and torch.equal(known[0], h):
             return known[1]
-        found = self._inverse(h)
-        self._memo["inverse"] = (h, found)
-        return found
+        inverse = self._inverse(h)
+        self._memo["inverse"] = (h, inverse)
+        return inverse
 
     def drop_cache(self) -> None:
         """Forget what inverses are made of."""

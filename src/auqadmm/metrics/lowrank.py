@@ -281,21 +281,21 @@ def change(new: LowRank, old: LowRank) -> Tensor:
     if _same(new.U, old.U) and _same(new.F, old.F):
         step = replace(new, M=new.M - old.M, d=new.d - old.d)
         overlap, there, back = old.U.mT @ old.U, _along(step.U, step.M, old.F), _along(old.U, old.M, old.F)
-        moved, cross, held = (
+        moved, cross, kept = (
             _low(a, b, overlap) + (x * b.d + y * a.d + a.d * b.d).sum(1)
             for a, b, x, y in ((step, step, there, there), (step, old, there, back), (old, old, back, back))
         )
         trace, total = ((x + a.d).sum(1) for a, x in ((step, there), (old, back)))
     else:
-        held, both, total = _inner(old, old), _inner(new, old), _trace(old)
-        cross = both - held
+        kept, both, total = _inner(old, old), _inner(new, old), _trace(old)
+        cross = both - kept
         moved = _inner(new, new) - both - cross
         trace = _trace(new) - total
     dS, dphi = new.S - old.S, new.phi - old.phi
     n = old.d.shape[1] * old.S.shape[-1]
-    square = moved * _frobenius(new.S, new.S) + 2 * cross * _frobenius(new.S, dS) + held * _frobenius(dS, dS)
+    square = moved * _frobenius(new.S, new.S) + 2 * cross * _frobenius(new.S, dS) + kept * _frobenius(dS, dS)
     square = square + 2 * dphi * (trace * _tr(new.S) + total * _tr(dS)) + n * dphi.square()
-    size = held * _frobenius(old.S, old.S) + 2 * old.phi * total * _tr(old.S) + n * old.phi.square()
+    size = kept * _frobenius(old.S, old.S) + 2 * old.phi * total * _tr(old.S) + n * old.phi.square()
     return (square.clamp(min=0) / size).sqrt()  # φ > 0, so W_old is not zero
 
 

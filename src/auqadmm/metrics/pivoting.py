@@ -71,8 +71,8 @@ class ActivePieces:
     def moved(self, problem: Composite, v: Tensor, w: Tensor) -> tuple[ActivePieces, int]:
         """The next guess at v with w = s − Kv, and how many coordinates changed theirs."""
         D, line = problem.D, self.line(v)
-        here, p = prox_and_slope(problem.g, D * v + line, D)
-        on_piece = self.active & (p > 0) & ((here - v).abs() <= 1e-12 * (here.abs() + v.abs()))
+        prox, p = prox_and_slope(problem.g, D * v + line, D)
+        on_piece = self.active & (p > 0) & ((prox - v).abs() <= 1e-12 * (prox.abs() + v.abs()))
         pull, gamma = torch.where(self.active, line, w), torch.where(self.active, LEAVE_PIECE, LEAVE_KINK) * D
         new = ActivePieces.at(problem, gamma * v + pull, gamma)
         over = ~(self.active | new.active) & (new.t != self.t)  # from kink to kink: the piece between them is short
@@ -124,12 +124,12 @@ def pivot(problem: Composite, v: Tensor, tol: float) -> BestIterate:
     centre, total = best.v, best.iterations
     while total < BUDGET and mu < 1 / LEAVE_PIECE:
         near = max(0.3 * tol, 1e-3 * best.residual)
-        settled, found = _attempt(_with_proximal_term(problem, mu, centre), centre, near, forcing)
-        total += found.iterations
+        settled, trial = _attempt(_with_proximal_term(problem, mu, centre), centre, near, forcing)
+        total += trial.iterations
         if not settled:
             mu, forcing = PIVOT_SHRINK * mu, max(0.01 * forcing, PIVOT_TIGHT)
             continue
-        centre = found.v
+        centre = trial.v
         v, _, residual = problem.backward(centre, problem.apply(centre), problem.gamma)
         best = best.after(v, residual, total)
         if residual <= max(tol, problem.floor(v)) or mu == 0.0:

@@ -36,9 +36,9 @@ def unpack(upper: Tensor) -> Tensor:
         H[:, i, j] = upper
         H[:, j, i] = upper
         return H
-    full, held = H.numpy(), upper.detach().numpy()
+    full, packed = H.numpy(), upper.detach().numpy()
     for first, i in zip(_starts(p), range(p), strict=True):
-        full[:, i, i:] = held[:, first : first + p - i]
+        full[:, i, i:] = packed[:, first : first + p - i]
     for first in range(0, p, TRIANGLE_ROWS):  # a transpose as a whole would miss the cache with every number
         some = slice(first, first + TRIANGLE_ROWS)
         H[:, some, :first] = H[:, :first, some].mT

@@ -96,8 +96,8 @@ class CustomLoss(Loss):
 
     def __repr__(self) -> str:
         more = {"self_concordance": (self.self_concordance, None), "infimum": (self.infimum, 0.0)}
-        told = "".join(f", {name}={value!r}" for name, (value, default) in more.items() if value != default)
-        return f"CustomLoss(fn={name_of(self.fn)}, columns={self.columns}, reduction={self.reduction!r}{told})"
+        options = "".join(f", {name}={value!r}" for name, (value, default) in more.items() if value != default)
+        return f"CustomLoss(fn={name_of(self.fn)}, columns={self.columns}, reduction={self.reduction!r}{options})"
 
     def columns_for(self, classes: int) -> int:
         return self.columns

@@ -87,8 +87,8 @@ class CustomRegularizer(Regularizer):
     def __repr__(self) -> str:
         parts = {"value": self.value_fn, "prox": self.prox_fn, "subgradient_distance": self.distance_fn}
         parts |= {"prox_slope": self.slope_fn}
-        told = [f"{name}={name_of(fn)}" for name, fn in parts.items() if fn is not None]
-        return f"CustomRegularizer({', '.join(told)}{', separable=True' * self.separable})"
+        arguments = [f"{name}={name_of(fn)}" for name, fn in parts.items() if fn is not None]
+        return f"CustomRegularizer({', '.join(arguments)}{', separable=True' * self.separable})"
 
     @staticmethod
     def _returned(name: str, result: object, like: Tensor) -> Tensor:
@@ -185,5 +185,5 @@ class FreeIntercept(Regularizer):
         return self.inner.conjugate(w[:-1]) + indicator(w[-1] == 0, w)
 
     def at_rest(self, w: Tensor, radius: Tensor) -> Tensor | None:
-        found = self.inner.at_rest(w[:-1], radius[:-1])
-        return None if found is None else torch.cat([found, torch.zeros_like(found[:1])])
+        resting = self.inner.at_rest(w[:-1], radius[:-1])
+        return None if resting is None else torch.cat([resting, torch.zeros_like(resting[:1])])

@@ -89,13 +89,13 @@ class Programs:
             self.forget(self.large.pop(fn, None))
             self.large[fn] = form
         self.pool = self.pool or torch.cuda.graph_pool_handle()
-        made = {key: len(found) for key, found in self.buffers.made.items()}
+        made = {key: len(tensors) for key, tensors in self.buffers.made.items()}
         try:
             self.recorded[form] = _Recording.of(fn, args, taken, self.pool, self.buffers, loop)
         except RuntimeError:  # waits for the host, or has no memory left
             self.recorded[form] = None
-            for key, found in self.buffers.made.items():  # memory of a recording that is none
-                del found[made.get(key, 0) :]
+            for key, tensors in self.buffers.made.items():  # memory of a recording that is none
+                del tensors[made.get(key, 0) :]
         return self.recorded[form], taken.tensors
 
     def clear(self) -> None:
@@ -207,17 +207,17 @@ class _Recording:
         inputs = [base.expand(x.shape) for base, x in zip(read, taken.tensors, strict=True)]
         own = _rebuilt(args, taken.fixed, iter(inputs), {})
         graph = torch.cuda.CUDAGraph()
-        here, aside = torch.cuda.current_stream(), _aside(taken.tensors[0].device)
-        aside.wait_stream(here)
+        stream, aside = torch.cuda.current_stream(), _aside(taken.tensors[0].device)
+        aside.wait_stream(stream)
         with warnings.catch_warnings(), _uncollected(), torch.cuda.stream(aside):
             warnings.simplefilter("ignore")  # a recording that failed is empty, and says so
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
                 result = fn(*own)
-                found = _Taken(taken.fixed)
-                found.form(result)
-                given = [None if loop else _place(x, inputs) for x in found.tensors]
-                new = [x for x, place in zip(found.tensors, given, strict=True) if place is None]
+                outputs = _Taken(taken.fixed)
+                outputs.form(result)
+                given = [None if loop else _place(x, inputs) for x in outputs.tensors]
+                new = [x for x, place in zip(outputs.tensors, given, strict=True) if place is None]
                 if loop:
                     wrote = read[: len(new)]
                     _back(wrote, own[0], new, taken.fixed)
@@ -226,7 +226,7 @@ class _Recording:
                     copy(wrote, new)
             finally:
                 graph.capture_end()
-        here.wait_stream(aside)
+        stream.wait_stream(aside)
         result = _rebuilt(result, taken.fixed, _outputs(given, wrote, inputs), {})
         made = [form_of(torch.empty_like(x, memory_format=torch.preserve_format)) for x in wrote]
         state = len(wrote) if loop else 0

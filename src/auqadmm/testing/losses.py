@@ -55,14 +55,14 @@ class LossSuite(Suite):
     def blocks(self, weighted: bool = True) -> list[Block]:
         """Uneven blocks: one without rows, one with a single row, one with weights of which some are zero."""
         rng = np.random.default_rng(5)
-        found: list[Block] = []
+        blocks: list[Block] = []
         for rows in (12, 9, 0, 15, 1, 6):
-            found.append((0.7 * rng.normal(size=(rows, self.features)), self.targets(rng, rows)))
+            blocks.append((0.7 * rng.normal(size=(rows, self.features)), self.targets(rng, rows)))
         if weighted:
             weights = rng.uniform(0.5, 2.0, size=9)
             weights[[2, 5]] = 0.0
-            found[1] = (*found[1], weights)
-        return found
+            blocks[1] = (*blocks[1], weights)
+        return blocks
 
     def problem(self, blocks: list[Block] | None = None, loss: Loss | None = None) -> Problem:
         loss = self.under_test("loss") if loss is None else loss
@@ -164,8 +164,8 @@ class LossSuite(Suite):
         need(
             float(bend.min()) >= -SAME_NUMBER * float(values.abs().max()), f"second difference {float(bend.min()):.1e}"
         )
-        here = shard.linearize(u)
-        above = shard.linearize(w).value - here.value - (here.grad * (w - u)).flatten(1).sum(1)
+        point = shard.linearize(u)
+        above = shard.linearize(w).value - point.value - (point.grad * (w - u)).flatten(1).sum(1)
         need(float(above.min()) >= -SAME_NUMBER * float(values.abs().max()), "the value falls below a tangent")
 
     def test_points_of_a_line(self) -> None:
@@ -183,13 +183,13 @@ class LossSuite(Suite):
         whole, P = self.at(self.shard()), self.draw(self.shard().shape, 2)
         parts = (whole.value, whole.grad, whole.hvp(P), whole.hessian_diagonal())
         for count in (2, len(self.blocks())):
-            first, found = 0, []
+            first, alone = 0, []
             for shard in shards_of(self.problem(), count, torch.float64, CPU):
                 some = slice(first, first := first + shard.blocks)
                 point = shard.linearize(whole.u[some])
-                found.append((point.value, point.grad, point.hvp(P[some]), point.hessian_diagonal()))
+                alone.append((point.value, point.grad, point.hvp(P[some]), point.hessian_diagonal()))
             names = ("value", "grad", "hvp", "hessian_diagonal")
-            for name, x, pieces in zip(names, parts, zip(*found, strict=True), strict=True):
+            for name, x, pieces in zip(names, parts, zip(*alone, strict=True), strict=True):
                 close(f"{name} in {count} shards", torch.cat(pieces), x, SAME_NUMBER)
 
     def test_a_block_without_rows_is_zero(self) -> None:
@@ -242,10 +242,10 @@ class LossSuite(Suite):
         totals = [float(b[2].sum()) if len(b) > 2 else float(len(b[1])) for b in blocks]
         summed = self.at(self.shard(blocks, replace(loss, reduction="sum")))
         for name, divisor in (("mean", totals), ("pooled", [sum(totals)] * len(totals))):
-            found = self.at(self.shard(blocks, replace(loss, reduction=name)))
+            point = self.at(self.shard(blocks, replace(loss, reduction=name)))
             scale = torch.tensor([1 / t if t > 0 else 1.0 for t in divisor], dtype=torch.float64)
-            close(f"value, {name}", found.value, scale * summed.value, SAME_NUMBER)
-            close(f"grad, {name}", found.grad, scale[:, None, None] * summed.grad, SAME_NUMBER)
+            close(f"value, {name}", point.value, scale * summed.value, SAME_NUMBER)
+            close(f"grad, {name}", point.grad, scale[:, None, None] * summed.grad, SAME_NUMBER)
 
     def test_single_precision_is_kept(self) -> None:
         shard, wide = self.problem().shard(torch.float32, CPU), self.at(self.shard())
@@ -330,7 +330,7 @@ class LossSuite(Suite):
         start = np.zeros(math.prod(shard.shape[1:]))
         oracle = minimize(objective, start, jac=True, method="L-BFGS-B", options={"gtol": 1e-9, "maxiter": 5000})
         for method in ("c-admm", "auto"):
-            found = solve(Problem(loss, L2(1.0), blocks), method, certificate_tol=1e-9, max_iter=2000)
-            need(str(found.status) in ("converged", "rounding"), f"{method}: {found.message}")
-            off = abs(found.objective - oracle.fun) / max(1.0, abs(oracle.fun))
-            need(off < 1e-6, f"{method}: the objective is {found.objective:.9g}, scipy finds {oracle.fun:.9g}")
+            result = solve(Problem(loss, L2(1.0), blocks), method, certificate_tol=1e-9, max_iter=2000)
+            need(str(result.status) in ("converged", "rounding"), f"{method}: {result.message}")
+            off = abs(result.objective - oracle.fun) / max(1.0, abs(oracle.fun))
+            need(off < 1e-6, f"{method}: the objective is {result.objective:.9g}, scipy finds {oracle.fun:.9g}")

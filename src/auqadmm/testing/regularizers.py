@@ -258,13 +258,13 @@ class RegularizerSuite(Suite):
         metric = low_rank_metric(*self.shape)
         for i, scale in enumerate(self.scales):
             s = self.draw(950 + i, 5 * scale)
-            found = metric.solve(g, s, tol=1e-11 * float(s.norm()))
-            v, xi = found.v, s - metric.apply(found.v)
-            need(found.residual <= 1e-7 * float(s.norm()), f"{found.by} leaves a residual of {found.residual:.1e}")
+            v_step = metric.solve(g, s, tol=1e-11 * float(s.norm()))
+            v, xi = v_step.v, s - metric.apply(v_step.v)
+            need(v_step.residual <= 1e-7 * float(s.norm()), f"{v_step.by} leaves a residual of {v_step.residual:.1e}")
             for w in [*self.others(), v + self.draw(960 + i, 0.1)]:
                 excess = float(g.value(w) - g.value(v) - (xi * (w - v)).sum())
                 size = float(g.value(v).abs() + s.norm() * (w - v).norm() + 1e-12)
-                need(excess >= -1e-6 * size, f"{found.by}: a point lies {-excess:.1e} below the consensus step")
+                need(excess >= -1e-6 * size, f"{v_step.by}: a point lies {-excess:.1e} below the consensus step")
 
 
 def low_rank_metric(features: int, columns: int, blocks: int = 3, seed: int = 3) -> LowRankMetric:

@@ -72,6 +72,6 @@ class ShardsEngine:
         return list(zip(self.shards, [None] * len(self.shards) if blocks is None else blocks, strict=True))
 
     def _mapped(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, list[dict[str, Tensor]]]:
-        found = [fn(shard, part, shared) for shard, part in self._both(blocks)]
-        new = [part for part, _ in found]
-        return None if all(part is None for part in new) else new, [sums for _, sums in found]
+        answers = [fn(shard, part, shared) for shard, part in self._both(blocks)]
+        new = [part for part, _ in answers]
+        return None if all(part is None for part in new) else new, [sums for _, sums in answers]

@@ -37,10 +37,10 @@ class Suite:
 
     def under_test(self, name: str) -> Any:
         """What the subclass set."""
-        found = getattr(self, name, None)
-        if found is None:
+        part = getattr(self, name, None)
+        if part is None:
             raise TypeError(f"{type(self).__name__} must set `{name}`: {name} = …")
-        return found
+        return part
 
 
 def need(fact: bool, otherwise: str) -> None:

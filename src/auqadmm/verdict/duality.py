@@ -115,8 +115,8 @@ def gap_at(judge: Judge, at: JudgedPoint, B: Tensor | None) -> Certificate | Non
         return None
 
     def conjugate(scale: float, shift: Tensor | None) -> float:
-        here = v.to(judge.setup.device)
-        return float(judge.reduce.judging(ConjugateQuery(centre, scale, shift), here, (here,))["conjugate"])
+        v_there = v.to(judge.setup.device)
+        return float(judge.reduce.judging(ConjugateQuery(centre, scale, shift), v_there, (v_there,))["conjugate"])
 
     B = None if B is None else B.to(v)
     gap = full_gap(judge.g, v, float(at.f), at.G, B, conjugate, EPS, at.noise)
@@ -133,18 +133,18 @@ def gap_ahead(judge: Judge, at: JudgedPoint, d: Tensor) -> Certificate | None:
     G = at.G[:-1] if judge.setup.intercept else at.G
     if not hasattr(judge.loss, "row_value") or inner.dual_scale(-G) is None:
         return at.known if at.known.duality_gap is not None else None
-    here = there.to(judge.setup.device)
-    E = intercept_directions(judge, here)
-    sums = judge.reduce.judging(ProductsQuery(columns.centre, score=True), (here, E), (here,))
-    F = float(sums["f"]) + float(judge.g.value(here))
+    v_ahead = there.to(judge.setup.device)
+    E = intercept_directions(judge, v_ahead)
+    sums = judge.reduce.judging(ProductsQuery(columns.centre, score=True), (v_ahead, E), (v_ahead,))
+    F = float(sums["f"]) + float(judge.g.value(v_ahead))
     if not math.isfinite(F) or not bool(sums["G"].isfinite().all()):
         return at.known if at.known.duality_gap is not None else None
-    ahead = replace(at, v=here, G=sums["G"], F=F, f=sums["f"], known=replace(at.known, duality_gap=None))
-    found = gap_at(judge, ahead, sums.get("HP"))
+    ahead = replace(at, v=v_ahead, G=sums["G"], F=F, f=sums["f"], known=replace(at.known, duality_gap=None))
+    certificate = gap_at(judge, ahead, sums.get("HP"))
     known = at.known
-    if found is None or found.duality_gap is None:
+    if certificate is None or certificate.duality_gap is None:
         return known if known.duality_gap is not None else None
-    gap = (1 + GAP_ROUNDING) * (max(at.F - F, 0.0) + found.duality_gap) + OBJECTIVE_ROUNDING * at.noise
+    gap = (1 + GAP_ROUNDING) * (max(at.F - F, 0.0) + certificate.duality_gap) + OBJECTIVE_ROUNDING * at.noise
     if known.duality_gap is not None and known.duality_gap <= gap:
         return known
     return replace(known, duality_gap=gap, gap_bound=gap, relative=relative_to(gap, at.scale), evidence="proved")

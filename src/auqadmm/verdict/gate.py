@@ -99,17 +99,17 @@ class Gate:
 
     def after(self, judge: Judge, shared: Consensus, sums: Mapping[str, Tensor], verdict: Verdict, tol: float) -> Gate:
         """With what this verdict teaches."""
-        found = verdict.certificate
+        certificate = verdict.certificate
         gram = (
             judge.gram if judge.gram is not None and judge.gram.numel() <= KEPT**2 else None
         )  # to be saved with a run
         new = replace(self, asked=shared.iteration, null=judge.null, floor=verdict.floor, gram=gram)
-        delta = found.delta if math.isfinite(found.delta) else found.gap_bound
+        delta = certificate.delta if math.isfinite(certificate.delta) else certificate.gap_bound
         if not math.isfinite(delta):
             return replace(new, wrong=min(self.wrong + 1, 6), ratio=self.ratio or 1.0)
         rough = replace(self, factors=(), ratio=None).estimate(judge, shared, sums)
         ratio = delta / rough if rough > 0 else 1.0
-        missed = self.ratio is not None and delta <= tol * found.scale  # small enough, and yet no yes
+        missed = self.ratio is not None and delta <= tol * certificate.scale  # small enough, and yet no yes
         factors = self.factors
         model = verdict.model
         if model is not None and judge.g.quadratic and judge.setup.unknowns <= KEPT:

@@ -82,11 +82,11 @@ class Judge:
             gap = float(sums["gap"])
         if not self.loss.null_searched:  # else it takes rounds
             self.know_null(sums)
-        found = Certificate(objective, kkt, gap, notes=notes(self))
+        certificate = Certificate(objective, kkt, gap, notes=notes(self))
         if gap is None or self.columns is None:
-            return found
+            return certificate
         scale = self.scale(objective)
-        return replace(found, gap_bound=gap, relative=relative_to(gap, scale), evidence="proved", scale=scale)
+        return replace(certificate, gap_bound=gap, relative=relative_to(gap, scale), evidence="proved", scale=scale)
 
     def scale(self, objective: float, least: bool = True) -> float:
         """What gaps are relative to; the least it can be as long as the null model is not known, or the most."""

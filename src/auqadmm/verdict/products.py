@@ -49,16 +49,18 @@ def by_products(
         return at
     B = sums["HP"][:, :, -C:] if intercept else None
     dual = gap_at(judge, at, B)
-    found = dual or at.known
-    if found.passes(tol) or not bounded:
-        if not found.passes(tol) and found.evidence == "none":
-            found = replace(found, reason=undecidable(judge))
-        elif not found.passes(tol) and at.untold(found.gap_bound):
-            found = at.rounding(found, found.gap_bound)
-        return Verdict(found, floor=at.floor)
+    certificate = dual or at.known
+    if certificate.passes(tol) or not bounded:
+        if not certificate.passes(tol) and certificate.evidence == "none":
+            certificate = replace(certificate, reason=undecidable(judge))
+        elif not certificate.passes(tol) and at.untold(certificate.gap_bound):
+            certificate = at.rounding(certificate, certificate.gap_bound)
+        return Verdict(certificate, floor=at.floor)
     out = large.EliminatedIntercept.of(B, v)
     if not bool(out.inverse.isfinite().all()):
-        return Verdict(replace(found, reason="The intercept hardly bends the objective any more."), floor=at.floor)
+        return Verdict(
+            replace(certificate, reason="The intercept hardly bends the objective any more."), floor=at.floor
+        )
     HO = out.products(sums["HP"] if B is None else sums["HP"][:, :, :-C])
     Q = large.orthonormal_basis(HO)
     HQ = _products(judge, v, Q)

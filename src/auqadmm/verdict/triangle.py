@@ -51,14 +51,14 @@ def by_triangle(
     freed, reason = None, ""
     if model.singular:
         reason = collinear(judge, model)
-        found = gap_ahead(judge, at, model.lifted().step(judge.g, G, v, 0.01 * tol * at.scale).d)
-        if found is not None and found.passes(tol):
-            return Verdict(found, floor=at.floor)
-        if found is not None and at.untold(found.gap_bound):
-            return Verdict(at.rounding(found, found.gap_bound), floor=at.floor)
-        freed = _freed(judge, at, sums) if found is None else None
+        certificate = gap_ahead(judge, at, model.lifted().step(judge.g, G, v, 0.01 * tol * at.scale).d)
+        if certificate is not None and certificate.passes(tol):
+            return Verdict(certificate, floor=at.floor)
+        if certificate is not None and at.untold(certificate.gap_bound):
+            return Verdict(at.rounding(certificate, certificate.gap_bound), floor=at.floor)
+        freed = _freed(judge, at, sums) if certificate is None else None
         if freed is None:
-            return Verdict(replace(found or at.known, reason=reason), floor=at.floor)
+            return Verdict(replace(certificate or at.known, reason=reason), floor=at.floor)
         model = freed
     step = model.step(judge.g, G, v, 0.01 * tol * at.scale) if freed is None else model.newton(G, v)
     delta = at.rounded(model.slack * step.delta)
@@ -72,23 +72,25 @@ def by_triangle(
         reach = judge.reduce.judging(ReachQuery(columns.centre), roots.to(judge.setup.device), (roots,))
         x = M * root(reach["reach"]) * math.sqrt(2 * delta)
         bound = inflation(x) * delta
-    found = at.judged(delta, bound)
-    verdict = Verdict(found, model, None, expected_inflation(x, delta, tol * at.scale), at.floor)
-    if found.passes(tol):
+    certificate = at.judged(delta, bound)
+    verdict = Verdict(certificate, model, None, expected_inflation(x, delta, tol * at.scale), at.floor)
+    if certificate.passes(tol):
         return verdict
-    found = replace(found, reason=reason)
+    certificate = replace(certificate, reason=reason)
     if delta <= tol * at.scale and not math.isfinite(bound):
         dual = gap_ahead(judge, at, step.d)
         if dual is not None and dual.passes(tol):
             return replace(verdict, certificate=replace(dual, delta=delta))
     if step.delta <= at.floor:
-        return replace(verdict, certificate=at.rounding(found))
+        return replace(verdict, certificate=at.rounding(certificate))
     if delta > tol * at.scale or math.isfinite(bound):
-        return replace(verdict, certificate=found)
-    return replace(verdict, certificate=_second_look(judge, at, step.d, delta, tol, found))
+        return replace(verdict, certificate=certificate)
+    return replace(verdict, certificate=_second_look(judge, at, step.d, delta, tol, certificate))
 
 
-def _second_look(judge: Judge, at: JudgedPoint, d: Tensor, delta: float, tol: float, found: Certificate) -> Certificate:
+def _second_look(
+    judge: Judge, at: JudgedPoint, d: Tensor, delta: float, tol: float, certificate: Certificate
+) -> Certificate:
     """No proof: does the model hold where it leads?"""
     assert judge.columns is not None
     there = at.v + d
@@ -99,7 +101,7 @@ def _second_look(judge: Judge, at: JudgedPoint, d: Tensor, delta: float, tol: fl
         model = _model(judge, replace(at, v=there), sums)
         if not model.singular:
             after = model.step(judge.g, sums["G"].to(there), there, small).delta
-    return agrees(at, delta, fell, after, small, found)
+    return agrees(at, delta, fell, after, small, certificate)
 
 
 def _freed(judge: Judge, at: JudgedPoint, sums: Mapping[str, Tensor]) -> QuadraticModel | None:

@@ -77,8 +77,8 @@ class BlockRound:
     skip: float
     products: int | None = None
 
-    def __call__(self, shard: Shard, blocks: Blocks, told: tuple[Directive, Consensus]) -> tuple[Blocks, Sums]:
-        directive, shared = told
+    def __call__(self, shard: Shard, blocks: Blocks, message: tuple[Directive, Consensus]) -> tuple[Blocks, Sums]:
+        directive, shared = message
         memory = _apply_action(blocks.memory, directive)
         if directive.home is not None:
             home = shard.expand(directive.home)
@@ -98,8 +98,8 @@ class BlockRound:
                 if directive.contest is not None:
                     ways = (directive.posterior, directive.contest)
                     sums["contest"] = torch.stack([way.unexplained(shard, shared.v, memory["U"]) for way in ways])
-        found, spent = self._solve(shard, W, v, lam, blocks, shared)
-        u = found.u
+        solution, spent = self._solve(shard, W, v, lam, blocks, shared)
+        u = solution.u
         pull = W.apply(u - v)
         # λ_j = W_j v − z_j, so that r_j = αW_j(u_j − v): no difference of large numbers, no inverse
         r, Wr = directive.relaxation * pull, directive.relaxation * (u - v)
@@ -107,7 +107,7 @@ class BlockRound:
         memory, more = self._columns(W, memory, r, Wr)
         if directive.look_ahead and blocks.W is not None:
             sums["stale"] = self._stale(shard, W, memory["U"], directive, shared)
-        healthy = found.grad_norm.isfinite() & Tz.isfinite().flatten(1).all(1)
+        healthy = solution.grad_norm.isfinite() & Tz.isfinite().flatten(1).all(1)
         sums |= more | {
             "Tz": sum_blocks(Tz),
             "rr": sum_blocks((r * Wr).flatten(1).sum(1)),
@@ -116,13 +116,13 @@ class BlockRound:
             "u": sum_squares(u),
             "lam": sum_squares(lam),
             "hvps": spent.double(),
-            "failed": (~found.converged).sum().double(),
+            "failed": (~solution.converged).sum().double(),
             "not_finite": (~healthy).sum().double(),
         }
         if shared.setup.scoring:
             sums |= score(shard, None, shared.v)[1]
         memory = {name: memory[name] for name in KEPT if name in memory} | {"Tz": Tz, "r": r, "Wr": Wr}
-        return Blocks(u, lam, W, ~found.converged, memory, found.memory), sums
+        return Blocks(u, lam, W, ~solution.converged, memory, solution.memory), sums
 
     def _renew(
         self,
@@ -158,8 +158,8 @@ class BlockRound:
             if shared.v_prev is not None and not getattr(shard.loss, "expects", False):
                 start = v + START_SHARE * (start - shard.expand(shared.v_prev))
             known = (shared.reference, blocks.solver_memory)
-            found = shared.setup.solve(shard, W, v, lam, start, *known, ACCURACY, self.products)
-            return found, found.hvps.sum()
+            solution = shared.setup.solve(shard, W, v, lam, start, *known, ACCURACY, self.products)
+            return solution, solution.hvps.sum()
         grad = shard.linearize(v).grad - lam
         done = torch.ones(shard.blocks, dtype=torch.bool, device=shard.device)
         stepped = _GradientSolution(v - W.solve(grad), done, grad.flatten(1).norm(dim=1), None)

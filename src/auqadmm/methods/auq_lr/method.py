@@ -190,12 +190,12 @@ class AUQLR:
         k, g = old.iteration + 1, old.setup.regularizer
         server = next_z(old.memory) if k > 1 else first_z(old.memory, metric, g, old.v)
         server = watch_objective(server, metric, g, old.v, old.scored)
-        found = metric.solve(g, server.z, old.v, tolerance(server))
-        server = replace(self._schedule.told(server, k), v_residual=found.residual)
+        v_step = metric.solve(g, server.z, old.v, tolerance(server))
+        server = replace(self._schedule.told(server, k), v_residual=v_step.residual)
         shared = replace(
             old,
             iteration=k,
-            v=found.v,
+            v=v_step.v,
             v_prev=old.v,
             memory=server,
             failed_blocks=failed,
@@ -203,8 +203,8 @@ class AUQLR:
         )
         if server.directive.refresh:  # the next v-step has another metric
             metric.drop_cache()
-        told = (found.v, server.directive.gamma, server.directive.home)
-        down = tuple(x for x in told if x is not None)
+        sent = (v_step.v, server.directive.gamma, server.directive.home)
+        down = tuple(x for x in sent if x is not None)
         blocks, sums = reduce(self._round, state.blocks, (server.directive, _broadcast(shared)), down=down)
         return State(blocks, self._received(shared, sums, blocks, reduce))
 

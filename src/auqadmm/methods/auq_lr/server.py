@@ -105,8 +105,8 @@ def first_z(server: ServerState, metric: LowRankMetric, g: Regularizer, v: Tenso
     """After the first round. A start whose v does not come from its z (a neighbour's model and multipliers, say) has
     taught nothing of T, nor has one that was a solution: keep z, and begin with the v that belongs to it."""
     assert server.heard is not None
-    found = metric.solve(g, server.z, v, tolerance(server))
-    consistent = float((found.v - v).norm()) <= TELLING * float(v.norm())
+    v_step = metric.solve(g, server.z, v, tolerance(server))
+    consistent = float((v_step.v - v).norm()) <= TELLING * float(v.norm())
     if consistent and server.heard.dual > TELLING * float(server.z.norm()):
         return next_z(server)
     return replace(
@@ -116,11 +116,11 @@ def first_z(server: ServerState, metric: LowRankMetric, g: Regularizer, v: Tenso
 
 def next_z(server: ServerState) -> ServerState:
     """Judge the round that came back, and choose the next Σz: accelerated, plain, or the step taken back."""
-    heard, anderson, told = server.heard, server.anderson, server.directive
+    heard, anderson, last = server.heard, server.anderson, server.directive
     assert heard is not None
-    quiet = replace(told, gamma=None, refresh=False, home=None)
+    quiet = replace(last, gamma=None, refresh=False, home=None)
     # a round with new weights measures r in another norm: no verdict on the step before it
-    if anderson.worse(heard.norm, told.action == Action.ACCELERATE and not told.refresh) and server.plain is not None:
+    if anderson.worse(heard.norm, last.action == Action.ACCELERATE and not last.refresh) and server.plain is not None:
         back = replace(quiet, action=Action.BACK)
         return replace(server, anderson=anderson.cleared(), directive=back, z=server.plain, before=None)
     anderson = anderson.measured(heard.norm)
@@ -154,12 +154,14 @@ class Schedule:
 
     def told(self, server: ServerState, k: int) -> ServerState:
         """What the blocks are told for iteration k + 1. Whether weights are stale was found out one round earlier."""
-        heard, told = server.heard, server.directive
+        heard, directive_before = server.heard, server.directive
         assert heard is not None
         renew = heard.contest_won or ((k + 1) in self.refresh and heard.stale)
         directive = replace(
-            told,
-            posterior=told.contest if heard.contest_won and told.contest is not None else told.posterior,
+            directive_before,
+            posterior=directive_before.contest
+            if heard.contest_won and directive_before.contest is not None
+            else directive_before.posterior,
             refresh=renew,
             look_ahead=(k + 2) in self.refresh,
             forget=renew,  # another map: what was learned of the old one does not count

@@ -108,8 +108,8 @@ class CostEstimate:
 def estimates(facts: Facts, round_cost: float) -> tuple[CostEstimate, ...]:
     """Of every method that can solve the problem, the cheapest first."""
     every = (_newton(facts, round_cost), _lowrank(facts, round_cost), _weighted(facts, round_cost), _gradient(facts))
-    found = [e for e in every if e is not None]
-    return tuple(sorted(found, key=lambda e: e.cost(round_cost)))
+    known = [e for e in every if e is not None]
+    return tuple(sorted(known, key=lambda e: e.cost(round_cost)))
 
 
 def _newton(facts: Facts, round_cost: float) -> CostEstimate | None:

@@ -36,12 +36,12 @@ def hardness(setup: Setup) -> tuple[float, float]:
         return math.inf, math.inf
     some = slice(None, -1) if setup.intercept else slice(None)
     G = seen.slopes(seen.start)
-    held = ~seen.empty[some]
-    l2 = setup.regularizer.convexity(torch.zeros_like(G))[some][held]
+    filled = ~seen.empty[some]
+    l2 = setup.regularizer.convexity(torch.zeros_like(G))[some][filled]
     least = float(l2.min()) if l2.numel() else 0.0
     if not least > 0:
         return math.inf, math.inf
-    trace = float(seen.spread[some][held].sum())
+    trace = float(seen.spread[some][filled].sum())
     far = math.sqrt(trace / seen.weight) * float(G[some].norm()) / least
     spread = spread_of(setup)
     if loss.dispersed and spread > 0:  # few rows bend at a time; and logits move in units of the target

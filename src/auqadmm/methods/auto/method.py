@@ -145,10 +145,10 @@ class Auto:
         from auqadmm import baselines, methods  # which know this one
 
         if name not in self._made:
-            found = methods.resolve(name, {**methods.KNOWN, **baselines.KNOWN})
-            if hasattr(found, "round_cost"):
-                found = replace(found, round_cost=self.round_cost)
-            self._made[name] = found if name == "newton" else in_columns(found, self._run)
+            method = methods.resolve(name, {**methods.KNOWN, **baselines.KNOWN})
+            if hasattr(method, "round_cost"):
+                method = replace(method, round_cost=self.round_cost)
+            self._made[name] = method if name == "newton" else in_columns(method, self._run)
         return self._made[name]
 
     # ------------------------------------------------------------------ data in other columns (`inside`)
@@ -207,13 +207,13 @@ def _observe(plan: Plan, shared: Consensus) -> Plan:
     return replace(plan, waited=plan.waited if near or new else plan.waited + 1, expected=expected)
 
 
-def _next_hessian(here: Any) -> float:
+def _next_hessian(newton: Any) -> float:
     """Numbers that a working set of Newton's method will send next, if that is what it has."""
-    if getattr(here, "complete", True) or here.stalled:
+    if getattr(newton, "complete", True) or newton.stalled:
         return 0.0
-    active = int((here.inside != 0).sum())
-    known = len(here.index) if here.gram is not None else 0
-    return numbers(min(int(SET_GROWTH * active), here.inside.numel())) - numbers(known)
+    active = int((newton.inside != 0).sum())
+    known = len(newton.index) if newton.gram is not None else 0
+    return numbers(min(int(SET_GROWTH * active), newton.inside.numel())) - numbers(known)
 
 
 def _remaining_cost(plan: Plan, spent: float, iterations: int) -> float | None:

@@ -131,8 +131,8 @@ def minimise_model(g: Penalty, H: Tensor, G: Tensor, v: Tensor, enough: float, s
     fewest, patience, settled = math.inf, PIVOT_PATIENCE, False
     for _ in range(PIVOT_ROUNDS):
         x = torch.where(guess.active, start, guess.t)
-        here = ModelPoint(x, start_w, 0.0) if torch.equal(x, start) else at(x)
-        b = torch.where(guess.active, here.w - guess.line(x), 0.0)[:, 0]
+        point = ModelPoint(x, start_w, 0.0) if torch.equal(x, start) else at(x)
+        b = torch.where(guess.active, point.w - guess.line(x), 0.0)[:, 0]
         active, h = guess.active[:, 0], guess.h[:, 0]
         d = factor.solve(active, h, b) if factor is not None else None
         if d is None:
@@ -189,8 +189,8 @@ def _cholesky(A: Tensor) -> Tensor | None:
         return None if bool(info != 0) else L
     from scipy.linalg.lapack import dpotrf  # without the copies of torch's
 
-    found, info = dpotrf(A.numpy().T, lower=1, overwrite_a=1)
-    return None if info else torch.from_numpy(found)
+    factor, info = dpotrf(A.numpy().T, lower=1, overwrite_a=1)
+    return None if info else torch.from_numpy(factor)
 
 
 def _factored_here(active: Tensor, h: Tensor) -> Operator:

@@ -70,13 +70,13 @@ class GroupedHessian:
     def of(cls, upper: Tensor, index: Tensor, columns: int, apart: bool) -> GroupedHessian:
         """From what workers send: a triangle for every class (`apart`), or one for all."""
         parts = [index[index % columns == c] for c in range(columns)] if apart else [index]
-        found, first = [], 0
+        groups, first = [], 0
         for part in parts:
             size = len(part) * (len(part) + 1) // 2
             if len(part):
-                found.append((part, unpack(upper[None, first : first + size])[0]))
+                groups.append((part, unpack(upper[None, first : first + size])[0]))
             first += size
-        return cls(tuple(found))
+        return cls(tuple(groups))
 
     def joined(self) -> GroupedHessian:
         """In one group."""
@@ -87,11 +87,11 @@ class GroupedHessian:
 
     def where(self, flat: Tensor) -> GroupedHessian:
         """Of the unknowns for which `flat` holds alone."""
-        found = []
+        groups = []
         for index, H in self.groups:
             few = flat[index].nonzero()[:, 0]
-            found.append((index[few], H.index_select(0, few).index_select(1, few)))
-        return GroupedHessian(tuple(found))
+            groups.append((index[few], H.index_select(0, few).index_select(1, few)))
+        return GroupedHessian(tuple(groups))
 
     def lifted(self, share: float) -> GroupedHessian:
         """With more curvature, a share of the diagonal."""
@@ -140,12 +140,12 @@ def newton_step(
 ) -> NewtonStep:
     """The step; a singular H is given a little curvature in every direction, and more where the step would not lower
     the model. With a `share` of δ that may be missing δ is what was found, else a bound of what there is."""
-    found = _newton_step(g, v, G, H, enough, share)
+    step = _newton_step(g, v, G, H, enough, share)
     for lift in LIFTS:
-        if math.isfinite(found.linear) and found.linear >= -enough:
+        if math.isfinite(step.linear) and step.linear >= -enough:
             break
-        found = _newton_step(g, v, G, H.lifted(lift), enough, share)
-    return found
+        step = _newton_step(g, v, G, H.lifted(lift), enough, share)
+    return step
 
 
 def _newton_step(
@@ -172,9 +172,9 @@ def _newton_step(
         model = QuadraticModel.of(matrix[None].to(v), strength, absent)
         if model.singular:
             model = model.lifted()
-        found = model.step(RestrictedRegularizer(g, v, index), slopes, some, enough)
-        d[index] = found.d[:, 0]
-        delta += found.delta
+        proximal = model.step(RestrictedRegularizer(g, v, index), slopes, some, enough)
+        d[index] = proximal.d[:, 0]
+        delta += proximal.delta
     d = d.reshape(v.shape)
     fell = float(g.fall(v, into_domain(g, v + d)[0])[0])
     return NewtonStep(d, delta, fell - float((G * d).sum()))

@@ -44,9 +44,9 @@ class NewtonQuery:
     scales: tuple[float, ...] = ()
     foreseen: bool = False
 
-    def __call__(self, shard: Shard, blocks: B, told: tuple[Tensor, Tensor | None]) -> tuple[B, Sums]:
-        v, index, loss = told[0].to(shard.device), self.index.to(shard.device), shard.loss
-        d, known = (None if x is None else x.to(shard.device) for x in (told[1], self.known))
+    def __call__(self, shard: Shard, blocks: B, points: tuple[Tensor, Tensor | None]) -> tuple[B, Sums]:
+        v, index, loss = points[0].to(shard.device), self.index.to(shard.device), shard.loss
+        d, known = (None if x is None else x.to(shard.device) for x in (points[1], self.known))
         now = shard.exact(self.centre, loss.eased(self.ease) if self.ease > 1 else None)
         same = self.eased == self.ease
         scales = self.scales if self.ease == 1 else ()
