@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,7 +53,7 @@ class SingleDesign:
             done += end - first
         return cls(kept, columns, len(used), *exact)
 
-    def __getitem__(self, blocks: Any) -> SingleDesign:
+    def __getitem__(self, blocks: slice | Tensor) -> SingleDesign:
         """Some blocks: a slice or positions."""
         if self.coarse is None or self.whole is None:
             return SingleDesign(self.X[blocks], self.columns, self.features)

@@ -37,7 +37,7 @@ from auqadmm.local.factored import KeptFactor
 from auqadmm.local.hinge_rows import ActiveRowInverse
 from auqadmm.metrics.weights import Weights, dot
 
-# blocks of which nobody asks who is open, and runs of neighbours that are not worth a product each
+# above this many blocks all are read, whichever are open; more runs of neighbours than these are not read one by one
 BLOCKS_UNASKED, SCATTERED_RUNS = 64, 8
 
 

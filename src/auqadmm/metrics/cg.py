@@ -81,7 +81,7 @@ def _step(at: PCGState, apply: Operator, precondition: Operator, enough: Tensor)
     """One step while it goes on; it changes nothing afterwards."""
     q = apply(at.p)
     curvature = (at.p * q).sum()
-    # not positive: rounding, or numbers that are none
+    # not positive: rounding, or NaN
     sound = (at.ry > 0) & (curvature > 0) & curvature.isfinite()
     go = at.open & sound
     step = torch.where(go, at.ry / curvature, 0.0)

@@ -94,7 +94,7 @@ class Programs:
             self.recorded[form] = _Recording.of(fn, args, taken, self.pool, self.buffers, loop)
         except RuntimeError:  # waits for the host, or has no memory left
             self.recorded[form] = None
-            for key, tensors in self.buffers.made.items():  # memory of a recording that is none
+            for key, tensors in self.buffers.made.items():  # the memory of a recording that failed
                 del tensors[made.get(key, 0) :]
         return self.recorded[form], taken.tensors
 

@@ -17,13 +17,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from auqadmm.core.certificate import Certificate
-from auqadmm.core.reduce import Reduce, score
+from auqadmm.core.reduce import Reduce, Sums, score
 from auqadmm.core.state import Setup
 from auqadmm.verdict.duality import at_least_rounding
 from auqadmm.verdict.large import DIRECTIONS
@@ -103,7 +102,7 @@ class Judge:
         if self.null is None:
             self.know_null(self.reduce.judging(NullQuery(self.columns.null), None))
 
-    def score(self, v: Tensor) -> Any:
+    def score(self, v: Tensor) -> Sums:
         """The sums of a cheap certificate, where they did not travel with an iteration."""
         return self.reduce.judging(score, v, (v,))
 

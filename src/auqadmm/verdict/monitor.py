@@ -18,7 +18,7 @@ from auqadmm.verdict.judge import Judge
 from auqadmm.verdict.point import at_rounding, relative_to
 
 MONITOR_PATIENCE = 3  # iterations without a way on, before a run ends
-NOTHING = 1e-3  # of the tolerance: a fall that is none
+NOTHING = 1e-3  # of the tolerance: a decrease that does not count
 GONE = 1e-12  # of what there was to explain
 PART = 0.1  # of the objective that the next step takes away, where classes are separable
 

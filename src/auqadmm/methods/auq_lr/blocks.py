@@ -26,6 +26,8 @@ from auqadmm.metrics.weights import sum_blocks, sum_squares
 
 if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
+    from auqadmm.local.base import LocalSolution
+    from auqadmm.metrics.lowrank import LowRank
 
 Sums = dict[str, Tensor]
 
@@ -127,13 +129,13 @@ class BlockRound:
     def _renew(
         self,
         shard: Shard,
-        W: Any,
+        W: LowRank | None,
         v: Tensor,
         lam: Tensor,
         memory: Mapping[str, Any],
         directive: Directive,
         shared: Consensus,
-    ) -> tuple[Any, dict[str, Any]]:
+    ) -> tuple[LowRank, dict[str, Any]]:
         """New weights at v; v and λ_j stay, so z_j moves with W_j, and differences of before mean nothing."""
         posterior = directive.posterior
         U = memory["U"] if "U" in memory else posterior.directions(shard, shared.v)
@@ -142,7 +144,7 @@ class BlockRound:
             W.drop_cache()
         return new, {"U": U, "z": new.apply(v) - lam}
 
-    def _stale(self, shard: Shard, W: Any, U: Tensor, directive: Directive, shared: Consensus) -> Tensor:
+    def _stale(self, shard: Shard, W: LowRank, U: Tensor, directive: Directive, shared: Consensus) -> Tensor:
         """How many blocks would get other weights at v."""
         if shard.loss.quadratic and self.skip > 0:  # the same curvature everywhere
             return torch.zeros((), dtype=torch.float64, device=shard.device)
@@ -150,8 +152,8 @@ class BlockRound:
         return (new.change(W) >= self.skip).sum().double()
 
     def _solve(
-        self, shard: Shard, W: Any, v: Tensor, lam: Tensor, blocks: Blocks, shared: Consensus
-    ) -> tuple[Any, Tensor]:
+        self, shard: Shard, W: LowRank, v: Tensor, lam: Tensor, blocks: Blocks, shared: Consensus
+    ) -> tuple[LocalSolution | _GradientSolution, Tensor]:
         if self.local:
             start = blocks.u
             # v takes u_j along, and it comes closer: a quarter of the products saved; not where the slope of f_j jumps
@@ -165,7 +167,7 @@ class BlockRound:
         stepped = _GradientSolution(v - W.solve(grad), done, grad.flatten(1).norm(dim=1), None)
         return stepped, torch.zeros((), device=shard.device)
 
-    def _columns(self, W: Any, memory: dict[str, Any], r: Tensor, Wr: Tensor) -> tuple[dict[str, Any], Sums]:
+    def _columns(self, W: LowRank, memory: dict[str, Any], r: Tensor, Wr: Tensor) -> tuple[dict[str, Any], Sums]:
         """Append the newest difference; its Gram rows and ⟨ΔR_i, r⟩ go to the server."""
         if not self.memory or "r_old" not in memory:
             return memory, {}
@@ -184,7 +186,7 @@ class _GradientSolution:
     u: Tensor
     converged: Tensor
     grad_norm: Tensor
-    memory: Any
+    memory: None
 
 
 def _apply_action(memory: Mapping[str, Any], directive: Directive) -> dict[str, Any]:
