@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 FISTA_TRIALS = 100  # of L in one iteration, each a round: far more than the growth of L can need
 DOWN = 0.5  # L is tried this much smaller, so that it can follow a curvature that falls
 UP = (2.0, 10.0)  # a refused L grows by what the test found missing, within these factors
-FISTA_PATIENCE = 10  # rounds beyond two per iteration, before L stays as it is
+FISTA_PATIENCE = 10  # refused in iteration k, L is not lowered before iteration 2k + this
 BITS = 10  # of a first L
 
 
