@@ -15,7 +15,7 @@ from ablation_patch import Hit, Patch, Switch, around, instead, returns
 AUQLR, METRICS, LOCAL = "auqadmm.methods.auq_lr", "auqadmm.metrics", "auqadmm.local"
 CURVATURE = "auqadmm.curvature"
 ROUND, SERVER = f"{AUQLR}.blocks", f"{AUQLR}.server"
-SCHEDULE, ANDERSON = f"{AUQLR}.server", f"{AUQLR}.anderson"
+SCHEDULE = ANDERSON = f"{AUQLR}.server"
 POSTERIOR, NEWTON = f"{CURVATURE}.posterior", f"{LOCAL}.newton_cg"
 SMOOTH, HINGE, SQUARES = ("multinomial",), ("svm",), ("elastic",)
 TABLES = ("table-squares-far", "table-logistic-far")
@@ -93,7 +93,7 @@ def _newton_only(old: Any, hit: Hit, self: Any, problem: Any, u0: Any, reference
     from auqadmm.local.newton_cg import NewtonCG
 
     shard = problem.shard
-    small = sum(shard.census.rows) * shard.census.unknowns < mixed.SMALL
+    small = sum(shard.census.rows) * shard.census.unknowns < mixed.SMALL_PRODUCT
     if not (problem.curved or shard.programs.active or small or hinge_rows.is_applicable(problem)):
         hit()
     return NewtonCG(self.factor, self.tol).solve(problem, u0, reference, memory)
@@ -157,14 +157,14 @@ SWITCHES = (
     S("alpha-1.6", "α = 1.8: 1.6", "method.py", 0,
       {"relaxation": 1.6}),
     S("alpha-1", "over-relaxation: α = 1", "schedule.py, blocks.py", 12, {"relaxation": 1.0}),
-    S("memory-0", "Anderson acceleration", "anderson.py, columns.py, …", 205, {"memory": 0}),
+    S("memory-0", "Anderson acceleration", "server.py, blocks.py, …", 205, {"memory": 0}),
     S("memory-8", "16 columns of Anderson's memory: 8", "method.py", 0, {"memory": 8}),
-    S("no-step-back", "a step that doubled ‖r‖ is taken back", "anderson.py, server.py, …", 14,
+    S("no-step-back", "a step that doubled ‖r‖ is taken back", "server.py, …", 14,
       patches=(Patch(f"{ANDERSON}:Anderson.worse", _where(False, bool)),)),
-    S("no-allowance", "accelerated steps stay within a summable distance of plain ones", "anderson.py", 15,
+    S("no-allowance", "accelerated steps stay within a summable distance of plain ones", "server.py", 15,
       patches=(Patch(f"{ANDERSON}:Anderson.allowance", returns(lambda self: torch.inf)),)),
-    S("no-ridge", "the ridge 1e-9 on Anderson's Gram matrix", "anderson.py", 2,
-      patches=(Patch(f"{ANDERSON}:RIDGE", instead(0.0)),), probes=(f"{ANDERSON}:Anderson.coefficients",)),
+    S("no-ridge", "the ridge 1e-9 on Anderson's Gram matrix", "server.py", 2,
+      patches=(Patch(f"{ANDERSON}:ANDERSON_RIDGE", instead(0.0)),), probes=(f"{ANDERSON}:Anderson.coefficients",)),
     S("keep-at-renewal", "Anderson forgets when weights are renewed", "schedule.py, blocks.py", 5,
       patches=(Patch(TOLD, around(_kept, always=False)),
                Patch(f"{ROUND}:BlockRound._renew", around(_with_columns, always=False)))),
@@ -208,7 +208,7 @@ SWITCHES = (
       models=SMOOTH + HINGE),
     S("no-direct", "factorisations for squares: Newton-CG", "local/direct.py, direct_factors.py", 346,
       patches=NO_DIRECT, models=SQUARES),
-    S("no-secant", "curvature of a hinge averaged over the last step", "local/secant.py", 72, patches=NO_SECANT,
+    S("no-secant", "curvature of a hinge averaged over the last step", "local/cg.py", 72, patches=NO_SECANT,
       models=HINGE),
     # what weights are made of
     S("rank-5", "blocks choose how many directions to send: 5", "posterior.py", 45,
@@ -216,27 +216,27 @@ SWITCHES = (
     S("rank-20", "the same: 20", "posterior.py", 45, {"rank": 20}),
     S("rank-50", "the same: 50", "posterior.py", 45, {"rank": 50}),
     S("no-cap", "at most 140 directions from the start", "method.py", 3,
-      patches=(Patch(f"{AUQLR}.method:MOST", instead(10**6)),), probes=(DIRECTIONS,)),
+      patches=(Patch(f"{AUQLR}.method:MOST_DIRECTIONS", instead(10**6)),), probes=(DIRECTIONS,)),
     S("lanczos-to-end", "the search for directions ends when enough are found", "posterior.py, krylov.py", 18,
-      patches=(Patch(f"{CURVATURE}.krylov:FEWEST", instead(10**9)),), probes=(f"{POSTERIOR}:krylov",)),
+      patches=(Patch(f"{CURVATURE}.krylov:KRYLOV_STEPS", instead(10**9)),), probes=(f"{POSTERIOR}:krylov",)),
     S("lanczos-one-step", "directions in four steps of Lanczos: all at a time", "posterior.py", 2,
-      patches=(Patch(f"{POSTERIOR}:STEPS", instead(1)),), probes=(DIRECTIONS,)),
+      patches=(Patch(f"{POSTERIOR}:LANCZOS_STEPS", instead(1)),), probes=(DIRECTIONS,)),
     S("first-whole", "first weights take a share of the curvature at zero: all of it", "posterior.py, method.py", 20,
-      patches=tuple(Patch(f"{AUQLR}.method:{name}", instead(1.0)) for name in ("FIRST", "FIRST_COUPLED")),
+      patches=tuple(Patch(f"{AUQLR}.method:{name}", instead(1.0)) for name in ("FIRST_SHARE", "FIRST_SHARE_COUPLED")),
       probes=(WEIGHTS,), models=SMOOTH + HINGE),
     S("no-floor", "the floor φ of 1e-5 of the mean curvature (l2/N stays)", "posterior.py", 4,
-      patches=(Patch(f"{POSTERIOR}:FLOOR", instead(0.0)),), probes=(f"{POSTERIOR}:Posterior._floor",)),
+      patches=(Patch(f"{POSTERIOR}:PHI_FLOOR", instead(0.0)),), probes=(f"{POSTERIOR}:Posterior._floor",)),
     S("no-row-uncertainty", "curvature of a hinge seen through the uncertainty of its logits",
       "posterior.py, rows.py, losses.py", 50,
       patches=(Patch(f"{POSTERIOR}:Posterior._rows", around(_same_rows, always=False)),), models=HINGE),
-    S("no-coupling", "columns coupled by S_j: S_j = I/C", "lowrank.py, kronecker_sum.py, inverses.py", 60,
+    S("no-coupling", "columns coupled by S_j: S_j = I/C", "lowrank.py, kronecker_sum.py", 60,
       patches=(Patch(WEIGHTS, _weighed(_no_coupling)),), models=SMOOTH),
     S("classes-alike", "classes stay coupled in the first directions: one Kronecker product", "coupled.py, …", 330,
       patches=(Patch(f"{AUQLR}.method:coupled_directions", _where(0, bool)),), models=SMOOTH),
     S("flat-rest", "the rest's diagonal d_j: its mean", "posterior.py", 3,
       patches=(Patch(WEIGHTS, _weighed(lambda W: replace(W, d=W.d.mean(1, keepdim=True).expand_as(W.d).clone()))),)),
     S("share-1", "directions at most a quarter of a block's rows (a privacy rule: report only)", "posterior.py", 4,
-      patches=(Patch(f"{POSTERIOR}:SHARE", instead(1.0)),), probes=(DIRECTIONS,)),
+      patches=(Patch(f"{POSTERIOR}:DIRECTION_SHARE", instead(1.0)),), probes=(DIRECTIONS,)),
     # images
     S("image-never", "the rest in cosines where that fits better (the problem says: image)",
       "metrics/kronecker.py, curvature/basis.py, posterior.py, …", 150,
@@ -253,7 +253,7 @@ SWITCHES = (
     S("raw-columns", "columns centred and scaled inside", INSIDE, 480, {"columns": "raw"}, only=TABLES,
       models=("table",)),
     # machines
-    S("no-graphs", "CUDA graphs and unit steps taken unseen", "runtime/cuda_graphs.py, buffers.py, newton_cg.py", 400,
+    S("no-graphs", "CUDA graphs and unit steps taken unseen", "runtime/cuda_graphs.py, newton_cg.py", 400,
       environment={"AUQADMM_GRAPHS": "0"}, probes=(SOLVE,), device="cuda"),
     S("no-light", "single precision between anchors", "blocks/single_precision.py, single.py, local/descent.py", 310,
       patches=NO_LIGHT, device="cpu"),
@@ -272,12 +272,12 @@ SWITCHES = (
       patches=(Patch(f"{NEWTON}:open_runs", _where(_all_open, bool)),),
       models=SMOOTH + HINGE, device="cpu"),
     # C-ADMM: what weights without directions use
-    S("c:no-trail", "u-steps start where the last ones lead", "local/extrapolation.py", 45, method="c-admm",
-      patches=(Patch(f"{LOCAL}.extrapolation:Extrapolation.ahead", returns(lambda self, u, *rest: u)),),
+    S("c:no-trail", "u-steps start where the last ones lead", "local/base.py", 45, method="c-admm",
+      patches=(Patch(f"{LOCAL}.base:Extrapolation.ahead", returns(lambda self, u, *rest: u)),),
       models=SMOOTH + HINGE),
-    S("c:new-diagonal", "the diagonal preconditioner is kept for 2, 4, 8, … solves", "extrapolation.py, …", 10,
+    S("c:new-diagonal", "the diagonal preconditioner is kept for 2, 4, 8, … solves", "base.py, …", 10,
       method="c-admm", models=SMOOTH,
-      patches=(Patch(f"{LOCAL}.extrapolation:Extrapolation.renew", returns(lambda self: True)),)),
+      patches=(Patch(f"{LOCAL}.base:Extrapolation.renew", returns(lambda self: True)),)),
     S("c:no-memory", "Newton-CG remembers anything", "local/newton_cg.py, factored.py, …", 230, method="c-admm",
       patches=(Patch(f"{NEWTON}:NewtonCG.recall", returns(_forgets)),), models=SMOOTH + HINGE),
     S("c:no-factor", "a kept factor for hard blocks", "local/factored.py, newton_cg.py", 145, method="c-admm",
@@ -285,7 +285,7 @@ SWITCHES = (
                Patch(f"{LOCAL}.mixed:is_applicable", _where(False, bool))), only=HARD, models=("table",)),
     S("c:no-direct", "factorisations for squares: Newton-CG", "local/direct.py, direct_factors.py", 346,
       method="c-admm", patches=NO_DIRECT, models=SQUARES),
-    S("c:no-secant", "curvature of a hinge averaged over the last step", "local/secant.py", 72, method="c-admm",
+    S("c:no-secant", "curvature of a hinge averaged over the last step", "local/cg.py", 72, method="c-admm",
       patches=NO_SECANT, models=HINGE),
     S("c:no-lbfgs", "L-BFGS in place of Newton-CG on a CPU", "local/lbfgs.py, …, mixed.py", 480,
       method="c-admm", patches=(Patch(f"{LOCAL}.mixed:Mixed._together", around(_newton_only, always=False)),),

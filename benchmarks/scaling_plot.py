@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scaling_model import LAST, LINKS, SUMMED, TOPOLOGIES, Cost, Link, costs, time_of
 
-from auqadmm.methods.auq_lr.method import ROOM
+from auqadmm.methods.auq_lr.method import DIRECTIONS_BYTES
 
 DASHES: dict[str, Any] = {"star": "-", "tree": (0, (5, 2)), "ring": (0, (1, 1.6))}
 TITLES = {"multinomial-sum": "sums over rows (hard)", "multinomial-mean": "means over rows (easy)"}
@@ -131,7 +131,7 @@ def _room(rows: Sequence[dict[str, Any]]) -> float:
     used = [row for row in rows if row["directions"]]
     if not used:
         return np.inf
-    return min(ROOM / (8 * FEATURES * row["directions"]) for row in used)
+    return min(DIRECTIONS_BYTES / (8 * FEATURES * row["directions"]) for row in used)
 
 
 def _words(link: Link) -> str:

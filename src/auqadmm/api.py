@@ -21,7 +21,7 @@ from auqadmm.core.history import Clock
 from auqadmm.core.processes import CallbackError, SharedCallbacks, all_weights
 from auqadmm.core.reduce import Engine, Reduce, WorkerLost
 from auqadmm.core.result import Result
-from auqadmm.core.solve import Callback, block_view, run
+from auqadmm.core.solve import Callback, Method, block_view, run
 from auqadmm.core.state import Setup, WarmStart
 from auqadmm.core.stopping import Stopping, whole_number
 from auqadmm.errors import InputError, InputTypeError
@@ -34,7 +34,7 @@ DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 def solve(
     problem: Problem,
-    method: Any = "auto",
+    method: str | Method | type[Method] = "auto",
     engine: Any = "local",
     *,
     max_iter: int = 250,
@@ -44,8 +44,8 @@ def solve(
     time_limit: float | None = None,
     stop: str = "certificate",
     local: Any = "auto",
-    dtype: Any = "float64",
-    device: Any = "cpu",
+    dtype: str | torch.dtype = "float64",
+    device: str | torch.device = "cpu",
     seed: int = 0,
     start: str = "zeros",
     warm_start: Result | WarmStart | Tensor | np.ndarray | None = None,
@@ -266,32 +266,32 @@ def _method(method: Any, round_cost: float) -> Any:
 
 def _functions(callbacks: Any) -> tuple[Callback, ...]:
     try:
-        found = tuple(callbacks)
+        several = tuple(callbacks)
     except TypeError:
-        found = (None,)
-    if not all(callable(f) for f in found):
+        several = (None,)
+    if not all(callable(f) for f in several):
         raise InputTypeError(f"callbacks must be a list of functions, got {callbacks!r}.")
-    return found
+    return several
 
 
-def _dtype(dtype: Any) -> torch.dtype:
+def _dtype(dtype: object) -> torch.dtype:
     name = getattr(dtype, "__name__", str(dtype))  # np.float32 is a class
-    found = DTYPES.get(name.removeprefix("torch."))
-    if found is None:
+    known = DTYPES.get(name.removeprefix("torch."))
+    if known is None:
         raise InputError(f"dtype must be 'float64' or 'float32', got {dtype!r}.")
-    return found
+    return known
 
 
-def _device(device: Any) -> torch.device:
+def _device(device: str | torch.device) -> torch.device:
     try:
-        found = torch.device(device)
+        parsed = torch.device(device)
     except (RuntimeError, TypeError):
         raise InputError(f"Unknown device {device!r}; use 'cpu' or 'cuda'.") from None
-    if found.type not in ("cpu", "cuda"):
+    if parsed.type not in ("cpu", "cuda"):
         raise InputError(f"device {str(device)!r} is not supported; use 'cpu' or 'cuda'.")
-    if found.type == "cuda" and not torch.cuda.is_available():
+    if parsed.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"device {str(device)!r} asked for, but torch sees no CUDA device here; use 'cpu'.")
-    return found
+    return parsed
 
 
 def _warm(start: Any, census: Census) -> WarmStart | None:
@@ -319,7 +319,7 @@ def _warm(start: Any, census: Census) -> WarmStart | None:
     return replace(start, v=v, lam=lam, weights=weights)
 
 
-def _tensor(name: str, x: Any) -> Tensor:
+def _tensor(name: str, x: object) -> Tensor:
     """A copy in float64, or one clear sentence."""
     if isinstance(x, Tensor):
         x = x.detach().cpu().numpy()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Mapping
+from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,18 +15,19 @@ from torch import Tensor
 
 from auqadmm.baselines import fista, objective, preconditioned, quasi_newton
 from auqadmm.blocks.design import DensePiece
-from auqadmm.blocks.shard import Census
+from auqadmm.blocks.shard import Census, Shard
+from auqadmm.blocks.sparse import SparsePiece
 from auqadmm.checkpoint.codec import Registry
 from auqadmm.checkpoint.identity import Identity, describe
 from auqadmm.columns.frame import Frame
 from auqadmm.columns.method import FramedState
 from auqadmm.core import state
-from auqadmm.core.certificate import Certificate, score
-from auqadmm.core.reduce import Reduce
+from auqadmm.core.certificate import Certificate
+from auqadmm.core.reduce import Reduce, score
 from auqadmm.curvature.posterior import Posterior
 from auqadmm.local import (
+    base,
     direct_factors,
-    extrapolation,
     factored,
     inverse_hessian,
     lbfgs,
@@ -33,9 +35,8 @@ from auqadmm.local import (
     newton_cg,
 )
 from auqadmm.local.pairs import Pairs
-from auqadmm.methods.auq_lr import anderson
 from auqadmm.methods.auq_lr.blocks import Directive
-from auqadmm.methods.auq_lr.server import BestPoint, RoundSums, ServerState
+from auqadmm.methods.auq_lr.server import Anderson, BestPoint, RoundSums, ServerState
 from auqadmm.methods.auto.plan import Change, Plan
 from auqadmm.methods.newton.dual import DualBound
 from auqadmm.methods.newton.state import NewtonState
@@ -44,6 +45,10 @@ from auqadmm.metrics.coupled import Coupled
 from auqadmm.problem.scaled import ScaledRegularizer
 from auqadmm.verdict.gate import Gate
 from auqadmm.verdict.moments import ColumnMoments
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.rows import Loss
+    from auqadmm.blocks.shard import Shard
 
 # A new class in a method's or a solver's memory is added here; names are part of the format.
 REGISTRY = Registry(
@@ -66,7 +71,7 @@ REGISTRY = Registry(
         "Coupled": Coupled,
         "LowRankMetric": vstep.LowRankMetric,
         "Kronecker": kronecker.Kronecker,
-        "Anderson": anderson.Anderson,
+        "Anderson": Anderson,
         "Posterior": Posterior,
         "auq-lr.Server": ServerState,
         "auq-lr.Best": BestPoint,
@@ -81,7 +86,7 @@ REGISTRY = Registry(
         "local.newton-cg.Memory": newton_cg.NewtonMemory,
         "local.newton-cg.Nearby": newton_cg.AnchorMemory,
         "local.newton-cg.Factored": factored.KeptFactor,
-        "local.Trail": extrapolation.Extrapolation,
+        "local.Trail": base.Extrapolation,
         "Pairs": Pairs,
         "Elastic": objective.Elastic,
         "Point": objective.ObjectivePoint,
@@ -100,7 +105,7 @@ REGISTRY = Registry(
 )
 
 
-def identify(reduce: Reduce, census: Census, loss: Any, settings: Mapping[str, Any], setup: state.Setup) -> Identity:
+def identify(reduce: Reduce, census: Census, loss: Loss, settings: Mapping[str, Any], setup: state.Setup) -> Identity:
     """All that decides the iterates of a run. Reads the data twice, where they live; nothing is counted."""
     whole = {
         "features": census.features,
@@ -120,27 +125,29 @@ def identify(reduce: Reduce, census: Census, loss: Any, settings: Mapping[str, A
     return Identity(described, blocks, _probes(reduce, setup), setup.precision**0.5, _versions())
 
 
-def contents(shard: Any, blocks: Any) -> Tensor:
+def contents(shard: Shard, blocks: object) -> Tensor:
     """SHA-256 of the rows, targets and weights of every block, (B, 32); the same wherever a block is placed."""
-    design, found = shard.design, {}
+    design = shard.design
+    digests: dict[int, np.ndarray] = {}
     parts = zip(design.pieces, design.split(shard.target), design.split(shard.row_weight), strict=True)
     for piece, target, weight in parts:
-        dense = isinstance(piece, DensePiece)
-        heights = [piece.X.shape[1]] * len(piece.blocks) if dense else piece.heights.tolist()
+        if isinstance(piece, DensePiece):
+            heights, matrix = [piece.X.shape[1]] * len(piece.blocks), partial(_dense, piece)
+        else:
+            heights, matrix = piece.heights.tolist(), partial(_sparse, piece)
         first = 0
         for slot, (j, height) in enumerate(zip(piece.blocks.tolist(), heights, strict=True)):
             rows = slice(first, first + shard.census.rows[shard.index[j]])  # without padding
-            matrix = _dense(piece, slot, rows.stop - first) if dense else _sparse(piece, slot, rows)
-            found[j] = _digest(*matrix, target[rows], weight[rows])
+            digests[j] = _digest(*matrix(slot, rows), target[rows], weight[rows])
             first += height
-    return torch.from_numpy(np.stack([found[j] for j in range(shard.blocks)]))
+    return torch.from_numpy(np.stack([digests[j] for j in range(shard.blocks)]))
 
 
-def _dense(piece: Any, slot: int, rows: int) -> tuple[Tensor, ...]:
-    return (piece.X[slot, :rows],)
+def _dense(piece: DensePiece, slot: int, rows: slice) -> tuple[Tensor, ...]:
+    return (piece.X[slot, : rows.stop - rows.start],)
 
 
-def _sparse(piece: Any, slot: int, rows: slice) -> tuple[Tensor, ...]:
+def _sparse(piece: SparsePiece, slot: int, rows: slice) -> tuple[Tensor, ...]:
     ends = piece.A.crow_indices()[rows.start : rows.stop + 1]
     inside = slice(int(ends[0]), int(ends[-1]))
     return ends - ends[0], piece.A.col_indices()[inside] - slot * piece.features, piece.A.values()[inside]
@@ -160,12 +167,12 @@ def _probes(reduce: Reduce, setup: state.Setup) -> list[float]:
     shape = (setup.features, setup.columns)
     coins = torch.Generator().manual_seed(0)
     draw = torch.rand(shape, generator=coins, dtype=torch.float64) - 0.3
-    found: list[float] = []
+    probes: list[float] = []
     for v in (torch.zeros_like(draw), draw / setup.features):
         v = v.to(setup.device)
         sums, g = reduce.free(score, None, v), setup.regularizer
-        found += [float(x) for x in (sums["f"], sums["G"].norm(), g.value(v), g.prox(v, 1.0).norm())]
-    return found
+        probes += [float(x) for x in (sums["f"], sums["G"].norm(), g.value(v), g.prox(v, 1.0).norm())]
+    return probes
 
 
 def _versions() -> dict[str, str]:

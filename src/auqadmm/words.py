@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
-LONGEST = 60
+LONGEST_QUOTE = 60  # characters of a value that a sentence shows
 
 
 def visible(text: str) -> str:
@@ -14,14 +14,14 @@ def visible(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
-def quoted(value: Any, longest: int = LONGEST) -> str:
+def quoted(value: object, longest: int = LONGEST_QUOTE) -> str:
     """A name or a value in a sentence: in quotes if it is text, visible, and not longer than a line."""
     text = value if isinstance(value, str) else str(value)
     text = visible(text if len(text) <= longest else text[: longest - 1] + "…")
     return f"'{text}'" if isinstance(value, str) else text
 
 
-def listed(values: Any, most: int = 5) -> str:
+def listed(values: Iterable[object], most: int = 5) -> str:
     """A few of many names."""
     names = list(values)
     return ", ".join(quoted(name) for name in names[:most]) + (", …" if len(names) > most else "")

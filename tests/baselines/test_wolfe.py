@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from auqadmm.baselines.wolfe import C1, C2, TRIALS, Trial, search
+from auqadmm.baselines.wolfe import C2, WOLFE_DECREASE, WOLFE_TRIALS, Trial, search
 
 number = st.floats(-3, 3, allow_nan=False)
 
@@ -36,7 +36,7 @@ def test_convex_restrictions_give_strong_wolfe_steps(rows, bend, log_first):
     assume(start.slope < -1e-3)
     found, good = search(phi, start, 10.0**log_first)
     assert good
-    assert found.value <= start.value + C1 * found.t * start.slope
+    assert found.value <= start.value + WOLFE_DECREASE * found.t * start.slope
     assert abs(found.slope) <= C2 * abs(start.slope)
 
 
@@ -80,7 +80,7 @@ def test_a_slope_that_lies_ends_after_a_bounded_number_of_trials():
         return Trial(t, t, -1.0)
 
     assert search(climbs, climbs(0.0), 1.0) == (None, False)
-    assert len(calls) <= TRIALS + 1
+    assert len(calls) <= WOLFE_TRIALS + 1
 
 
 def test_without_a_wolfe_step_the_lowest_trial_is_kept():

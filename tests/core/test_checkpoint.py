@@ -96,7 +96,7 @@ def test_every_local_solver(tmp_path, local, method):
 
 def test_a_local_solver_that_is_two(tmp_path, monkeypatch):
     """L-BFGS with its memory and Newton-CG, each for its blocks."""
-    for name, value in (("SMALL", 0), ("LEAST", 1), ("ROOM", 1)):
+    for name, value in (("SMALL_PRODUCT", 0), ("LEAST_PAIRS", 1), ("PAIRS_ROOM", 1)):
         monkeypatch.setattr(mixed, name, value)
     problem = multinomial([class_blocks()[0], *class_blocks(per_block=4)[1:]])
     plain = aq.solve(problem, "c-admm", max_iter=15, **TIGHT)
@@ -174,12 +174,12 @@ def test_the_matrix_meets_every_kind_of_state(monkeypatch, tmp_path):
     turns = aq.Problem(aq.Multinomial(), aq.L2(0.01), [(X[y == c] / 16, y[y == c]) for c in range(10)])
     assert aq.solve(turns, callbacks=[look], round_cost=4000).choice.changes
     with monkeypatch.context() as patched:
-        patched.setattr(lowrank, "PRODUCTS", 1e6)  # classes are coupled, however small the data
+        patched.setattr(lowrank, "COUPLING_PRODUCTS", 1e6)  # classes are coupled, however small the data
         aq.solve(turns, "auq-lr", max_iter=2, callbacks=[look])
-    monkeypatch.setattr(single_precision, "SMALL", 0)
-    monkeypatch.setattr(mixed, "SMALL", 0)
-    monkeypatch.setattr(mixed, "LEAST", 1)
-    monkeypatch.setattr(mixed, "ROOM", 1)
+    monkeypatch.setattr(single_precision, "SMALL_DATA", 0)
+    monkeypatch.setattr(mixed, "SMALL_PRODUCT", 0)
+    monkeypatch.setattr(mixed, "LEAST_PAIRS", 1)
+    monkeypatch.setattr(mixed, "PAIRS_ROOM", 1)
     aq.solve(problem("multinomial"), "c-admm", max_iter=4, callbacks=[look])
     aq.solve(problem("multinomial"), "auq-lr", max_iter=4, callbacks=[look])
     assert seen == set(REGISTRY.classes)

@@ -94,7 +94,7 @@ def test_outputs_that_are_parts_of_inputs():
 
 @cuda
 def test_recordings_of_a_large_tensor_can_be_dropped(monkeypatch):
-    monkeypatch.setattr(cuda_graphs, "LARGE", 10)
+    monkeypatch.setattr(cuda_graphs, "READ_IN_PLACE", 10)
     run = Programs(GPU)
     big = torch.arange(20.0, device=GPU)
     for k in range(3):
@@ -152,7 +152,7 @@ def test_a_function_that_looks_at_numbers_is_called():
 
 @cuda
 def test_large_tensors_are_not_copied(monkeypatch):
-    monkeypatch.setattr(cuda_graphs, "LARGE", 10)
+    monkeypatch.setattr(cuda_graphs, "READ_IN_PLACE", 10)
     run = Programs(GPU)
     for start in (0.0, 100.0):
         big = torch.arange(20.0, device=GPU) + start
@@ -236,7 +236,7 @@ def test_blocks_that_are_done_leave_on_a_gpu_too(method, monkeypatch):
     """Which they do beyond a gibibyte of data."""
     problem = many_classes(6, 200, 50, 3)
     stay = aq.solve(problem, method, max_iter=15, abs_tol=0, rel_tol=0, device="cuda")
-    monkeypatch.setattr(descent, "LARGE", 0)
+    monkeypatch.setattr(descent, "LEAVE_GPU", 0)
     left = []
     known = descent.blocks_to_keep
     monkeypatch.setattr(descent, "blocks_to_keep", lambda *given: left.append(known(*given)) or left[-1])

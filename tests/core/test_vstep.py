@@ -81,7 +81,7 @@ def test_ill_conditioned_metrics(name, C):
 @pytest.mark.parametrize("name", ["l1", "box"])
 def test_ill_conditioned_metrics_by_conjugate_gradients(monkeypatch, name):
     """Where no part of K is formed the linear systems are solved loosely at first; failures make them exact."""
-    monkeypatch.setattr(kronecker_sum, "SMALL", 0)
+    monkeypatch.setattr(kronecker_sum, "K_ACTIVE", 0)
     metric = LowRankMetric(blocks(m=40, C=3, r=4, condition=1e6))
     s = target(metric, 40, 3)
     assert metric.solve(CASES[name][0], s).residual <= 1e-10 * float(s.norm())
@@ -97,7 +97,7 @@ def test_ill_conditioned_linear_systems(condition, C):
 
 @pytest.mark.parametrize("name", SEPARABLE)
 def test_a_cycle_is_left_by_the_proximal_point_method(monkeypatch, name):
-    monkeypatch.setattr(pivoting, "ROUNDS", 2)
+    monkeypatch.setattr(pivoting, "PIVOT_ROUNDS", 2)
     g, prox = CASES[name]
     W = blocks(C=3)
     metric = LowRankMetric(W)
@@ -110,7 +110,7 @@ def test_a_cycle_is_left_by_the_proximal_point_method(monkeypatch, name):
 
 def test_when_the_steps_run_out_the_best_point_comes_with_its_residual(monkeypatch):
     monkeypatch.setattr(vstep, "MAX_STEPS", 5)
-    monkeypatch.setattr(pivoting, "ROUNDS", 1)
+    monkeypatch.setattr(pivoting, "PIVOT_ROUNDS", 1)
     monkeypatch.setattr(pivoting, "BUDGET", 3)
     metric = LowRankMetric(blocks(condition=1e4))
     s = target(metric, 12, 1)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from auqadmm.methods.auq_lr.message import directions, first_parts, unpacked
-from auqadmm.metrics import inverses, kronecker_sum, lowrank
+from auqadmm.metrics import kronecker_sum, lowrank
 from auqadmm.metrics.vstep import LowRankMetric
 from auqadmm.problem.regularizers import L2
 from tests.core import test_coupled, vstep_cases
@@ -18,8 +18,8 @@ from tests.core.test_vstep_metric import Largest
 COUPLED, KRONECKER = "coupled", "Kronecker"
 WAYS = {
     "cholesky": {},
-    "woodbury": {"PER_COLUMN": 0, "DENSE": 0},
-    "some directions": {"PER_COLUMN": 0, "DENSE": 0, "FACTOR": 75},
+    "woodbury": {"K_PER_COLUMN": 0, "K_FEATURES": 0},
+    "some directions": {"K_PER_COLUMN": 0, "K_FEATURES": 0, "K_FACTORS": 75},
 }
 
 
@@ -30,7 +30,7 @@ def parts(kind, N, m=24, C=3, r=2):
 @pytest.fixture(params=WAYS)
 def way(request, monkeypatch):
     for option, value in WAYS[request.param].items():
-        monkeypatch.setattr(inverses if option == "FACTOR" else kronecker_sum, option, value)
+        monkeypatch.setattr(kronecker_sum, option, value)
 
 
 @pytest.mark.parametrize(("kind", "C"), [(KRONECKER, 1), (KRONECKER, 3), (COUPLED, 3)])
@@ -39,8 +39,8 @@ def test_a_few_blocks_at_a_time(kind, C, way, monkeypatch):
     K = (test_coupled.explicit if kind == COUPLED else explicit)(W).sum(0)
     s = torch.linspace(-1, 1, 24 * C, dtype=torch.float64).reshape(24, C)
     whole = LowRankMetric(W).solve(L2(1.0), s, tol=1e-12)
-    monkeypatch.setattr(lowrank, "LARGE", 0)
-    monkeypatch.setattr(lowrank, "PIECE", 150)  # three blocks; of H, four
+    monkeypatch.setattr(lowrank, "PAGED_NUMBERS", 0)
+    monkeypatch.setattr(lowrank, "CACHED_NUMBERS", 150)  # three blocks; of H, four
     metric = LowRankMetric(W)
     assert len(metric._K._pieces) == 7
     torch.testing.assert_close(metric.apply(s).flatten(), K @ s.flatten())
@@ -75,8 +75,8 @@ def test_a_part_of_the_directions_is_that_of_the_whole_matrix():
 @pytest.mark.parametrize("kind", [KRONECKER, COUPLED])
 def test_parts_arrive_as_they_were_sent(kind, monkeypatch):
     """Also where blocks keep different numbers of directions, a few blocks at a time."""
-    monkeypatch.setattr(lowrank, "LARGE", 0)
-    monkeypatch.setattr(lowrank, "PIECE", 150)
+    monkeypatch.setattr(lowrank, "PAGED_NUMBERS", 0)
+    monkeypatch.setattr(lowrank, "CACHED_NUMBERS", 150)
     W = parts(kind, 7, r=3)
     if kind == COUPLED:
         W = test_coupled.weights(7, 24, 3, 3, unused=2)

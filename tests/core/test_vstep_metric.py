@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from auqadmm.metrics import cg, inverses, kronecker_sum, proximal_gradient, vstep
-from auqadmm.metrics.inverses import Cholesky, Submatrix, Woodbury
-from auqadmm.metrics.kronecker_sum import KroneckerSum
+from auqadmm.metrics import cg, kronecker_sum, proximal_gradient, vstep
+from auqadmm.metrics.kronecker_sum import Cholesky, KroneckerSum, Submatrix, Woodbury
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.vstep import LowRankMetric
 from auqadmm.problem.group_lasso import GroupLasso
@@ -56,7 +55,7 @@ def test_an_inverse_is_symmetric_and_positive_and_exact_for_one_column(case):
     full = torch.stack([inverse(e.reshape(shape)).flatten() for e in torch.eye(n, dtype=torch.float64)])
     torch.testing.assert_close(full, full.T)
     assert torch.linalg.eigvalsh(full)[0] > 0
-    if shape[1] == 1 and inverses.FACTOR > 1000:
+    if shape[1] == 1 and kronecker_sum.K_FACTORS > 1000:
         torch.testing.assert_close(full @ (torch.from_numpy(K) + 0.5 * torch.eye(n)).double(), torch.eye(n).double())
 
 
@@ -65,7 +64,7 @@ def test_an_inverse_is_symmetric_and_positive_and_exact_for_one_column(case):
     [(1, 2, 4096, Woodbury), (1, 8, 4096, Cholesky), (1, 2, 0, Woodbury), (3, 2, 4096, Woodbury), (3, 4, 0, Cholesky)],
 )
 def test_the_cheaper_factorisation_is_chosen(monkeypatch, C, r, dense, expected):
-    monkeypatch.setattr(kronecker_sum, "DENSE", dense)
+    monkeypatch.setattr(kronecker_sum, "K_FEATURES", dense)
     K = KroneckerSum(blocks(m=12 if r != 2 or C > 1 or dense == 0 else 24, C=C, r=r))
     assert isinstance(K.inverse(torch.zeros(K.shape, dtype=torch.float64)), expected)
 
@@ -159,14 +158,14 @@ def test_a_large_problem_needs_no_large_matrix(g):
         found = metric.solve(g, s, tol=1e-9 * float(s.norm()))
     assert found.residual <= 1e-9 * float(s.norm())
     assert found.iterations <= 30
-    assert largest.numel <= 2 * max(m * C * C, m * N * r, C * (N * r) ** 2, kronecker_sum.SMALL**2), (
+    assert largest.numel <= 2 * max(m * C * C, m * N * r, C * (N * r) ** 2, kronecker_sum.K_ACTIVE**2), (
         "not m × m, not n × n"
     )
 
 
 def test_too_many_directions_are_cut_to_the_memory_allowed(monkeypatch):
-    monkeypatch.setattr(inverses, "FACTOR", 3 * 10**2)
-    monkeypatch.setattr(kronecker_sum, "PER_COLUMN", 0)
+    monkeypatch.setattr(kronecker_sum, "K_FACTORS", 3 * 10**2)
+    monkeypatch.setattr(kronecker_sum, "K_PER_COLUMN", 0)
     metric = LowRankMetric(blocks(N=6, m=60, C=3, r=8))
     inverse = metric._K.inverse(torch.ones(60, 3, dtype=torch.float64))
     assert isinstance(inverse, Woodbury)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from auqadmm.metrics import inverses, kronecker_sum
+from auqadmm.metrics import kronecker_sum
 from auqadmm.metrics.vstep import LowRankMetric
 from auqadmm.problem.group_lasso import GroupLasso
 from auqadmm.problem.regularizers import L1, L2, Box, ElasticNet, NonNegative, Zero
@@ -59,11 +59,12 @@ def case(request, monkeypatch):
     """Metric, dense K and s, one for each way to invert K."""
     options = dict(PATHS[request.param])
     m, C = 12, options.pop("C")
-    for name in ("dense", "small", "per_column", "factor"):
+    limits = {"dense": "K_FEATURES", "small": "K_ACTIVE", "per_column": "K_PER_COLUMN", "factor": "K_FACTORS"}
+    for name, limit in limits.items():
         if name in options:
-            monkeypatch.setattr(inverses if name == "factor" else kronecker_sum, name.upper(), options.pop(name))
+            monkeypatch.setattr(kronecker_sum, limit, options.pop(name))
     if options.pop("slim", False):
-        monkeypatch.setattr(kronecker_sum, "SLIM", 1)
+        monkeypatch.setattr(kronecker_sum, "K_SLIM", 1)
     if options.pop("joint", False):
         W = replace(blocks(m=m * C, C=1, **options), joint=True, columns=C)
     else:

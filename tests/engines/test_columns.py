@@ -8,7 +8,7 @@ import torch
 
 from auqadmm.columns.frame import Frame
 from auqadmm.columns.reduce import EnterFrame, InFrame
-from auqadmm.core.certificate import score
+from auqadmm.core.reduce import score
 from auqadmm.engines.messages import dumps
 from tests.engines.processes import ended, ranks
 

@@ -19,8 +19,9 @@ SOLVES = 5
 @pytest.fixture
 def large(monkeypatch):
     """What pays for large data only."""
-    for module in (cg, descent, mixed):
-        monkeypatch.setattr(module, "SMALL", 0)
+    monkeypatch.setattr(cg, "LEAVE_CPU", 0)
+    monkeypatch.setattr(descent, "LEAVE_CPU", 0)
+    monkeypatch.setattr(mixed, "SMALL_PRODUCT", 0)
 
 
 def solved(shard, index, solver, kind):
@@ -73,13 +74,13 @@ def test_hinges(kind):
 @pytest.mark.parametrize("solver", [NewtonCG(), LBFGS(), Mixed()], ids=lambda s: type(s).__name__)
 def test_single_precision(solver, large, monkeypatch):
     """Of sums of one block or of several, which round differently."""
-    monkeypatch.setattr(single_precision, "SMALL", 0)
+    monkeypatch.setattr(single_precision, "SMALL_DATA", 0)
     compared("Logistic", solver, "scalar", 1e-4)
 
 
 def test_a_block_that_single_precision_does_not_suit(large, monkeypatch):
     """It is multiplied in double precision, the others are not."""
-    monkeypatch.setattr(single_precision, "SMALL", 0)
+    monkeypatch.setattr(single_precision, "SMALL_DATA", 0)
     blocks = data("Logistic", (60, 50, 70), features=FEATURES)
     blocks[1][0][:, 3] = 1e6 + blocks[1][0][:, 3]
     problem = aq.Problem(aq.Logistic(reduction="mean"), aq.Zero(), blocks)

@@ -8,8 +8,8 @@ import torch
 from auqadmm.blocks import single_precision
 from auqadmm.blocks.design import DensePiece
 from auqadmm.local import NewtonCG, cg
-from auqadmm.local.base import dot
 from auqadmm.local.cg import CGState, NewtonSystem, cg_step, open_runs, zero_products
+from auqadmm.metrics.weights import dot
 from tests.local.cases import EVEN, gradient, local_problem, shard_of, start_of
 
 FOUR = (30, 30, 30, 30)
@@ -18,8 +18,8 @@ FOUR = (30, 30, 30, 30)
 @pytest.fixture
 def every(monkeypatch):
     """Small problems too."""
-    monkeypatch.setattr(cg, "SMALL", 0)
-    monkeypatch.setattr(single_precision, "SMALL", 0)
+    monkeypatch.setattr(cg, "LEAVE_CPU", 0)
+    monkeypatch.setattr(single_precision, "SMALL_DATA", 0)
 
 
 def dense(design):
@@ -53,12 +53,12 @@ def test_all_blocks_and_small_ones_need_no_runs(every, monkeypatch):
     local = local_problem(shard_of("Logistic", EVEN), "scalar")
     assert open_runs(local, torch.tensor([True] * 3)) == ()
     assert open_runs(local, torch.tensor([False] * 3)) is None
-    monkeypatch.setattr(cg, "SCATTERED", 1)
+    monkeypatch.setattr(cg, "SCATTERED_RUNS", 1)
     assert open_runs(local, torch.tensor([True, False, True])) == ()
-    monkeypatch.setattr(cg, "MANY", 2)
+    monkeypatch.setattr(cg, "BLOCKS_UNASKED", 2)
     assert open_runs(local, torch.tensor([False, True, True])) == ()
     assert open_runs(local, torch.tensor([False] * 3)) is None
-    monkeypatch.setattr(cg, "SMALL", 10**9)
+    monkeypatch.setattr(cg, "LEAVE_CPU", 10**9)
     assert open_runs(local, torch.tensor([True, False, True])) == ()
 
 

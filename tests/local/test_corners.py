@@ -11,7 +11,7 @@ import torch
 import auqadmm as aq
 from auqadmm.local import Mixed, NewtonCG, newton_cg
 from auqadmm.local.base import LocalProblem
-from auqadmm.local.hinge_rows import MOST, active_row_inverse, active_rows, add_other_rows, is_applicable
+from auqadmm.local.hinge_rows import MOST_ROWS, active_row_inverse, active_rows, add_other_rows, is_applicable
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.weights import Scalar
 from tests.local.cases import gradient, local_problem, shard_of, start_of
@@ -127,7 +127,7 @@ def test_no_more_rows_than_there_is_room_for():
     shard = margins((4000,), 600, "sum", eps=0.09)
     local, u = near_corner(shard)
     near, _ = matrix(local, shard.linearize(u), 1e-6)
-    assert near.X.shape[1] == MOST
+    assert near.X.shape[1] == MOST_ROWS
     assert not near.enough.any()
 
 

@@ -41,7 +41,7 @@ def test_where_it_suits(monkeypatch):
     assert not factored.is_applicable(shard_of("Multinomial", TALL))
     assert not factored.is_applicable(shard_of("SmoothedHinge", TALL))
     assert not factored.is_applicable(sparse(posed("Logistic", TALL)).shard(torch.float64, CPU))
-    monkeypatch.setattr(factored, "LARGEST", 4)
+    monkeypatch.setattr(factored, "FACTOR_FEATURES", 4)
     assert not factored.is_applicable(shard_of("Logistic", TALL))
 
 

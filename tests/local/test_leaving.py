@@ -20,7 +20,7 @@ SOLVERS = [LBFGS(tol=1e-9, max_iter=2000), NewtonCG(tol=1e-9)]
 @pytest.fixture
 def leave(monkeypatch):
     """Small problems too, and count who left."""
-    monkeypatch.setattr(descent, "SMALL", 0)
+    monkeypatch.setattr(descent, "LEAVE_CPU", 0)
     left, plain = [], descent.part
 
     def spied(shard, keep, copies):
@@ -45,7 +45,7 @@ def almost_solved(local, solver, far):
 def test_the_others_go_on_to_the_same_solution(solver, loss, weights, leave, monkeypatch):
     local = local_problem(shard_of(loss, (9,) * 8), weights)
     with monkeypatch.context() as context:
-        context.setattr(descent, "SMALL", 2**62)
+        context.setattr(descent, "LEAVE_CPU", 2**62)
         u0 = almost_solved(local, solver, [2, 5])
         together = replace(solver, tol=1e-7).solve(local, u0, None, None)
         assert not leave

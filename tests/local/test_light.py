@@ -19,7 +19,7 @@ LOSSES = ["Multinomial", "Logistic", "SmoothedHinge", "Huber", "Poisson", "Quant
 @pytest.fixture
 def small(monkeypatch):
     """Small problems too."""
-    monkeypatch.setattr(single_precision, "SMALL", 0)
+    monkeypatch.setattr(single_precision, "SMALL_DATA", 0)
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_an_anchor_is_its_own_point(products):
 def test_solutions_are_as_accurate_as_asked_for(solver, loss, weights, tol, leaving, products, monkeypatch):
     """The exact gradient decides, whatever the solver believed."""
     if leaving:
-        monkeypatch.setattr(descent, "SMALL", 0)
+        monkeypatch.setattr(descent, "LEAVE_CPU", 0)
     local = local_problem(shard_of(loss, (9, 12, 9, 40)), weights)
     options = {"max_iter": 2000} if solver is LBFGS else {}
     memory, u = None, start_of(local.shard)
@@ -188,7 +188,7 @@ def test_only_where_it_pays(small, monkeypatch):
     monkeypatch.setenv("AUQADMM_LIGHT", "0")
     assert not shard(X).single_precision
     monkeypatch.delenv("AUQADMM_LIGHT")
-    monkeypatch.setattr(single_precision, "SMALL", 401)
+    monkeypatch.setattr(single_precision, "SMALL_DATA", 401)
     assert not shard(X).single_precision
 
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from auqadmm.local import NewtonCG
-from auqadmm.local.base import dot
-from auqadmm.local.line_search import PAST, SHORT, search
+from auqadmm.local.cg import averaged
+from auqadmm.local.line_search import SLOPE_LEFT, SLOPE_PAST, search
 from auqadmm.local.pairs import Pairs
-from auqadmm.local.secant import averaged
+from auqadmm.metrics.weights import dot
 from tests.local.cases import LOSSES, UNEVEN, local_problem, shard_of, start_of
 
 
@@ -33,8 +33,8 @@ def test_a_step_goes_down_and_ends_where_the_slope_is_small(loss, length, seed, 
     assert torch.equal(there.u[3], here.u[3])
     assert (local.value(there.point)[active] < local.value(here.point)[active]).all()
     start, end = dot(here.grad, P)[active], dot(there.grad, P)[active]
-    assert (end >= 1.001 * SHORT * start).all()
-    assert (end <= -1.001 * PAST * start).all()
+    assert (end >= 1.001 * SLOPE_LEFT * start).all()
+    assert (end <= -1.001 * SLOPE_PAST * start).all()
 
 
 def test_a_direction_uphill_is_not_followed():

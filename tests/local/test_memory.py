@@ -11,7 +11,7 @@ import torch
 import auqadmm as aq
 from auqadmm.local import LBFGS, LocalProblem, Mixed, NewtonCG, mixed, newton_cg
 from auqadmm.local import lbfgs as module
-from auqadmm.local.extrapolation import extrapolate
+from auqadmm.local.base import extrapolate
 from auqadmm.metrics.weights import Diagonal
 from auqadmm.runtime.cuda_graphs import Programs
 from tests.local.cases import EVEN, UNEVEN, gradient, local_problem, oracle, shard_of, start_of, weights_of
@@ -108,8 +108,8 @@ def test_rounding_errors_are_not_learned():
 
 # ------------------------------------------------------------------ which of them
 def test_mixed_finishes_with_newton(monkeypatch):
-    monkeypatch.setattr(mixed, "SMALL", 0)
-    monkeypatch.setattr(mixed, "PATIENCE", 2)
+    monkeypatch.setattr(mixed, "SMALL_PRODUCT", 0)
+    monkeypatch.setattr(mixed, "LBFGS_STEPS", 2)
     local = local_problem(shard_of("Multinomial", (200, 200, 200)), "diagonal")
     found = Mixed(tol=1e-9).solve(local, start_of(local.shard), None, None)
     assert found.converged.all()
@@ -122,7 +122,7 @@ def test_mixed_takes_newton_for_small_problems_and_blocks(monkeypatch):
     """Where products are cheap; and where pairs would take more room than the data."""
     large = local_problem(shard_of("Logistic", (80,) * 3), "scalar")
     assert isinstance(Mixed().solve(large, start_of(large.shard), None, None).memory, newton_cg.NewtonMemory)
-    monkeypatch.setattr(mixed, "SMALL", 0)
+    monkeypatch.setattr(mixed, "SMALL_PRODUCT", 0)
     small = local_problem(shard_of("Logistic", (3,) * 20), "scalar")
     for local, pairs in ((small, False), (large, True)):
         found = Mixed(tol=1e-9).solve(local, start_of(local.shard), None, None)

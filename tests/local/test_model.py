@@ -150,7 +150,7 @@ def wide(columns=3, rows=120, features=30):
 def test_it_saves_steps(monkeypatch):
     options = {"max_iter": 20, "abs_tol": 0.0, "rel_tol": 0.0, "stop": "residuals", "local": LBFGS()}
     few = aq.solve(wide(), "c-admm", **options)
-    monkeypatch.setattr(curvature_model, "RANK", 0)
+    monkeypatch.setattr(curvature_model, "MODEL_RANK", 0)
     none = aq.solve(wide(), "c-admm", **options)
     assert few.history[-1].hvps < 0.7 * none.history[-1].hvps
     torch.testing.assert_close(few.v, none.v, rtol=1e-2, atol=1e-2)

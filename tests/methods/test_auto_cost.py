@@ -14,7 +14,7 @@ import auqadmm as aq
 from auqadmm.local.base import LocalStep
 from auqadmm.methods.auto.cost import CostEstimate, Facts, estimates
 from auqadmm.methods.auto.facts import hardness
-from auqadmm.methods.auto.method import GOAL, LOOK, REST, Auto, _observe, _remaining_cost
+from auqadmm.methods.auto.method import GOAL, RATE_LEAST, REST, Auto, _observe, _remaining_cost
 from auqadmm.methods.auto.plan import Change, Plan
 from tests.verdict.asking import judge_of
 
@@ -95,13 +95,13 @@ def test_l_bfgs_with_weights_is_considered_where_rows_bend_one_after_another():
 
 
 def test_the_rest_follows_the_rate():
-    falls = tuple(1e-2 * 0.5**k for k in range(LOOK))
-    rest = _remaining_cost(Plan("auq-lr", None, expected=falls), 100.0 * LOOK, LOOK)
+    falls = tuple(1e-2 * 0.5**k for k in range(RATE_LEAST))
+    rest = _remaining_cost(Plan("auq-lr", None, expected=falls), 100.0 * RATE_LEAST, RATE_LEAST)
     assert rest == pytest.approx(100.0 * math.log(falls[-1] / GOAL) / math.log(2), rel=1e-6)
-    assert _remaining_cost(Plan("auq-lr", None, expected=falls[1:]), 1.0, LOOK) is None
-    assert _remaining_cost(Plan("auq-lr", None, expected=falls[::-1]), 1.0, LOOK) == math.inf
+    assert _remaining_cost(Plan("auq-lr", None, expected=falls[1:]), 1.0, RATE_LEAST) is None
+    assert _remaining_cost(Plan("auq-lr", None, expected=falls[::-1]), 1.0, RATE_LEAST) == math.inf
     noisy = tuple(x * (3.0 if k % 2 else 1 / 3) for k, x in enumerate(falls))  # two points alone would mislead
-    assert 0 < _remaining_cost(Plan("auq-lr", None, expected=noisy), 100.0 * LOOK, LOOK) < 4 * rest
+    assert 0 < _remaining_cost(Plan("auq-lr", None, expected=noisy), 100.0 * RATE_LEAST, RATE_LEAST) < 4 * rest
 
 
 @pytest.mark.parametrize("cost", [1000.0, 1e6])

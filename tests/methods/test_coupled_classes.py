@@ -20,8 +20,8 @@ TIGHT = {"certificate_tol": 1e-12, "max_iter": 300}
 @pytest.fixture
 def coupled(monkeypatch):
     """Classes are coupled, however small the data, in some twenty directions."""
-    monkeypatch.setattr(lowrank, "PRODUCTS", 1e6)
-    monkeypatch.setattr(lowrank, "WORTH", 50.0)
+    monkeypatch.setattr(lowrank, "COUPLING_PRODUCTS", 1e6)
+    monkeypatch.setattr(lowrank, "COUPLING_WORTH", 50.0)
 
 
 def digits(split="one", l2=1.0, g=None, rows=600, **options):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import auqadmm as aq
-from auqadmm.methods.auq_lr.anderson import Anderson, D
+from auqadmm.methods.auq_lr.server import Anderson, D
 from tests.methods.cases import LR
 from tests.problems import class_blocks, multinomial
 

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 import auqadmm as aq
-from auqadmm.methods.auq_lr import anderson
-from auqadmm.methods.auq_lr.anderson import append, combined, inner, latest
+from auqadmm.methods.auq_lr import blocks as round_of_blocks
+from auqadmm.methods.auq_lr.blocks import append, combined, inner, latest
 from auqadmm.metrics.kronecker_sum import KroneckerSum
 from auqadmm.metrics.lowrank import LowRank
 from tests.alive import Alive
@@ -15,7 +15,7 @@ from tests.methods.cases import LR
 
 
 def test_columns_in_pieces_are_columns(monkeypatch):
-    monkeypatch.setattr(anderson, "PIECE", 3)
+    monkeypatch.setattr(round_of_blocks, "COLUMNS_PER_TENSOR", 3)
     coins = torch.Generator().manual_seed(0)
     vectors = torch.randn(12, 2, 5, 3, generator=coins, dtype=torch.float64)
     x = torch.randn(2, 5, 3, generator=coins, dtype=torch.float64)

@@ -12,9 +12,17 @@ import torch
 import auqadmm as aq
 from auqadmm.curvature.posterior import Posterior
 from auqadmm.local import Direct
-from auqadmm.methods.auq_lr.anderson import Anderson
 from auqadmm.methods.auq_lr.blocks import Action, Directive
-from auqadmm.methods.auq_lr.server import RoundSums, Schedule, ServerState, first_z, next_z, tolerance, watch_objective
+from auqadmm.methods.auq_lr.server import (
+    Anderson,
+    RoundSums,
+    Schedule,
+    ServerState,
+    first_z,
+    next_z,
+    tolerance,
+    watch_objective,
+)
 from tests.problems import regression_blocks
 
 

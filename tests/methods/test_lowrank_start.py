@@ -8,10 +8,10 @@ import torch
 from sklearn.datasets import load_digits
 
 import auqadmm as aq
-from auqadmm.curvature.posterior import FAR, Posterior
+from auqadmm.curvature.posterior import FAR_FROM_PRIOR, Posterior
 from auqadmm.local.base import LocalProblem
 from auqadmm.local.newton_cg import NewtonCG
-from auqadmm.methods.auq_lr.method import FIRST, curvature_falls
+from auqadmm.methods.auq_lr.method import FIRST_SHARE, curvature_falls
 
 
 def digits(l2=1.0, reduction="sum"):
@@ -35,16 +35,18 @@ def test_the_share_goes_by_what_the_prior_leaves_free(l2, power):
     v = torch.zeros(shard.shape[1:], dtype=torch.float64)
     U = whole.directions(shard, v)
     full = whole.weights(shard, v, U, None, 0.0)
-    part = dataclasses.replace(whole, first=FIRST).weights(shard, v, U, None, 0.0)
-    torch.testing.assert_close(part.M, FIRST**power * full.M, rtol=1e-12, atol=0)
-    torch.testing.assert_close(part.d, FIRST**power * full.d, rtol=1e-12, atol=0)
+    part = dataclasses.replace(whole, first=FIRST_SHARE).weights(shard, v, U, None, 0.0)
+    torch.testing.assert_close(part.M, FIRST_SHARE**power * full.M, rtol=1e-12, atol=0)
+    torch.testing.assert_close(part.d, FIRST_SHARE**power * full.d, rtol=1e-12, atol=0)
     assert torch.equal(part.phi, full.phi)
-    again = dataclasses.replace(whole, first=FIRST).weights(shard, v, U, part, 0.0)
+    again = dataclasses.replace(whole, first=FIRST_SHARE).weights(shard, v, U, part, 0.0)
     assert torch.equal(again.M, whole.weights(shard, v, U, part, 0.0).M)  # renewed ones take all of it
 
 
 def test_the_share_is_continuous_in_between():
-    share = Posterior(1, 1.0, 1, first=0.1)._share(torch.tensor([0.5, 1.0, FAR**0.5, FAR, 1e9], dtype=torch.float64))
+    share = Posterior(1, 1.0, 1, first=0.1)._share(
+        torch.tensor([0.5, 1.0, FAR_FROM_PRIOR**0.5, FAR_FROM_PRIOR, 1e9], dtype=torch.float64)
+    )
     np.testing.assert_allclose(share, [1.0, 1.0, 0.1**0.5, 0.1, 0.1], rtol=1e-12)
 
 

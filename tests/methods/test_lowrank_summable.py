@@ -11,7 +11,7 @@ import pytest
 
 import auqadmm as aq
 from auqadmm.local import NewtonCG
-from auqadmm.methods.auq_lr.anderson import EPSILON
+from auqadmm.methods.auq_lr.server import EPSILON
 from tests.problems import regression_blocks
 
 

@@ -109,7 +109,7 @@ def test_the_diagonal_comes_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     point = shard.linearize(normal(shard))
     whole = point.hessian_diagonal()
     for chunk in (1, 4 * (27 * K + 5 * M * K)):  # one direction at a time; four, with a rest of one
-        monkeypatch.setattr(custom_loss, "CHUNK", chunk)
+        monkeypatch.setattr(custom_loss, "UNIT_CHUNK", chunk)
         torch.testing.assert_close(point.hessian_diagonal(), whole, rtol=1e-13, atol=1e-14)
 
 

@@ -50,7 +50,7 @@ def test_a_proof_counts_where_it_is_finite_and_beats_the_gap():
 
 
 def test_an_estimate_is_four_times_what_the_second_look_saw():
-    found = agrees(point(), delta=1e-3, fell=1.2e-3, after=1e-4, small=0.0, found=Certificate(10.0))
+    found = agrees(point(), delta=1e-3, fell=1.2e-3, after=1e-4, small=0.0, certificate=Certificate(10.0))
     assert found.evidence == "estimated"
     assert found.gap_bound == pytest.approx(4 * (1.2e-3 + 2e-4), rel=1e-12)
     assert found.relative == pytest.approx(found.gap_bound / 4.0)

@@ -11,7 +11,8 @@ residuals, so a run stops by its certificate.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from auqadmm.baselines.fista import FISTA
 from auqadmm.baselines.lbfgs import LBFGS
@@ -19,14 +20,17 @@ from auqadmm.baselines.owlqn import OWLQN
 from auqadmm.baselines.preconditioned import PreconditionedLBFGS
 from auqadmm.errors import InputError
 
+if TYPE_CHECKING:
+    from auqadmm.core.solve import Method
+
 __all__ = ["FISTA", "KNOWN", "LBFGS", "OWLQN", "PreconditionedLBFGS", "resolve"]
 
-KNOWN: dict[str, Any] = {method.name: method for method in (LBFGS, PreconditionedLBFGS, OWLQN, FISTA)}
+KNOWN: dict[str, Callable[[], Method]] = {method.name: method for method in (LBFGS, PreconditionedLBFGS, OWLQN, FISTA)}
 
 
-def resolve(name: str) -> Any:
+def resolve(name: str) -> Method:
     """A baseline by name, with its default parameters."""
-    found = KNOWN.get(name.lower())
-    if found is None:
+    baseline = KNOWN.get(name.lower())
+    if baseline is None:
         raise InputError(f"Unknown baseline {name!r}; known baselines are {', '.join(map(repr, KNOWN))}.")
-    return found()
+    return baseline()

@@ -29,13 +29,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
 from auqadmm.baselines.objective import (
-    ULPS,
+    OBJECTIVE_ULPS,
     advance,
     dot,
     first_point,
@@ -44,16 +44,18 @@ from auqadmm.baselines.objective import (
     stay,
     value_and_gradient,
 )
-from auqadmm.core.certificate import score
-from auqadmm.core.reduce import Reduce
+from auqadmm.core.reduce import B, Reduce, Sums, score
 from auqadmm.core.state import Consensus, Cost, Setup, State
 from auqadmm.methods.checks import positive
 from auqadmm.metrics.weights import sum_blocks
 
-TRIALS = 100
-DOWN = 0.5
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
+
+FISTA_TRIALS = 100  # of L in one iteration, each a round: far more than the growth of L can need
+DOWN = 0.5  # L is tried this much smaller, so that it can follow a curvature that falls
 UP = (2.0, 10.0)  # a refused L grows by what the test found missing, within these factors
-PATIENCE = 10
+FISTA_PATIENCE = 10  # refused in iteration k, L is not lowered before iteration 2k + this
 BITS = 10  # of a first L
 
 
@@ -123,24 +125,24 @@ class FISTA:
         if not (math.isfinite(now.f) and bool(now.G.isfinite().all())):
             return spoiled(state, reduce.cost(hvps=0))
         L, frozen, momentum = now.L, now.frozen, True
-        patience = 2 * old.iteration + PATIENCE
-        for _ in range(TRIALS):
+        patience = 2 * old.iteration + FISTA_PATIENCE
+        for _ in range(FISTA_TRIALS):
             x = old.setup.regularizer.prox(L * now.y - now.G, L)
             plan = self._plan(now, old.v, x, old.iteration < frozen, momentum)
             y = x + plan.beta * (x - old.v) if plan.beta > 0 else x
-            found = _evaluate(reduce, x, y, plan.beta, old.setup.scoring)
-            if not found.finite:  # an overflow: shorter, and without momentum in case it is to blame
+            trial = _evaluate(reduce, x, y, plan.beta, old.setup.scoring)
+            if not trial.finite:  # an overflow: shorter, and without momentum in case it is to blame
                 L, frozen, momentum = UP[1] * L, patience, False
                 continue
             d = x - now.y
-            change = found.f_x - now.f - dot(now.G, d)
+            change = trial.f_x - now.f - dot(now.G, d)
             model = 0.5 * L * dot(d, d)
-            noise = ULPS * now.ulp * max(abs(now.f), abs(found.f_x))
+            noise = OBJECTIVE_ULPS * now.ulp * max(abs(now.f), abs(trial.f_x))
             if change <= model + noise:
                 seen = model > noise
-                L_next = plan.theta * L if seen else max(L, _curvature(found.G - now.G, y - now.y))
-                memory = FISTAMemory(y, found.f, found.G, L_next, plan.t, frozen, now.ulp, (L, now.t))
-                return advance(state, x, found.cost, memory, found.scored)
+                L_next = plan.theta * L if seen else max(L, _curvature(trial.G - now.G, y - now.y))
+                memory = FISTAMemory(y, trial.f, trial.G, L_next, plan.t, frozen, now.ulp, (L, now.t))
+                return advance(state, x, trial.cost, memory, trial.scored)
             # the change shows how much is missing; beyond ten times it may be the far end of a steep f that says so
             # model = 0: d² underflowed
             missing = change / model if model > 0 else UP[0]
@@ -186,7 +188,7 @@ def _evaluate(reduce: Reduce, x: Tensor, y: Tensor, beta: float, scoring: bool) 
     return _Found(float(sums["f"]), float(sums["f_y"]), sums["G_y"], cost, scored(sums))
 
 
-def value_and_next_gradient(shard: Any, blocks: Any, points: tuple[Tensor, Tensor]) -> tuple[Any, dict[str, Tensor]]:
+def value_and_next_gradient(shard: Shard, blocks: B, points: tuple[Tensor, Tensor]) -> tuple[B, Sums]:
     """Σ f_j(x), Σ f_j(y) and Σ ∇f_j(y), a map over blocks."""
     x, y = points
     _, sums = value_and_gradient(shard, blocks, y)
@@ -194,7 +196,7 @@ def value_and_next_gradient(shard: Any, blocks: Any, points: tuple[Tensor, Tenso
     return blocks, {"f": f, "f_y": sums["f"], "G_y": sums["G"]}
 
 
-def _scores_and_next_gradient(shard: Any, blocks: Any, points: tuple[Tensor, Tensor]) -> tuple[Any, dict[str, Tensor]]:
+def _scores_and_next_gradient(shard: Shard, blocks: B, points: tuple[Tensor, Tensor]) -> tuple[B, Sums]:
     """The same with all that a certificate at x needs, n + 1 numbers more."""
     return blocks, value_and_next_gradient(shard, blocks, points)[1] | score(shard, blocks, points[0])[1]
 

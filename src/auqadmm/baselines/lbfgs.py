@@ -54,19 +54,19 @@ class LBFGS(QuasiNewton):
     def penalty(self, setup: Setup, v: Tensor) -> Elastic:
         return penalty_of(self.name, setup, v, smooth=True)
 
-    def search(self, F: Objective, here: ObjectivePoint, memory: QuasiNewtonMemory) -> ObjectivePoint | None:
-        P = direction(memory, here.grad)
-        slope = dot(here.grad, P)
+    def search(self, F: Objective, point: ObjectivePoint, memory: QuasiNewtonMemory) -> ObjectivePoint | None:
+        P = direction(memory, point.grad)
+        slope = dot(point.grad, P)
         if not slope < 0:  # ∇F = 0, or pairs so ill-conditioned that −H∇F climbs
             return None
 
         def phi(t: float) -> wolfe.Trial:
-            there = F.at(here.v + t * P)
+            there = F.at(point.v + t * P)
             return wolfe.Trial(t, there.value, dot(there.grad, P), there)
 
-        start = wolfe.Trial(0.0, here.value, slope, here)
-        found, good = wolfe.search(phi, start, first_step(memory, P), noise(here, memory.ulp))
-        if found is None:
+        start = wolfe.Trial(0.0, point.value, slope, point)
+        trial, good = wolfe.search(phi, start, first_step(memory, P), noise(point, memory.ulp))
+        if trial is None:
             return None
         # a trial that was chosen in the end, and not when it was made, is known only now
-        return found.at if good else replace(found.at, cost=F.reduce.cost(hvps=0))
+        return trial.at if good else replace(trial.at, cost=F.reduce.cost(hvps=0))

@@ -16,32 +16,33 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from auqadmm.core.certificate import score, scores
-from auqadmm.core.reduce import Reduce
+from auqadmm.core.reduce import B, Reduce, Sums, score, scores
 from auqadmm.core.state import Cost, Setup, State
 from auqadmm.metrics.weights import sum_blocks
 from auqadmm.problem.regularizers import L1, L2, ElasticNet, Zero
 from auqadmm.problem.scaled import ScaledRegularizer
 from auqadmm.problem.wrappers import FreeIntercept
 
+if TYPE_CHECKING:
+    from auqadmm.blocks.rows import Point
+    from auqadmm.blocks.shard import Shard
+    from auqadmm.problem.regularizers import Regularizer
+
 # Values of F are sums over all rows: a difference below this many ulps of F says nothing.
-ULPS = 16.0
+OBJECTIVE_ULPS = 16.0
 
 
-Sums = dict[str, Tensor]
-
-
-def value_and_gradient(shard: Any, blocks: Any, v: Tensor) -> tuple[Any, Sums]:
+def value_and_gradient(shard: Shard, blocks: B, v: Tensor) -> tuple[B, Sums]:
     """Σ f_j(v) and Σ ∇f_j(v), a map over blocks."""
     return blocks, summands(shard, shard.linearize(shard.expand(v)), scoring=False)
 
 
-def summands(shard: Any, point: Any, scoring: bool) -> Sums:
+def summands(shard: Shard, point: Point, scoring: bool) -> Sums:
     """What goes up; `scoring`: all that a certificate needs."""
     return scores(shard, point) if scoring else {"f": sum_blocks(point.value), "G": sum_blocks(point.grad)}
 
@@ -74,7 +75,7 @@ class Elastic:
         return not bool((self.l1 > 0).any())
 
 
-def elastic(g: Any, v: Tensor) -> Elastic | None:
+def elastic(g: Regularizer, v: Tensor) -> Elastic | None:
     """The strengths of g on the rows of v; None where g is not of this family."""
     match g:
         case Zero():
@@ -86,11 +87,13 @@ def elastic(g: Any, v: Tensor) -> Elastic | None:
         case ElasticNet(l1, l2):
             pass
         case ScaledRegularizer(inner, scale):
-            found, s = elastic(inner, v), scale[:, None].to(v)
-            return found and Elastic(found.l1 / s, found.l2 / s.square())
+            strengths, s = elastic(inner, v), scale[:, None].to(v)
+            return strengths and Elastic(strengths.l1 / s, strengths.l2 / s.square())
         case FreeIntercept(inner):
-            found = elastic(inner, v[:-1])
-            return found and Elastic(*(torch.cat([x, torch.zeros_like(x[:1])]) for x in (found.l1, found.l2)))
+            strengths = elastic(inner, v[:-1])
+            return strengths and Elastic(
+                *(torch.cat([x, torch.zeros_like(x[:1])]) for x in (strengths.l1, strengths.l2))
+            )
         case _:  # strengths of every entry, as estimators have them
             kinks, bends = getattr(g, "l1", None), getattr(g, "l2", None)
             if not isinstance(kinks, Tensor) or not isinstance(bends, Tensor):
@@ -120,7 +123,7 @@ class Objective:
     """F, evaluated by reductions."""
 
     reduce: Reduce
-    g: Any
+    g: Regularizer
     penalty: Elastic
     scoring: bool = False
 
@@ -137,14 +140,14 @@ class Objective:
 
 
 # ---------------------------------------------------------------------- states that several methods return
-def advance(state: State, v: Tensor, cost: Cost, memory: Any, scored: Mapping[str, Tensor] | None) -> State:
+def advance(state: State, v: Tensor, cost: Cost, memory: object, scored: Mapping[str, Tensor] | None) -> State:
     """The state after one more iteration."""
     old = state.shared
     new = replace(old, iteration=old.iteration + 1, v=v, v_prev=old.v, cost=cost, memory=memory, scored=scored)
     return State(state.blocks, new)
 
 
-def stay(state: State, cost: Cost, memory: Any) -> State:
+def stay(state: State, cost: Cost, memory: object) -> State:
     """One more iteration that leaves v where it is."""
     return advance(state, state.shared.v, cost, memory, state.shared.scored)
 

@@ -28,8 +28,8 @@ from auqadmm.baselines.objective import Elastic, Objective, ObjectivePoint, dot
 from auqadmm.baselines.quasi_newton import QuasiNewton, QuasiNewtonMemory, direction, first_step, noise, penalty_of
 from auqadmm.core.state import Setup
 
-C1 = 1e-4
-TRIALS = 25
+OWLQN_DECREASE = 1e-4  # of the slope, that F must fall by: the usual constant of Armijo's rule
+OWLQN_TRIALS = 25  # step lengths of one search, each a round
 
 
 @dataclass(frozen=True)
@@ -63,22 +63,22 @@ class OWLQN(QuasiNewton):
     def penalty(self, setup: Setup, v: Tensor) -> Elastic:
         return penalty_of(self.name, setup, v, smooth=False)
 
-    def search(self, F: Objective, here: ObjectivePoint, memory: QuasiNewtonMemory) -> ObjectivePoint | None:
+    def search(self, F: Objective, point: ObjectivePoint, memory: QuasiNewtonMemory) -> ObjectivePoint | None:
         l1 = memory.penalty.l1
-        slope = pseudo_gradient(here.v, here.grad, l1)
+        slope = pseudo_gradient(point.v, point.grad, l1)
         P = direction(memory, slope)
         P = torch.where((l1 > 0) & (P * slope >= 0), 0.0, P)
         if not dot(slope, P) < 0:  # v is optimal, or H turned everything uphill
             return None
-        orthant = torch.where(here.v != 0, here.v.sign(), -slope.sign())
-        limit = noise(here, memory.ulp)
+        orthant = torch.where(point.v != 0, point.v.sign(), -slope.sign())
+        limit = noise(point, memory.ulp)
         t = first_step(memory, P)
-        for _ in range(TRIALS):
-            v = here.v + t * P
+        for _ in range(OWLQN_TRIALS):
+            v = point.v + t * P
             there = F.at(torch.where((l1 > 0) & (v * orthant <= 0), 0.0, v))
-            if there.finite and there.value <= here.value + C1 * dot(slope, there.v - here.v):
+            if there.finite and there.value <= point.value + OWLQN_DECREASE * dot(slope, there.v - point.v):
                 return there
-            if there.finite and there.value <= here.value + limit:
+            if there.finite and there.value <= point.value + limit:
                 new = pseudo_gradient(there.v, there.grad, l1)
                 if float(new.norm()) < float(slope.norm()):
                     return there

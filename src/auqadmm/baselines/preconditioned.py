@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -39,6 +39,10 @@ from auqadmm.methods.auq_lr.method import AUQLR, curvature_of, posterior_for
 from auqadmm.methods.checks import at_least_one
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.vstep import LowRankMetric
+from auqadmm.problem.regularizers import Regularizer
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
 
 
 # ---------------------------------------------------------------------- where the data live
@@ -57,7 +61,7 @@ class WeightsQuery:
     look: bool = False
     contest: Posterior | None = None
 
-    def __call__(self, shard: Any, blocks: Blocks | None, v: Tensor) -> tuple[Blocks, Sums]:
+    def __call__(self, shard: Shard, blocks: Blocks | None, v: Tensor) -> tuple[Blocks, Sums]:
         u = shard.expand(v)
         point = shard.linearize(u)
         sums = summands(shard, point, self.scoring)
@@ -73,7 +77,7 @@ class WeightsQuery:
         # at a solution the local gradients are the multipliers: a result to start ADMM from
         return Blocks(u, point.grad, W, failed, {"U": U}), sums
 
-    def _stale(self, shard: Any, v: Tensor, U: Tensor, W: LowRank, first: bool) -> Tensor:
+    def _stale(self, shard: Shard, v: Tensor, U: Tensor, W: LowRank, first: bool) -> Tensor:
         if first:  # v is about to move: weights stay what they are only where curvature is constant
             return torch.tensor(float(not shard.loss.quadratic), dtype=torch.float64, device=shard.device)
         new = self.posterior.weights(shard, v, U, W, self.typical)
@@ -86,7 +90,7 @@ class MetricInverse:
     """(K + l2 I)⁻¹, applied to (1, m, C); the rows that g leaves free have no l2."""
 
     metric: LowRankMetric
-    g: Any
+    g: Regularizer
 
     def __call__(self, q: Tensor) -> Tensor:
         return self.metric.solve(self.g, q[0]).v[None]
@@ -195,17 +199,17 @@ class PreconditionedLBFGS(LBFGS):
         cosines = None if setup.image is None else replace(posterior, image=setup.image)
         look = 2 in self.refresh
         visit = WeightsQuery(posterior, typical, self.skip, setup.scoring, renew=True, look=look, contest=cosines)
-        here = WeightedObjective(reduce, setup.regularizer, penalty, setup.scoring, visit).at(v)
-        memory = PreconditionedMemory(here, self.no_pairs(v), penalty, setup.precision)
-        return State(here.blocks, started(setup, here, _memory_after(memory, here, setup)))
+        point = WeightedObjective(reduce, setup.regularizer, penalty, setup.scoring, visit).at(v)
+        memory = PreconditionedMemory(point, self.no_pairs(v), penalty, setup.precision)
+        return State(point.blocks, started(setup, point, _memory_after(memory, point, setup)))
 
     def objective(self, shared: Consensus, blocks: Any, reduce: Reduce) -> WeightedObjective:
         """F; W_j is renewed at the v from which iteration k + 1 starts. Whether it is stale was found out before."""
         setup, memory, k = shared.setup, shared.memory, shared.iteration + 1
-        told = memory.visit
+        last = memory.visit
         visit = replace(
-            told,
-            posterior=told.contest if memory.turn else told.posterior,
+            last,
+            posterior=last.contest if memory.turn else last.posterior,
             renew=memory.turn or (k + 1 in self.refresh and memory.stale),
             look=k + 2 in self.refresh,
             contest=None,
@@ -230,5 +234,5 @@ def _memory_after(memory: PreconditionedMemory, there: WeightedPoint, setup: Set
         U = directions(there.parts) if U is None else U
         weights = unpacked(U, there.parts, setup.columns, visit.posterior.basis(there.v))
         initial = MetricInverse(LowRankMetric(weights), setup.regularizer)
-    here = replace(there, blocks=None, parts=None)
-    return replace(memory, here=here, initial=initial, visit=visit, U=U, stale=there.stale, turn=there.turn)
+    point = replace(there, blocks=None, parts=None)
+    return replace(memory, here=point, initial=initial, visit=visit, U=U, stale=there.stale, turn=there.turn)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.baselines.objective import (
-    ULPS,
+    OBJECTIVE_ULPS,
     Elastic,
     Objective,
     ObjectivePoint,
@@ -81,28 +81,28 @@ class QuasiNewton(ABC):
         """The strengths of g, or a ValueError that names a method for this g."""
 
     @abstractmethod
-    def search(self, F: Objective, here: ObjectivePoint, memory: QuasiNewtonMemory) -> ObjectivePoint | None:
+    def search(self, F: Objective, point: ObjectivePoint, memory: QuasiNewtonMemory) -> ObjectivePoint | None:
         """A better point on the path of −H∇F; None if there is none. At most a fixed number of rounds."""
 
     def init(self, setup: Setup, reduce: Reduce) -> State:
         v = first_point(setup)
         penalty = self.penalty(setup, v)
-        here = Objective(reduce, setup.regularizer, penalty, setup.scoring).at(v)
-        memory = QuasiNewtonMemory(here, self.no_pairs(v), penalty, setup.precision)
-        return State(None, started(setup, here, memory))
+        point = Objective(reduce, setup.regularizer, penalty, setup.scoring).at(v)
+        memory = QuasiNewtonMemory(point, self.no_pairs(v), penalty, setup.precision)
+        return State(None, started(setup, point, memory))
 
     def step(self, state: State, reduce: Reduce) -> State:
         memory = state.shared.memory
-        here = memory.here
-        if not here.finite:
+        point = memory.here
+        if not point.finite:
             return spoiled(state, reduce.cost(hvps=0))
         if memory.stalled:
             return stay(state, reduce.cost(hvps=0), memory)
         F = self.objective(state.shared, state.blocks, reduce)
-        there = self.search(F, here, memory)
+        there = self.search(F, point, memory)
         if there is None and not memory.fresh:
-            memory = replace(memory, pairs=self.no_pairs(here.v), fresh=True, ahead=None)
-            there = self.search(F, here, memory)
+            memory = replace(memory, pairs=self.no_pairs(point.v), fresh=True, ahead=None)
+            there = self.search(F, point, memory)
         if there is None:
             return stay(state, reduce.cost(hvps=0), replace(memory, stalled=True))
         return self.arrived(state, there, _update_pairs(memory, there))
@@ -120,9 +120,9 @@ class QuasiNewton(ABC):
         return Pairs.none(self.history, v.new_ones(1), v[None])
 
 
-def started(setup: Setup, here: ObjectivePoint, memory: QuasiNewtonMemory) -> Consensus:
+def started(setup: Setup, point: ObjectivePoint, memory: QuasiNewtonMemory) -> Consensus:
     """The replicated state before the first iteration."""
-    return Consensus(setup=setup, iteration=0, v=here.v, cost=here.cost, memory=memory, scored=here.scored)
+    return Consensus(setup=setup, iteration=0, v=point.v, cost=point.cost, memory=memory, scored=point.scored)
 
 
 def direction(memory: QuasiNewtonMemory, grad: Tensor) -> Tensor:
@@ -139,22 +139,22 @@ def first_step(memory: QuasiNewtonMemory, P: Tensor) -> float:
     return min(1.0, 1.0 / length) if unknown and length > 0 else 1.0
 
 
-def noise(here: ObjectivePoint, ulp: float) -> float:
+def noise(point: ObjectivePoint, ulp: float) -> float:
     """Differences of F up to this are rounding."""
-    return ULPS * ulp * abs(here.value)
+    return OBJECTIVE_ULPS * ulp * abs(point.value)
 
 
 def penalty_of(name: str, setup: Setup, v: Tensor, smooth: bool) -> Elastic:
     """The strengths of g, refused where the method cannot handle them."""
-    found = elastic(setup.regularizer, v)
-    if found is not None and (found.smooth or not smooth):
-        return found
+    strengths = elastic(setup.regularizer, v)
+    if strengths is not None and (strengths.smooth or not smooth):
+        return strengths
     g = setup.regularizer
     while hasattr(g, "inner"):
         g = g.inner
     if smooth:
         able = "a smooth regularizer: Zero, L2, or ElasticNet with l1 = 0"
-        other = "'fista'" if found is None else "'owl-qn' or 'fista'"
+        other = "'fista'" if strengths is None else "'owl-qn' or 'fista'"
     else:
         able, other = "Zero, L1, L2 or ElasticNet", "'fista'"
     raise InputError(f"{name!r} needs {able}; got {type(g).__name__}. Use {other} instead.")

@@ -20,12 +20,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-C1 = 1e-4
-C2 = 0.9
-TRIALS = 25
+WOLFE_DECREASE = 1e-4  # c₁ of Wolfe's conditions, as in Nocedal and Wright, section 3.1
+C2 = 0.9  # c₂ of the curvature condition, the usual one of quasi-Newton methods
+WOLFE_TRIALS = 25  # step lengths of one search, each a round
 GROW = (1.1, 4.0)  # how far past `lo` the next trial lies while there is no upper end, in lengths of the last stride
 INSIDE = 0.1  # the share of a bracket that a trial keeps from either end
-SHRINK = 0.66  # a bracket that two trials did not cut to this share is halved
+WOLFE_SHRINK = 0.66  # a bracket that two trials did not cut to this share is halved
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Trial:
 
 
 def search(
-    phi: Callable[[float], Trial], start: Trial, first: float, noise: float = 0.0, trials: int = TRIALS
+    phi: Callable[[float], Trial], start: Trial, first: float, noise: float = 0.0, trials: int = WOLFE_TRIALS
 ) -> tuple[Trial | None, bool]:
     """Look for a Wolfe step.
 
@@ -86,7 +86,7 @@ def search(
             # the ends are neighbours in floating point, or a step grew beyond all numbers: nothing left to try
             if not math.ulp(lo.t) < width < math.inf:
                 break
-            t = _between(lo, hi, noise, halve=width > SHRINK * widths[-2])
+            t = _between(lo, hi, noise, halve=width > WOLFE_SHRINK * widths[-2])
             widths.append(width)
     return best, False
 
@@ -95,9 +95,9 @@ def _low(trial: Trial, start: Trial, noise: float) -> bool:
     """Sufficient decrease; False for a trial that overflowed, which went too far."""
     if not trial.finite:
         return False
-    if trial.value <= start.value + C1 * trial.t * start.slope:
+    if trial.value <= start.value + WOLFE_DECREASE * trial.t * start.slope:
         return True
-    return abs(trial.value - start.value) <= noise and trial.slope <= (2 * C1 - 1) * start.slope
+    return abs(trial.value - start.value) <= noise and trial.slope <= (2 * WOLFE_DECREASE - 1) * start.slope
 
 
 def _ahead(before: Trial, lo: Trial, noise: float) -> float:

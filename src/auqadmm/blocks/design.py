@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +23,8 @@ from torch import Tensor
 
 from auqadmm.blocks import products
 from auqadmm.blocks.single_data import SingleDesign, keeps
+from auqadmm.blocks.sparse import SparsePiece
+from auqadmm.metrics.kronecker import Basis
 
 # Work on copies of the data, such as their squares, goes part by part.
 PARTS = 8
@@ -32,24 +34,6 @@ PADDING = 0.25
 
 # neighbours among the blocks
 Runs = tuple[slice, ...]
-
-
-class Piece(Protocol):
-    """Some of the blocks, stored so that one product serves them all."""
-
-    @property
-    def blocks(self) -> Tensor: ...
-    @property
-    def rows(self) -> int: ...
-    def forward(self, u: Tensor, single_precision: bool = False) -> Tensor: ...
-    def adjoint(self, z: Tensor, single_precision: bool = False) -> Tensor: ...
-    def adjoint_squared(self, z: Tensor, single_precision: bool = False) -> Tensor: ...
-    def forward_squared(self, u: Tensor) -> Tensor: ...
-    def squares(self, like: Tensor) -> Tensor: ...
-    def adjoint_squared_in(self, F: Any, z: Tensor, single_precision: bool = False) -> Tensor: ...
-    def sum_rows(self, x: Tensor) -> Tensor: ...
-    def inner(self, P: Tensor, Q: Tensor) -> Tensor: ...
-    def block_of_row(self) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -117,7 +101,7 @@ class DensePiece:
     def squares(self, like: Tensor) -> Tensor:  # (b·n,)
         return torch.linalg.vector_norm(self.X, dim=2).square().flatten()
 
-    def adjoint_squared_in(self, F: Any, z: Tensor, single_precision: bool = False) -> Tensor:
+    def adjoint_squared_in(self, F: Basis, z: Tensor, single_precision: bool = False) -> Tensor:
         if F is None and single_precision:
             return self.adjoint_squared(z, single_precision)
         w = self._stack(z).mT
@@ -147,6 +131,10 @@ class DensePiece:
 
     def _stack(self, z: Tensor) -> Tensor:
         return z.reshape(self.X.shape[0], self.X.shape[1], z.shape[-1])
+
+
+# Some of the blocks, stored so that one product serves them all.
+Piece = DensePiece | SparsePiece
 
 
 @dataclass(frozen=True)
@@ -187,9 +175,9 @@ class Design:
     def along(self, U: Tensor, single_precision: bool = False) -> Tensor:
         """`forward` of directions that are asked for again and again, (B, m, r) -> (R, r): kept until others are, if
         they are few. The same numbers as computed anew."""
-        held = self.held.get("along")
-        if held is not None and held[0] is U:
-            return held[1]
+        known = self.held.get("along")
+        if known is not None and known[0] is U:
+            return known[1]
         z = self.forward(U, single_precision)
         self.held.pop("along", None)
         if U.shape[2] * PARTS <= self.features:
@@ -213,7 +201,7 @@ class Design:
         """Σ_i x_i² z_i per block, the square taken entry by entry: (R, …) -> (B, m, …)."""
         return self._collect(z, lambda p, part: p.adjoint_squared(part, single_precision), (self.features,))
 
-    def adjoint_squared_in(self, F: Any, z: Tensor, single_precision: bool = False) -> Tensor:
+    def adjoint_squared_in(self, F: Basis, z: Tensor, single_precision: bool = False) -> Tensor:
         """Σ_i (F x_i)² z_i per block, F (m, m) a basis or None for the features as they are: (R,) -> (B, m). For
         renewing weights, not for every round."""
         return self._collect(z, lambda p, part: p.adjoint_squared_in(F, part, single_precision), (self.features,))
@@ -233,11 +221,11 @@ class Design:
     def coarse(self) -> Tensor | None:
         """(B,): blocks that single precision does not suit (`single_precision.py`); None where it suits all. Of dense
         blocks on the host."""
-        found = torch.zeros(self.blocks, dtype=torch.bool)
+        coarse = torch.zeros(self.blocks, dtype=torch.bool)
         for piece in self.pieces:
             if isinstance(piece, DensePiece):
-                found[piece.blocks] = ~keeps(*piece.range)
-        return found if bool(found.any()) else None
+                coarse[piece.blocks] = ~keeps(*piece.range)
+        return coarse if bool(coarse.any()) else None
 
     @cached_property
     def heights(self) -> list[int]:
@@ -262,7 +250,7 @@ class Design:
     def _take(self, u: Tensor, piece: Piece) -> Tensor:
         return u if len(self.pieces) == 1 else u[piece.blocks]
 
-    def _collect(self, z: Tensor, product: Callable[[Any, Tensor], Tensor], shape: tuple[int, ...]) -> Tensor:
+    def _collect(self, z: Tensor, product: Callable[[Piece, Tensor], Tensor], shape: tuple[int, ...]) -> Tensor:
         flat = z.flatten(1) if z.ndim > 1 else z.unsqueeze(-1)
         trailing = z.shape[1:]
         if len(self.pieces) == 1:  # one piece holds the blocks in their own order

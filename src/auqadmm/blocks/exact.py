@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -27,16 +27,19 @@ from torch import Tensor
 from auqadmm.blocks.curvature import times
 from auqadmm.blocks.design import DensePiece
 from auqadmm.blocks.exact_point import EPS, RowsAt, Sums, add
-from auqadmm.blocks.exact_rows import DenseRows, SparseRows, by_columns, centred, joint, with_values
+from auqadmm.blocks.exact_rows import DenseRows, ExactRows, SparseRows, by_columns, centred, joint
+from auqadmm.blocks.rows import Loss, Point, RowLoss
+from auqadmm.blocks.sparse import with_values
 from auqadmm.metrics.triangles import pack, unpack
 
 if TYPE_CHECKING:
+    from auqadmm.blocks.rows import Point
     from auqadmm.blocks.shard import Shard
 
 # Numbers of a chunk of rows: of a host, whose cache holds them, and of a GPU.
-CHUNK = {"cpu": 2**18, "cuda": 2**26}
+ROW_CHUNK = {"cpu": 2**18, "cuda": 2**26}
 # The largest of many numbers, as a sum: (Σ x^p)^(1/p) exceeds it by less than a factor R^(1/p), and hides who it is.
-POWER = 16
+MAX_POWER = 16
 
 
 # ---------------------------------------------------------------------- sums over all rows of a process
@@ -46,16 +49,16 @@ class ExactSums:
 
     shard: Shard
     centre: Tensor | None = None
-    other: Any = None  # a loss in place of the shard's own
+    other: Loss | None = None  # a loss in place of the shard's own
 
     @property
-    def loss(self) -> Any:
+    def loss(self) -> Loss:
         return self.shard.loss if self.other is None else self.other
 
     # ------------------------------------------------------------------ before the first iteration
     def moments(self) -> Sums:
         """Σc, Σcx, Σcx², Σc where x ≠ 0, Σcy (or Σc of each class), Σcy², inf Σcφ, Σ∇f_j(0), and numbers held."""
-        shard: Any = self.shard
+        shard = self.shard
         loss = shard.loss
         sums: Sums = {}
         for rows in self._products(1):
@@ -82,7 +85,7 @@ class ExactSums:
     def null(self, logits: Tensor) -> Tensor:
         """Σ c_iφ(logits, y_i): models that know nothing but a constant, logits (k, C) -> (k,)."""
         shard = self.shard
-        if not hasattr(shard.loss, "row_value"):  # the user's own: its model of zeros
+        if not isinstance(shard.loss, RowLoss):  # the user's own: its model of zeros
             return shard.linearize(shard.zeros()).value.double().sum().expand(len(logits))
         total = torch.zeros(len(logits), dtype=torch.float64, device=shard.device)
         for rows in self._products(1):
@@ -94,7 +97,7 @@ class ExactSums:
     # ------------------------------------------------------------------ at a point
     def triangle(self, v: Tensor, spread: Tensor | None = None) -> Sums:
         """f, ∇̃f, the upper triangles of H̃, what rounding leaves, and with `spread` (m,) the reach of rows in it."""
-        if not hasattr(self.loss, "row_value"):
+        if not isinstance(self.loss, RowLoss):
             sums = self._own(v)
         else:
             sums = {}
@@ -128,10 +131,10 @@ class ExactSums:
         θ = φ' + φ''·Xd at v − d."""
         sums: Sums = {}
         C, loss = v.shape[1], self.loss
-        if not hasattr(loss, "row_value"):
+        if not isinstance(loss, RowLoss):
             return self._own_step(v, d, fan, index)
         asked = [index[index % C == c] // C for c in range(C)]
-        told = None if known is None else known // C
+        known_features = None if known is None else known // C
         parts: list[Tensor] = []
         ahead: list[tuple[Tensor, ...]] = []
         for rows in self._chunks(C, dense=False, joined=len(index) > 0):
@@ -148,7 +151,7 @@ class ExactSums:
                 values = [at.conjugate(loss, r * theta) for r in (1.0, *scales)]
                 add(sums, "foreseen_conjugates", torch.stack(values))
             if len(index):
-                more = at.hessian_of(asked, told)
+                more = at.hessian_of(asked, known_features)
                 parts = [a.add_(b) for a, b in zip(parts, more, strict=True)] if parts else more
             if Xd is not None and fan:
                 ahead.append((at.z, Xd, rows.y, rows.c))
@@ -175,7 +178,7 @@ class ExactSums:
         total = torch.zeros((), dtype=torch.float64, device=self.shard.device)
         for rows in self._matrices():
             far = torch.stack([(rows.A @ T.mT).square().sum(1) for T in roots.to(rows.A)])
-            total = total + times(rows.c.sign(), far.pow(POWER / 2).sum(0)).sum()
+            total = total + times(rows.c.sign(), far.pow(MAX_POWER / 2).sum(0)).sum()
         return total
 
     def reach_diagonal(self, alpha: Tensor, beta: Tensor, gamma: float) -> Tensor:
@@ -183,7 +186,7 @@ class ExactSums:
         total = torch.zeros((), dtype=torch.float64, device=self.shard.device)
         for rows in self._products(1):
             far = rows.form(alpha, beta) + gamma
-            total = total + times(rows.c.sign(), far.clamp(min=0).pow(POWER / 2)).sum()
+            total = total + times(rows.c.sign(), far.clamp(min=0).pow(MAX_POWER / 2)).sum()
         return total
 
     def sketch(self, v: Tensor, directions: Tensor | None, diagonal: bool, score: bool) -> Sums:
@@ -191,8 +194,7 @@ class ExactSums:
         sums: Sums = {}
         m, C = v.shape
         width = 1 if directions is None else directions.shape[2]
-        own = not hasattr(self.shard.loss, "row_value")
-        if own:
+        if not isinstance(self.loss, RowLoss):
             point = self.shard.linearize(self.shard.expand(self._raw(v)))
             if score:
                 sums = self._own_score(v, point)
@@ -214,8 +216,8 @@ class ExactSums:
 
     def conjugates(self, v: Tensor, scale: float, shift: Tensor | None) -> Tensor:
         """Σ_i c_i φ_i*(scale·(φ'_i − φ''_i a)), a (C,) the shift that makes slopes add up to zero; NaN if unknown."""
-        shard: Any = self.shard
-        if not hasattr(shard.loss, "row_value"):
+        shard = self.shard
+        if not isinstance(shard.loss, RowLoss):
             return torch.full((), math.nan, dtype=torch.float64, device=shard.device)
         total = torch.zeros((), dtype=torch.float64, device=shard.device)
         for rows in self._products(v.shape[1]):
@@ -229,10 +231,10 @@ class ExactSums:
     def bad_rows(self, v: Tensor) -> Tensor:
         """Of every block, the first row whose loss is not finite at v; −1: none, −2: some row. (B,)"""
         shard = self.shard
-        found = torch.full((shard.blocks,), -1, dtype=torch.int64, device=shard.device)
-        if not hasattr(shard.loss, "row_value"):  # known block by block only
+        first_bad = torch.full((shard.blocks,), -1, dtype=torch.int64, device=shard.device)
+        if not isinstance(shard.loss, RowLoss):  # known block by block only
             values = shard.linearize(shard.expand(self._raw(v))).value
-            return torch.where(values.isfinite(), found, -2)
+            return torch.where(values.isfinite(), first_bad, -2)
         block, counts = shard.design.block_of_row, shard.row_weight > 0
         first, bad = 0, []
         for rows in self._products(1):
@@ -242,22 +244,24 @@ class ExactSums:
             first += len(value)
         for i in reversed(bad):
             j = int(block[i])
-            found[j] = i - int((block == j).nonzero()[0, 0])
-        return found
+            first_bad[j] = i - int((block == j).nonzero()[0, 0])
+        return first_bad
 
     # ------------------------------------------------------------------ rows, some at a time
-    def _products(self, columns: int) -> Iterator[Any]:
+    def _products(self, columns: int) -> Iterator[ExactRows]:
         yield from self._chunks(columns, dense=False)
 
     def _matrices(self) -> Iterator[DenseRows]:
-        yield from self._chunks(1, dense=True)
+        for rows in self._chunks(1, dense=True):
+            assert isinstance(rows, DenseRows)
+            yield rows
 
-    def _chunks(self, columns: int, dense: bool, joined: bool = False) -> Iterator[Any]:
+    def _chunks(self, columns: int, dense: bool, joined: bool = False) -> Iterator[ExactRows]:
         """`joined`: sparse blocks as one matrix of m columns, which is worth making where its columns are taken too."""
-        shard: Any = self.shard
+        shard = self.shard
         design = shard.design
         m = design.features
-        step = max(1, CHUNK.get(shard.device.type, CHUNK["cpu"]) // max(m, columns))
+        step = max(1, ROW_CHUNK.get(shard.device.type, ROW_CHUNK["cpu"]) // max(m, columns))
         parts = zip(design.pieces, design.split(shard.target), design.split(shard.row_weight), strict=True)
         for piece, y, c in parts:
             y, c = (y if y.dtype == torch.int64 else y.double()), c.double()
@@ -267,13 +271,13 @@ class ExactSums:
                     some = slice(i, i + step)
                     yield DenseRows(centred(X[some].double(), self.centre), y[some], c[some])
                 continue
-            held = partial(by_columns, design.held, piece)
+            columns_of = partial(by_columns, design.held, piece)
             if joined and shard.device.type == "cpu":
                 A, At = joint(design.held, piece)
-                rows = SparseRows(A, At, 1, self.centre, y, c, held)
+                rows = SparseRows(A, At, 1, self.centre, y, c, columns_of)
             else:
                 A, At = (with_values(x, x.values().double()) for x in (piece.A, piece.At))
-                rows = SparseRows(A, At, len(piece.blocks), self.centre, y, c, held)
+                rows = SparseRows(A, At, len(piece.blocks), self.centre, y, c, columns_of)
             if dense:
                 yield from rows.dense(step)
             else:
@@ -293,11 +297,11 @@ class ExactSums:
         mu = self.centre[:-1].reshape(-1, *[1] * (G.ndim - 1))
         return torch.cat([G[:-1] - mu * G[-1:], G[-1:]])
 
-    def _own_score(self, v: Tensor, point: Any) -> Sums:
+    def _own_score(self, v: Tensor, point: Point) -> Sums:
         f = point.value.double().sum()
         return {"f": f, "G": self._moved(point.grad.double().sum(0)), "noise": EPS * f.abs(), "floor": 0 * f}
 
-    def _own_products(self, point: Any, P: Tensor) -> Tensor:
+    def _own_products(self, point: Point, P: Tensor) -> Tensor:
         m, C, k = P.shape
         raw = P.flatten(1) if self.centre is None else self._raw(P.flatten(1))
         raw = raw.reshape(m, C, k).to(self.shard.dtype).expand(self.shard.blocks, m, C, k)

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from auqadmm.blocks.curvature import DiagonalCurvature, times
+from auqadmm.blocks.curvature import DiagonalCurvature, RowCurvature, times
+from auqadmm.blocks.exact_rows import DenseRows, ExactRows
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.rows import RowLoss
 
 EPS = torch.finfo(torch.float64).eps
 
@@ -24,17 +28,17 @@ Sums = dict[str, Tensor]
 class RowsAt:
     """Rows at v: values (r,), slopes (r, C), curvature as it is and times the weights of rows."""
 
-    rows: Any
+    rows: ExactRows
     z: Tensor
     value: Tensor
     slope: Tensor
-    curvature: Any
-    weighted: Any
+    curvature: RowCurvature
+    weighted: RowCurvature
     v: Tensor
     real: bool
 
     @classmethod
-    def at(cls, loss: Any, rows: Any, v: Tensor) -> RowsAt:
+    def at(cls, loss: RowLoss, rows: ExactRows, v: Tensor) -> RowsAt:
         z = rows.forward(v)
         s = loss.prepare(z)
         curvature = loss.row_curvature(s, rows.y)
@@ -55,18 +59,19 @@ class RowsAt:
         add(sums, "floor", 0.5 * EPS**2 * (self.weighted.diagonal() * size.square()).sum())
         return sides
 
-    def foreseen(self, loss: Any, Xd: Tensor) -> Tensor:
+    def foreseen(self, loss: RowLoss, Xd: Tensor) -> Tensor:
         """The slopes here as a step d to here foresaw them, (r, C): φ' + φ''·Xd, where it began."""
         s = loss.prepare(self.z - Xd)
         return loss.row_slope(s, self.rows.y) + loss.row_curvature(s, self.rows.y).apply(Xd)
 
-    def conjugate(self, loss: Any, theta: Tensor) -> Tensor:
+    def conjugate(self, loss: RowLoss, theta: Tensor) -> Tensor:
         """Σφ*(θ)."""
         return times(self.rows.c, loss.row_conjugate(theta, self.rows.y)).sum()
 
     def hessian(self, quadratic: bool) -> Tensor:
         """(g, p, p); one group where columns do not interact and have the same curvature."""
-        rows, m, C = self.rows, self.v.shape[0], self.v.shape[1]
+        rows, (m, C) = self.rows, self.v.shape
+        assert isinstance(rows, DenseRows)
         if isinstance(self.weighted, DiagonalCurvature):
             h = self.weighted.h[:, :1] if quadratic else self.weighted.h
             return torch.stack([rows.gram(h[:, a]) for a in range(h.shape[1])])

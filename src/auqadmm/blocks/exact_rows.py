@@ -7,17 +7,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.sparse import with_values
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.sparse import SparsePiece
+
 ADDS_UP = torch.backends.mkl.is_available()  # products of sparse matrices in a full one
 FULL = 0.13 if ADDS_UP else 0.08  # share of non-zeros beyond which products as matrices are faster
 CANCELS = 1e-4  # of a square, that may be left after centring
 SLICES = 6  # of a triangle of products that are sparse first
-ROOM = 2**21  # numbers of a chunk of rows
+CHUNK_NUMBERS = 2**21  # numbers of a chunk of rows
+
+
+class ExactRows(Protocol):
+    """Some rows, dense or sparse, with their targets y (r,) and weights c (r,)."""
+
+    @property
+    def y(self) -> Tensor: ...
+    @property
+    def c(self) -> Tensor: ...
+    def forward(self, V: Tensor) -> Tensor: ...
+    def adjoint(self, Z: Tensor) -> Tensor: ...
+    def squares(self, h: Tensor) -> Tensor: ...
+    def present(self, h: Tensor) -> Tensor: ...
+    def sizes(self, V: Tensor) -> Tensor: ...
+    def form(self, alpha: Tensor, beta: Tensor) -> Tensor: ...
+    def take(self, features: Tensor | None) -> Any: ...
+    def between(self, left: Any, h: Tensor, right: Any) -> Tensor: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,10 +140,10 @@ class SparseRows:
         crow, col, values = self.A.crow_indices().long(), self.A.col_indices().long(), self.A.values()
         for first in range(0, max(self.A.shape[0], 1), step):
             last = min(first + step, self.A.shape[0])
-            held = slice(int(crow[first]), int(crow[last]))
+            entries = slice(int(crow[first]), int(crow[last]))
             row = torch.arange(last - first, device=col.device).repeat_interleave(crow[first : last + 1].diff())
             A = values.new_zeros(last - first, m)
-            A[row, col[held] % m] = values[held]
+            A[row, col[entries] % m] = values[entries]
             yield DenseRows(centred(A, self.centre), self.y[first:last], self.c[first:last])
 
     def take(self, features: Tensor | None) -> tuple[Any, np.ndarray]:
@@ -154,7 +176,7 @@ class SparseRows:
         (L, mu), (R, nu) = left, right
         same = left is right and bool((w >= 0).all())
         H = np.zeros((L.shape[1], R.shape[1]))
-        step = max(1, ROOM // max(L.shape[1], R.shape[1], 1))
+        step = max(1, CHUNK_NUMBERS // max(L.shape[1], R.shape[1], 1))
         if step < L.shape[0]:
             L = L.tocsr()
             R = L if left is right else R.tocsr()
@@ -224,35 +246,30 @@ def _weighted(S: Any, w: np.ndarray) -> Any:
     return type(S)((S.data * w[S.indices], S.indices, S.indptr), shape=S.shape)
 
 
-def with_values(A: Tensor, values: Tensor) -> Tensor:
-    """The same pattern with other numbers."""
-    return torch.sparse_csr_tensor(A.crow_indices(), A.col_indices(), values, A.shape, check_invariants=False)
-
-
 def centred(A: Tensor, centre: Tensor | None) -> Tensor:
     """Rows less the centre; None: as they are."""
     return A if centre is None else A - centre
 
 
-def joint(held: dict[str, Any], piece: Any) -> tuple[Tensor, Tensor]:
+def joint(cache: dict[str, Any], piece: SparsePiece) -> tuple[Tensor, Tensor]:
     """The rows of sparse blocks of a host as one matrix (rows, m), and its transpose, kept with the data."""
-    if "joint" not in held:
-        S, A, m = by_columns(held, piece), piece.A, piece.features
+    if "joint" not in cache:
+        S, A, m = by_columns(cache, piece), piece.A, piece.features
         column = A.col_indices() if len(piece.blocks) == 1 else A.col_indices() % m
         values, shape = A.values().double(), (A.shape[0], m)
         rows = torch.sparse_csr_tensor(A.crow_indices(), column, values, shape, check_invariants=False)
-        held["joint"] = rows, _csr(S, (m, A.shape[0]))
-    return held["joint"]
+        cache["joint"] = rows, _csr(S, (m, A.shape[0]))
+    return cache["joint"]
 
 
-def by_columns(held: dict[str, Any], piece: Any) -> Any:
+def by_columns(cache: dict[str, Any], piece: SparsePiece) -> Any:
     """The rows of sparse blocks as a scipy matrix of m columns, kept with the data."""
-    if "by_columns" not in held:
+    if "by_columns" not in cache:
         import scipy.sparse
 
         A = piece.A
         parts = (A.values().double(), A.col_indices() % piece.features, A.crow_indices())
         values, column, ends = (x.cpu().numpy() for x in parts)
         shape = (A.shape[0], piece.features)
-        held["by_columns"] = scipy.sparse.csr_matrix((values, column, ends), shape=shape).tocsc()
-    return held["by_columns"]
+        cache["by_columns"] = scipy.sparse.csr_matrix((values, column, ends), shape=shape).tocsc()
+    return cache["by_columns"]

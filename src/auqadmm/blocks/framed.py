@@ -12,10 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from auqadmm.blocks.design import DensePiece, Design, Piece
-from auqadmm.blocks.sparse import SparsePiece
+from auqadmm.blocks.sparse import SparsePiece, with_values
 
 if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
@@ -32,7 +31,6 @@ def framed(shard: Shard, frame: Frame) -> Shard:
 def _piece(piece: Piece, frame: Frame) -> Piece:
     if isinstance(piece, SparsePiece):
         return _sparse(piece, frame)
-    assert isinstance(piece, DensePiece)
     scale, X = frame.scale.to(piece.X.device), torch.empty_like(piece.X)
     centre = None if frame.centre is None else frame.centre.to(scale)
     for slot, block in enumerate(piece.X):  # one block at a time: in double precision they are larger
@@ -49,9 +47,4 @@ def _sparse(piece: SparsePiece, frame: Frame) -> SparsePiece:
     by_column = A.values().double() / scale[A.col_indices().long()]
     rows = torch.arange(At.shape[0], device=scale.device).repeat_interleave(At.crow_indices().diff())
     by_row = At.values().double() / scale[rows]
-    return replace(piece, A=_with(A, by_column.to(dtype)), At=_with(At, by_row.to(dtype)), shift=shift)
-
-
-def _with(A: Tensor, values: Tensor) -> Tensor:
-    """The same pattern with other numbers."""
-    return torch.sparse_csr_tensor(A.crow_indices(), A.col_indices(), values, A.shape, check_invariants=False)
+    return replace(piece, A=with_values(A, by_column.to(dtype)), At=with_values(At, by_row.to(dtype)), shift=shift)

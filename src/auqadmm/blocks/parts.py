@@ -54,11 +54,14 @@ def part(shard: Shard, keep: Sequence[int], copies: bool = True) -> Part | None:
                 pieces.append(replace(piece, blocks=torch.tensor(positions, device=device)))
                 rows.append(torch.arange(first, first + piece.rows, device=device))
         elif slots:
-            assert isinstance(piece, DensePiece)
-            found = runs(slots)
-            if len(found) > RUNS and not copies:
+            neighbours = runs(slots)
+            if len(neighbours) > RUNS and not copies:
                 return None
-            groups = [slice(a, b) for a, b in found] if len(found) <= RUNS else [torch.tensor(slots, device=device)]
+            groups = (
+                [slice(a, b) for a, b in neighbours]
+                if len(neighbours) <= RUNS
+                else [torch.tensor(slots, device=device)]
+            )
             numbers = torch.tensor(positions, device=device)
             height = piece.X.shape[1]
             flat = torch.arange(first, first + piece.rows, device=device).reshape(len(piece.blocks), height)
@@ -95,17 +98,17 @@ def groups(shard: Shard) -> tuple[Part, ...]:
     """Dense blocks by height, each group within a factor `APART`; none where one group holds them all."""
     if not shard.design.dense or len(shard.design.pieces) < 2:
         return ()
-    found: list[list[int]] = []
+    by_height: list[list[int]] = []
     tallest = 0.0
     for piece in sorted(shard.design.pieces, key=lambda p: -p.rows / len(p.blocks)):
         height = piece.rows / len(piece.blocks)
-        if not found or tallest > APART * max(height, 1.0):
-            found.append([])
+        if not by_height or tallest > APART * max(height, 1.0):
+            by_height.append([])
             tallest = height
-        found[-1] += piece.blocks.tolist()
-    if len(found) == 1:
+        by_height[-1] += piece.blocks.tolist()
+    if len(by_height) == 1:
         return ()
-    parts = [part(shard, sorted(blocks)) for blocks in found]
+    parts = [part(shard, sorted(blocks)) for blocks in by_height]
     return tuple(p for p in parts if p is not None)
 
 

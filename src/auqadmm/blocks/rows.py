@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 REDUCTIONS = ("sum", "mean", "pooled")
 # Numbers that the products of one chunk of unit vectors may occupy while a Hessian's diagonal is computed.
-CHUNK = 2**22
+DIAGONAL_CHUNK = 2**22
 
 
 class Line(ABC):
@@ -93,7 +93,7 @@ class Point(ABC):
         """The diagonal of ∇²f_j(u_j), exact, (B, m, C): by products with unit vectors unless a loss knows better."""
         B, m, C = self.u.shape
         n = m * C
-        width = max(1, CHUNK // (self.shard.design.rows * C + B * n))
+        width = max(1, DIAGONAL_CHUNK // (self.shard.design.rows * C + B * n))
         parts = []
         for first in range(0, n, width):
             count = min(width, n - first)
@@ -375,5 +375,5 @@ class RowLine(Line):
         """⟨∇f_j, P⟩ at a point of the line, (B,): Σ_i c_i φ'(z_i)·(XP)_i, which leaves X alone."""
         a, shard = point.anchor, point.shard
         change = point.slope if a is None else point.slope - a.slope
-        found = shard.design.sum_rows(point._weigh((change * self.XP).sum(1)))
-        return found if a is None else found + (a.grad * self.P).flatten(1).sum(1)
+        slope = shard.design.sum_rows(point._weigh((change * self.XP).sum(1)))
+        return slope if a is None else slope + (a.grad * self.P).flatten(1).sum(1)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +21,7 @@ EMPTY = 0.125
 # columns vary by at least this share of their largest number, or not at all: less is lost in single precision
 SPREAD = 1e-3
 # the largest number of a column lies within these: squares of more overflow
-LEAST, MOST = 1e-15, 1e15
+LEAST_SINGLE, MOST_SINGLE = 1e-15, 1e15
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class SingleDesign:
             done += end - first
         return cls(kept, columns, len(used), *exact)
 
-    def __getitem__(self, blocks: Any) -> SingleDesign:
+    def __getitem__(self, blocks: slice | Tensor) -> SingleDesign:
         """Some blocks: a slice or positions."""
         if self.coarse is None or self.whole is None:
             return SingleDesign(self.X[blocks], self.columns, self.features)
@@ -98,8 +97,8 @@ class SingleDesign:
 def keeps(low: Tensor, high: Tensor) -> Tensor:
     """(b,): does rounding leave columns between these numbers (b, m) what they are? A block without rows has none."""
     size = torch.maximum(low.abs(), high.abs())
-    constant, tiny = low == high, (size < LEAST) & (size > 0)
-    fine = (constant | (high - low >= SPREAD * size)) & (size < MOST) & ~tiny
+    constant, tiny = low == high, (size < LEAST_SINGLE) & (size > 0)
+    fine = (constant | (high - low >= SPREAD * size)) & (size < MOST_SINGLE) & ~tiny
     return (fine | (low > high)).all(1)
 
 

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
 
 # numbers in X, of all processes together, below which products are not what takes the time
-SMALL = 2**21
+SMALL_DATA = 2**21
 # the share of the machine's memory that the copy may take
-ROOM = 1 / 16
+COPY_MEMORY = 1 / 16
 # the smallest share of the gradient's change since the anchor that is worth trusting
 TRUST = 1e-4
 
@@ -48,7 +48,10 @@ def suits(shard: Shard) -> bool:
         return False
     if not isinstance(shard.loss, RowLoss) or not shard.census.dense:
         return False
-    if sum(shard.census.rows) * design.features < SMALL or 4 * design.rows * design.features > ROOM * memory():
+    if (
+        sum(shard.census.rows) * design.features < SMALL_DATA
+        or 4 * design.rows * design.features > COPY_MEMORY * memory()
+    ):
         return False
     return design.coarse is None or not bool(design.coarse.all())
 
@@ -58,22 +61,22 @@ def memory() -> int:
     pages = {"SC_PHYS_PAGES", "SC_PAGE_SIZE"}
     whole = math.prod(map(os.sysconf, pages)) if pages <= set(getattr(os, "sysconf_names", ())) else 2**33
     limit = Path("/sys/fs/cgroup/memory.max")
-    told = limit.read_text().strip() if limit.is_file() else ""
-    return min(whole, int(told)) if told.isdigit() else whole
+    text = limit.read_text().strip() if limit.is_file() else ""
+    return min(whole, int(text)) if text.isdigit() else whole
 
 
 def anchored(shard: Shard, u: Tensor) -> RowPoint:
     """f_j at u in double precision, its own anchor. The last one is kept: a solve may start near where another did."""
-    held = shard.design.held.get("anchor")
-    if held is not None and held[0] is u:
-        return held[1]
+    kept = shard.design.held.get("anchor")
+    if kept is not None and kept[0] is u:
+        return kept[1]
     assert isinstance(shard.loss, RowLoss)
     # the first anchor is mostly at zero
     exact = shard.loss.linearize(shard, u) if u.any() else RowPoint(shard.loss, shard, u, _no_logits(shard))
-    here = RowPoint(exact.loss, shard, u, exact.z, exact)
-    vars(here).update(grad=exact.grad, slope=exact.slope, _prepared=vars(exact)["_prepared"])  # the same numbers
-    shard.design.held["anchor"] = (u, here)
-    return here
+    point = RowPoint(exact.loss, shard, u, exact.z, exact)
+    vars(point).update(grad=exact.grad, slope=exact.slope, _prepared=vars(exact)["_prepared"])  # the same numbers
+    shard.design.held["anchor"] = (u, point)
+    return point
 
 
 def reanchored(point: RowPoint, some: Tensor) -> RowPoint:
@@ -93,9 +96,9 @@ def reanchored(point: RowPoint, some: Tensor) -> RowPoint:
     anchor = RowPoint(loss, shard, exact.u, z, exact)
     vars(anchor).update(grad=grad, slope=exact.slope, _prepared=vars(exact)["_prepared"])
     design.held["anchor"] = (exact.u, anchor)
-    here = RowPoint(loss, shard, point.u, torch.where(rows, z, point.z), exact)
-    vars(here).update(grad=torch.where(own, grad, point.grad), slope=torch.where(rows, exact.slope, point.slope))
-    return here
+    moved = RowPoint(loss, shard, point.u, torch.where(rows, z, point.z), exact)
+    vars(moved).update(grad=torch.where(own, grad, point.grad), slope=torch.where(rows, exact.slope, point.slope))
+    return moved
 
 
 def gathered(point: Point, some: Part) -> Tensor | None:

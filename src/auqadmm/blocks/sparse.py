@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from auqadmm.metrics.kronecker import Basis
+
 
 @dataclass(frozen=True)
 class SparsePiece:
@@ -66,7 +68,7 @@ class SparsePiece:
         ones = torch.ones(len(self.blocks), self.features, 1, dtype=like.dtype, device=like.device)
         return self.forward_squared(ones)[:, 0]
 
-    def adjoint_squared_in(self, F: Any, z: Tensor, single_precision: bool = False) -> Tensor:
+    def adjoint_squared_in(self, F: Basis, z: Tensor, single_precision: bool = False) -> Tensor:
         if F is None:
             return self.adjoint_squared(z)
         out = []
@@ -76,10 +78,10 @@ class SparsePiece:
         ):
             a, b = int(first), int(first) + len(w)
             crow = self.A.crow_indices()[a : b + 1]
-            held = slice(int(crow[0]), int(crow[-1]))
+            entries = slice(int(crow[0]), int(crow[-1]))
             row = torch.arange(len(w), device=w.device).repeat_interleave(crow.diff())
             rows = w.new_zeros(len(w), m)
-            rows[row, self.A.col_indices()[held] - j * m] = self.A.values()[held]
+            rows[row, self.A.col_indices()[entries] - j * m] = self.A.values()[entries]
             rows = rows if self.shift is None else rows - self.shift
             out.append((F @ rows.mT).square() @ w)
         return torch.stack(out)
@@ -128,5 +130,9 @@ def _csr(A: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 def _squared(A: Tensor) -> Tensor:
     """The same pattern with every number squared."""
-    values = A.values().square()
+    return with_values(A, A.values().square())
+
+
+def with_values(A: Tensor, values: Tensor) -> Tensor:
+    """The same pattern with other numbers."""
     return torch.sparse_csr_tensor(A.crow_indices(), A.col_indices(), values, A.shape, check_invariants=False)

@@ -26,10 +26,10 @@ from torch import Tensor
 from auqadmm.metrics import double_double
 from auqadmm.verdict.moments import ColumnMoments
 
-FAR = 4.0  # spreads that a mean may be away from zero: images have up to 3
+FAR_MEAN = 4.0  # spreads that a mean may be away from zero: images have up to 3
 WIDE = 64.0  # the ratio of scales: images have up to 6
-RARE = 1 / 16  # a column that is zero but for this share of the rows may be as small as it likes
-LEAST, MOST = -400, 400  # exponents of a scale: squares of it neither overflow nor vanish
+RARE_ROWS = 1 / 16  # a column that is zero but for this share of the rows may be as small as it likes
+LEAST_EXPONENT, MOST_EXPONENT = -400, 400  # exponents of a scale: squares of it neither overflow nor vanish
 
 
 @dataclass(frozen=True)
@@ -89,15 +89,15 @@ class Frame:
 
 def is_needed(columns: ColumnMoments, size: Tensor, nonzero: Tensor) -> bool:
     """Is a mean further than FAR spreads from zero, or a column WIDE times as large as another that is not rare?"""
-    held = size > 0
+    filled = size > 0
     if columns.centre is not None:
         spread = (columns.spread / columns.weight).sqrt()
-        if bool((held & (columns.centre.abs() > FAR * spread)).any()):
+        if bool((filled & (columns.centre.abs() > FAR_MEAN * spread)).any()):
             return True
-    common = held & (nonzero >= RARE * columns.weight)
+    common = filled & (nonzero >= RARE_ROWS * columns.weight)
     if not bool(common.any()):
-        common = held
-    return bool(held.any()) and float(size[held].max()) > WIDE * float(size[common].min())
+        common = filled
+    return bool(filled.any()) and float(size[filled].max()) > WIDE * float(size[common].min())
 
 
 def _column_sizes(columns: ColumnMoments, nonzero: Tensor, prior: Tensor) -> Tensor:
@@ -112,5 +112,5 @@ def _column_sizes(columns: ColumnMoments, nonzero: Tensor, prior: Tensor) -> Ten
 def _power_of_two(x: Tensor) -> Tensor:
     """The nearest to x > 0, by ratio: of 2x that of x, doubled, whatever the rounding of logarithms."""
     mantissa, exponent = np.frexp(x.cpu().numpy())  # ½ ≤ mantissa < 1
-    exponent = np.clip(exponent - (mantissa < np.sqrt(0.5)), LEAST, MOST)
+    exponent = np.clip(exponent - (mantissa < np.sqrt(0.5)), LEAST_EXPONENT, MOST_EXPONENT)
     return torch.from_numpy(np.ldexp(1.0, exponent)).to(x)

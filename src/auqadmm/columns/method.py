@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import torch
@@ -27,6 +27,10 @@ from auqadmm.core.state import Consensus, Setup, State, WarmStart
 from auqadmm.problem.scaled import ScaledRegularizer
 from auqadmm.verdict.moments import ColumnMoments
 from auqadmm.verdict.queries import moments
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.rows import RowLoss
+    from auqadmm.core.solve import Method
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class FramedState:
 class InColumns:
     """`method`, in columns that suit it."""
 
-    method: Any
+    method: Method
     _run: str = field(default_factory=lambda: uuid4().hex, init=False, repr=False, compare=False)
     _made: list[tuple[Setup, Frame, Setup]] = field(default_factory=list, init=False, repr=False, compare=False)
 
@@ -106,14 +110,14 @@ class InColumns:
         return self._made[0][2]
 
 
-def in_columns(method: Any, run: str = "") -> Any:
+def in_columns(method: Method, run: str = "") -> Method:
     """The method in columns that suit it, unless it was asked for as it is; `run`: of several that share blocks."""
     if getattr(method, "columns", "raw") != "auto":
         return method
-    found = InColumns(method)
+    framed = InColumns(method)
     if run:
-        object.__setattr__(found, "_run", run)
-    return found
+        object.__setattr__(framed, "_run", run)
+    return framed
 
 
 def _frame(setup: Setup, reduce: Reduce) -> Frame | None:
@@ -126,12 +130,12 @@ def _frame(setup: Setup, reduce: Reduce) -> Frame | None:
     return Frame.of(columns, sums["nonzero"], l2, _curvature(setup.loss, columns.null))
 
 
-def _curvature(loss: Any, logits: Tensor) -> float:
+def _curvature(loss: RowLoss, logits: Tensor) -> float:
     """φ″ of the null model, logits (1, C); 1 where it has none."""
     kind = torch.int64 if loss.target_kind == "classes" else logits.dtype
     bend = loss.row_curvature(loss.prepare(logits), torch.zeros(1, dtype=kind, device=logits.device)).diagonal()
-    found = float(bend.mean())
-    return found if 0 < found < math.inf else 1.0
+    mean = float(bend.mean())
+    return mean if 0 < mean < math.inf else 1.0
 
 
 def _gradients_outside(setup: Setup, frame: Frame) -> Setup:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from torch import Tensor
 
 from auqadmm.columns.frame import Frame
-from auqadmm.core.reduce import Engine, MapFn, Reduce, Traffic
+from auqadmm.core.reduce import A, B, Engine, MapFn, Reduce, S, Sums, Traffic
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class EnterFrame:
     frame: Frame | None
     run: str
 
-    def __call__(self, shard: Any, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+    def __call__(self, shard: Shard, blocks: B, shared: object) -> tuple[B, Sums]:
         if self.frame is None:
             shard.leave()
         else:
@@ -31,13 +34,13 @@ class EnterFrame:
 
 
 @dataclass(frozen=True)
-class InFrame:
+class InFrame(Generic[A]):
     """`fn` of the blocks in the columns that this run entered; of the blocks as they are where it did not."""
 
-    fn: Callable[..., Any]
+    fn: Callable[..., A]
     run: str
 
-    def __call__(self, shard: Any, *rest: Any) -> Any:
+    def __call__(self, shard: Shard, *rest: object) -> A:
         return self.fn(shard.inner(self.run), *rest)
 
 
@@ -50,19 +53,19 @@ class InnerEngine:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
 
-    def map_sum(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+    def map_sum(self, fn: MapFn[B, S, A], blocks: B, shared: S) -> tuple[A, Sums]:
         return self.engine.map_sum(InFrame(fn, self.run), blocks, shared)
 
-    def map_minmax(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+    def map_minmax(self, fn: MapFn[B, S, A], blocks: B, shared: S) -> tuple[A, Sums]:
         return self.engine.map_minmax(InFrame(fn, self.run), blocks, shared)
 
-    def map_concat(self, fn: Callable[[Any, Any], dict[str, Tensor]], blocks: Any) -> dict[str, Tensor]:
+    def map_concat(self, fn: Callable[[Shard, B], Sums], blocks: B) -> Sums:
         return self.engine.map_concat(InFrame(fn, self.run), blocks)
 
-    def gather(self, fn: Callable[[Any, Any], Tensor], blocks: Any) -> Tensor:
+    def gather(self, fn: Callable[[Shard, B], Tensor], blocks: B) -> Tensor:
         return self.engine.gather(InFrame(fn, self.run), blocks)
 
-    def peek(self, fn: Callable[[Any, Any], Any], blocks: Any) -> Any:
+    def peek(self, fn: Callable[[Shard, B], A], blocks: B) -> A:
         return self.engine.peek(InFrame(fn, self.run), blocks)
 
 

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+if TYPE_CHECKING:
+    pass
 
-from auqadmm.metrics.weights import sum_blocks
-
-LEAST = 1e-16  # relative: nobody reads smaller ones
+LEAST_SHOWN = 1e-16  # relative: nobody reads smaller ones
 EVIDENCE = ("proved", "estimated", "rounding", "none")
 
 
@@ -117,7 +116,7 @@ class Certificate:
         if self.evidence in ("proved", "estimated") and self.relative >= 1:
             return f"up to {two_digits(self.relative)} times the scale above the optimum ({self.evidence})"
         if self.evidence in ("proved", "estimated"):
-            return f"within {two_digits(max(self.relative, LEAST))} of the optimum ({self.evidence})"
+            return f"within {two_digits(max(self.relative, LEAST_SHOWN))} of the optimum ({self.evidence})"
         if self.evidence == "rounding":
             return "at the floor of rounding"
         return "not known how far from the optimum"
@@ -127,23 +126,3 @@ def two_digits(x: float) -> str:
     """Two digits and an exponent without zeros: 3.1e-7."""
     digits, _, power = f"{x:.1e}".partition("e")
     return f"{digits}e{int(power)}" if power else digits
-
-
-def score(shard: Any, blocks: Any, v: Tensor) -> tuple[Any, dict[str, Tensor]]:
-    """Σ f_j(v), Σ ∇f_j(v) and Σ ‖∇f_j(v)‖, a map over blocks."""
-    return blocks, shard.programs(_score_point, shard, v)
-
-
-def _score_point(shard: Any, v: Tensor) -> dict[str, Tensor]:
-    point = shard.linearize(shard.expand(v))
-    return _summed(point.value, point.grad, shard.slopes(point.grad))
-
-
-def scores(shard: Any, point: Any) -> dict[str, Tensor]:
-    """The summands of `score` from a point where they are known."""
-    return shard.programs(_summed, point.value, point.grad, shard.slopes(point.grad))
-
-
-def _summed(value: Tensor, grad: Tensor, seen: Tensor) -> dict[str, Tensor]:
-    norms = seen.flatten(1).double().norm(dim=1)
-    return {"f": sum_blocks(value), "G": sum_blocks(grad), "norms": sum_blocks(norms)}

@@ -19,17 +19,19 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
-from auqadmm.core.certificate import score
-from auqadmm.core.reduce import Reduce
+from auqadmm.core.reduce import Reduce, failed_blocks, score
 from auqadmm.core.state import Blocks, Consensus, Residuals, Setup, State
 from auqadmm.core.stopping import is_number
 from auqadmm.errors import InputError
-from auqadmm.metrics.weights import DiagonalMetric, Metric, Weights, sum_blocks
+from auqadmm.metrics.weights import DiagonalMetric, Metric, Weights, sum_blocks, sum_squares
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
 
 Sums = dict[str, Tensor]
 
@@ -70,10 +72,10 @@ class ConsensusADMM(ABC):
 
     # ------------------------------------------------------------------ what a method chooses
     @abstractmethod
-    def first_weights(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen:
+    def first_weights(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Chosen:
         """W_j of the first iteration."""
 
-    def next_weights(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen:
+    def next_weights(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Chosen:
         """W_j of iteration k + 1, called when `weights_due(shared)`; as at first unless a method says otherwise."""
         return self.first_weights(shard, blocks, shared)
 
@@ -81,7 +83,7 @@ class ConsensusADMM(ABC):
         """Do the weights change after this iteration? Decided on replicated values only."""
         return False
 
-    def observe(self, shard: Any, blocks: Blocks, shared: Consensus) -> Mapping[str, Tensor]:
+    def observe(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Mapping[str, Tensor]:
         """The method's memory, updated before λ_j moves (blocks hold u^k, λ^{k−1}; shared v^k, v^{k−1})."""
         return blocks.memory
 
@@ -93,7 +95,7 @@ class ConsensusADMM(ABC):
         """Must something be summed before this iteration's primal part? Then the iteration takes more rounds."""
         return False
 
-    def prepare(self, blocks: Any, shared: Consensus, reduce: Reduce) -> tuple[Any, Consensus]:
+    def prepare(self, blocks: Blocks, shared: Consensus, reduce: Reduce) -> tuple[Blocks, Consensus]:
         """What must be agreed before the primal part (of the first iteration too, when iteration is 0)."""
         return blocks, shared
 
@@ -136,7 +138,7 @@ class ConsensusADMM(ABC):
         return State(blocks, self._pending(shared, sums))
 
     # ------------------------------------------------------------------ maps over blocks
-    def dual(self, shard: Any, blocks: Blocks, shared: Consensus) -> tuple[Blocks, Sums]:
+    def dual(self, shard: Shard, blocks: Blocks, shared: Consensus) -> tuple[Blocks, Sums]:
         """λ-step and the squares of the residuals (S3)."""
         assert shared.v_prev is not None
         memory = self.observe(shard, blocks, shared)
@@ -146,7 +148,7 @@ class ConsensusADMM(ABC):
             sums |= score(shard, None, shared.v)[1]
         return replace(blocks, lam=lam, memory=memory), sums
 
-    def primal(self, shard: Any, blocks: Blocks, shared: Consensus) -> tuple[Blocks, Sums]:
+    def primal(self, shard: Shard, blocks: Blocks, shared: Consensus) -> tuple[Blocks, Sums]:
         """Weights when due, local solves, and the summands of the next v-step."""
         chosen = self._choose(shard, blocks, shared)
         W = blocks.W if chosen is None else chosen.W
@@ -162,13 +164,13 @@ class ConsensusADMM(ABC):
         failed = ~found.converged
         return Blocks(found.u, blocks.lam, W, failed, memory, found.memory), sums
 
-    def dual_primal(self, shard: Any, blocks: Blocks, shared: Consensus) -> tuple[Blocks, Sums]:
+    def dual_primal(self, shard: Shard, blocks: Blocks, shared: Consensus) -> tuple[Blocks, Sums]:
         """Both parts in one reduction: λ^k, then u^{k+1}, which needs nothing from other blocks but v^k."""
         blocks, dual = self.dual(shard, blocks, shared)
         blocks, primal = self.primal(shard, blocks, shared)
         return blocks, dual | primal
 
-    def _choose(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen | None:
+    def _choose(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Chosen | None:
         if shared.iteration > 0:
             return self.next_weights(shard, blocks, shared) if self.weights_due(shared) else None
         return self.first_weights(shard, blocks, shared)
@@ -213,7 +215,7 @@ def _dual(u: Tensor, lam: Tensor, W: Weights, v: Tensor, v_prev: Tensor, alpha: 
     lam = lam + W.apply(v - _relaxed(u, v_prev, alpha))
     dual = W.apply((v - v_prev) - (alpha - 1) * (u - v_prev))
     squares = (u - v, dual, u, lam, W.apply(u - v_prev))
-    return lam, {name: _square(x) for name, x in zip(SQUARES, squares, strict=True)}
+    return lam, {name: sum_squares(x) for name, x in zip(SQUARES, squares, strict=True)}
 
 
 def _primal(
@@ -229,7 +231,7 @@ def _primal(
     }
 
 
-def start_blocks(shard: Any, lam: Tensor | None, shared: Consensus) -> tuple[Blocks, Sums]:
+def start_blocks(shard: Shard, lam: Tensor | None, shared: Consensus) -> tuple[Blocks, Sums]:
     """The first state of every block (S2): u = 0 or N(0, 1), λ = 0; from a warm start u = v and its λ."""
     setup = shared.setup
     u = shard.expand(shared.v).clone()
@@ -242,28 +244,12 @@ def start_blocks(shard: Any, lam: Tensor | None, shared: Consensus) -> tuple[Blo
     return Blocks(u, lam, None, failed), {}
 
 
-def _normal(shard: Any, seed: int, block: int) -> Tensor:
+def _normal(shard: Shard, seed: int, block: int) -> Tensor:
     # seeded by the block's own number: where a block is placed must not matter
     generator = torch.Generator().manual_seed(seed * 1_000_003 + block)
     return torch.randn(shard.shape[1:], generator=generator, dtype=torch.float64).to(shard.device, shard.dtype)
 
 
-def failed_blocks(state: State, reduce: Reduce) -> tuple[int, ...]:
-    """Which blocks missed their inner tolerance; asked only when some did."""
-    if state.shared.inner_failures == 0:
-        return ()
-    flags = reduce.gather(_failed_flags, state.blocks)
-    return tuple(int(j) for j in flags.nonzero().flatten())
-
-
-def _failed_flags(shard: Any, blocks: Blocks) -> Tensor:
-    return blocks.failed
-
-
 def _relaxed(u: Tensor, v: Tensor, alpha: float) -> Tensor:
     # α = 1 must give u to the last bit
     return u if alpha == 1.0 else alpha * u + (1 - alpha) * v
-
-
-def _square(x: Tensor) -> Tensor:
-    return sum_blocks(x.flatten(1).double().square().sum(1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -19,6 +19,9 @@ from auqadmm.core.state import Blocks, State, Status
 from auqadmm.core.stopping import Stopping
 from auqadmm.diagnosis.evidence import Evidence
 from auqadmm.diagnosis.findings import columns, unbounded
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
 
 OVER = (Status.converged, Status.residuals, Status.rounding, Status.undecided)  # ends that only other tolerances change
 
@@ -62,6 +65,37 @@ def ending_by_budget(rows: Sequence[Row], status: Status, what: str) -> Ending:
     return Ending(status, f"Not converged: stopped at the {what}.{_failed_solves(rows)}")
 
 
+def ending_by_interrupt(done: int) -> Ending:
+    """Ctrl-C."""
+    return Ending(Status.interrupted, f"Interrupted after {done} iterations; v is the last complete iterate.")
+
+
+def ending_by_signal(name: str, done: int) -> Ending:
+    return Ending(Status.interrupted, f"Stopped by {name} after {count(done)}; v is the last complete iterate.")
+
+
+def ending_by_callback(done: int) -> Ending:
+    return Ending(Status.interrupted, f"A callback stopped the run after {done} iterations.")
+
+
+def ending_by_v(iteration: int) -> Ending:
+    """v is no longer finite."""
+    return Ending(
+        Status.diverged,
+        f"The v-step of iteration {iteration} gave NaN or infinity; v is the iterate before it. "
+        "Rescale the features or choose a larger regularisation.",
+    )
+
+
+def ending_by_loss(iteration: int) -> Ending:
+    """Σf_j or its gradient is no longer finite."""
+    return Ending(
+        Status.diverged,
+        f"The loss or its gradient is not finite at the v of iteration {iteration}; v is the iterate "
+        "before it. Rescale the features or the targets.",
+    )
+
+
 def final_message(result: Result, stopping: Stopping) -> str:
     """The message of a finished run: how far v is from the optimum, and where it is not near enough, why and what to
     do."""
@@ -69,27 +103,31 @@ def final_message(result: Result, stopping: Stopping) -> str:
 
 
 def _message(result: Result, stopping: Stopping) -> str:
-    found, message = result.certificate, result.message
+    certificate, message = result.certificate, result.message
     if result.status is Status.residuals:
-        known = f"; {found.words()}" if found.evidence != "none" else ""
+        known = f"; {certificate.words()}" if certificate.evidence != "none" else ""
         return f"{message.removesuffix('.')}{known}."
     if result.status is Status.undecided:
-        return f"{message} {found.reason}".rstrip()
+        return f"{message} {certificate.reason}".rstrip()
     if result.status not in (Status.max_iter, Status.time_limit) or not result.n_iter:
-        return f"{message} {found.reason}" if found.reason and result.status not in OVER else message
+        return f"{message} {certificate.reason}" if certificate.reason and result.status not in OVER else message
     asked = f" (asked: {two_digits(stopping.certificate_tol)})" if stopping.certificate_tol > 0 else ""
-    where = "It is not known how far v is from the optimum" if found.evidence == "none" else f"V is {found.words()}"
+    where = (
+        "It is not known how far v is from the optimum"
+        if certificate.evidence == "none"
+        else f"V is {certificate.words()}"
+    )
     otherwise = "Raise the limit, warm-start from this result or try another method; result.diagnose() says more."
-    return f"{message} {where}{asked}. {found.reason or otherwise}"
+    return f"{message} {where}{asked}. {certificate.reason or otherwise}"
 
 
-def with_reason(found: Certificate, evidence: Evidence) -> Certificate:
+def with_reason(certificate: Certificate, evidence: Evidence) -> Certificate:
     """With the reason that lies deepest: no minimum, then what the verdict met, then columns of odd sizes."""
     falls = unbounded(evidence)
-    finding = falls or (None if found.reason else columns(evidence))
-    if finding is None or found.evidence == "rounding":
-        return found
-    return replace(found, reason=f"{sentence(Exception(finding.sentence))} Try {finding.setting}.")
+    finding = falls or (None if certificate.reason else columns(evidence))
+    if finding is None or certificate.evidence == "rounding":
+        return certificate
+    return replace(certificate, reason=f"{sentence(Exception(finding.sentence))} Try {finding.setting}.")
 
 
 def lost_worker_result(saved: Saved, method: str, lost: WorkerLost, more: str) -> Result:
@@ -154,7 +192,7 @@ def not_finite(state: State, reduce: Reduce, iteration: int) -> Ending | None:
     )
 
 
-def _health(shard: Any, blocks: Blocks) -> Tensor:
+def _health(shard: Shard, blocks: Blocks) -> Tensor:
     """Per block: 0 healthy, 1 local solve, 2 weights, 3 multiplier not finite (B,)."""
     grad = shard.linearize(blocks.u).grad
     bad = [~x.isfinite().flatten(1).all(1) for x in (blocks.u + grad, blocks.W.diagonal(), blocks.lam)]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from auqadmm.core.reduce import Traffic
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class History:
     def __repr__(self) -> str:
         return f"History({len(self)} iterations)"
 
-    def counted(self, traffic: Any) -> History:
+    def counted(self, traffic: Traffic) -> History:
         """With all that has travelled in the last row.
 
         Parameters

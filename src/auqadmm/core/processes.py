@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from auqadmm.core.reduce import Engine, Reduce
+from auqadmm.core.reduce import A, Engine, Reduce, Sums
 from auqadmm.errors import AuqadmmError
 
 if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
     from auqadmm.core.solve import Callback, Iteration
 
 
@@ -56,7 +57,7 @@ class StopRequests:
         self._old = {}
 
 
-WISH, INTERRUPT, FAILED = 1.0, 2.0, 3.0
+WISH, INTERRUPT, FAILED = 1.0, 2.0, 3.0  # what a callback may answer; of several processes the largest counts
 
 
 class CallbackError(AuqadmmError, RuntimeError):
@@ -106,16 +107,16 @@ def all_weights(weights: Any, reduce: Reduce) -> Any:
     return replace(kind, **{name: reduce.gather(partial(_padded, name, sizes[name]), weights) for name in names})
 
 
-def _itself(shard: Any, weights: Any) -> Any:
+def _itself(shard: Shard, weights: A) -> A:
     return weights
 
 
-def _shapes(names: Sequence[str], shard: Any, weights: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+def _shapes(names: Sequence[str], shard: Shard, weights: A, shared: None) -> tuple[A, Sums]:
     shapes = {name: torch.tensor(getattr(weights, name).shape[1:], dtype=torch.float64) for name in names}
     return weights, {name: torch.stack([x, x]) for name, x in shapes.items()}
 
 
-def _padded(name: str, size: Sequence[int], shard: Any, weights: Any) -> Tensor:
+def _padded(name: str, size: Sequence[int], shard: Shard, weights: object) -> Tensor:
     x: Tensor = getattr(weights, name)
     missing = [(0, n - have) for n, have in zip(size, x.shape[1:], strict=True)]
     return torch.nn.functional.pad(x, [n for pair in reversed(missing) for n in pair])

@@ -11,15 +11,27 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from auqadmm.core.state import Cost
+from auqadmm.core.state import Blocks, Cost, State
 from auqadmm.errors import AuqadmmError
+from auqadmm.metrics.weights import sum_blocks
 
-MapFn = Callable[[Any, Any, Any], tuple[Any, dict[str, Tensor]]]
+if TYPE_CHECKING:
+    from auqadmm.blocks.rows import Point
+    from auqadmm.blocks.shard import Census, Shard
+    from auqadmm.core.result import Result
+
+Sums = dict[str, Tensor]
+
+B = TypeVar("B")  # the state of the blocks of a process, or an engine's name for it
+A = TypeVar("A")  # the same after a map
+S = TypeVar("S")  # what is replicated
+
+MapFn = Callable[["Shard", B, S], tuple[A, Sums]]
 
 
 class WorkerLost(AuqadmmError, RuntimeError):
@@ -40,7 +52,7 @@ class WorkerLost(AuqadmmError, RuntimeError):
     (True, True)
     """
 
-    left: Any = None
+    left: Result | None = None
     saved: int | None = None
 
 
@@ -52,30 +64,30 @@ class Engine(Protocol):
     """
 
     names: tuple[str, ...]
-    census: Any
+    census: Census
 
-    def map_sum(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+    def map_sum(self, fn: MapFn[B, S, A], blocks: B, shared: S) -> tuple[A, Sums]:
         """`fn(shard, blocks, shared) -> (blocks, summands)`; returns the new blocks and the sums over all."""
         ...
 
-    def map_minmax(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+    def map_minmax(self, fn: MapFn[B, S, A], blocks: B, shared: S) -> tuple[A, Sums]:
         """As `map_sum`; the first entry of each array is minimised over processes, the second maximised."""
         ...
 
-    def map_concat(self, fn: Callable[[Any, Any], dict[str, Tensor]], blocks: Any) -> dict[str, Tensor]:
+    def map_concat(self, fn: Callable[[Shard, B], Sums], blocks: B) -> Sums:
         """`fn(shard, blocks)` gives arrays whose first axis goes along the blocks here, any number of entries each;
         returns each of them for all blocks, in the order of the blocks. A process holds consecutive blocks."""
         ...
 
-    def gather(self, fn: Callable[[Any, Any], Tensor], blocks: Any) -> Tensor:
+    def gather(self, fn: Callable[[Shard, B], Tensor], blocks: B) -> Tensor:
         """`fn(shard, blocks) -> (B, …)` of every process, put together as (N, …) in the order of the blocks."""
         ...
 
-    def peek(self, fn: Callable[[Any, Any], Any], blocks: Any) -> Any:
+    def peek(self, fn: Callable[[Shard, B], A], blocks: B) -> A:
         """`fn(shard, blocks)` of one process, any that holds a shard, as it is: for what all have in common."""
         ...
 
-    def scatter(self, x: Tensor) -> Any:
+    def scatter(self, x: Tensor) -> Tensor:
         """The inverse of `gather`: the (B, …) part of x (N, …) that belongs to the blocks here."""
         ...
 
@@ -83,7 +95,7 @@ class Engine(Protocol):
         """The largest of the numbers that the processes which run the loop have: each of them must ask."""
         ...
 
-    def same(self, settings: Mapping[str, Any]) -> None:
+    def same(self, settings: Mapping[str, object]) -> None:
         """Refuse to go on where the processes which run the loop were given different settings."""
         ...
 
@@ -114,32 +126,30 @@ class Reduce:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.traffic = Traffic()
-        self.known: dict[MapFn, dict[str, Tensor]] = {}
+        self.known: dict[MapFn[None, None, None], Sums] = {}
 
-    def __call__(
-        self, fn: MapFn, blocks: Any, shared: Any, down: tuple[Tensor, ...] = ()
-    ) -> tuple[Any, dict[str, Tensor]]:
-        blocks, sums = self.engine.map_sum(fn, blocks, shared)
+    def __call__(self, fn: MapFn[B, S, A], blocks: B, shared: S, down: tuple[Tensor, ...] = ()) -> tuple[A, Sums]:
+        after, sums = self.engine.map_sum(fn, blocks, shared)
         self._count(sums, down)
-        return blocks, sums
+        return after, sums
 
-    def judging(self, fn: MapFn, shared: Any, down: tuple[Tensor, ...] = ()) -> dict[str, Tensor]:
+    def judging(self, fn: MapFn[None, S, None], shared: S, down: tuple[Tensor, ...] = ()) -> Sums:
         """A round of a verdict, which needs no state of blocks: counted like any other, and apart."""
         self.traffic.verdict += 1
         return self(fn, None, shared, down)[1]
 
-    def once(self, fn: MapFn) -> dict[str, Tensor]:
+    def once(self, fn: MapFn[None, None, None]) -> Sums:
         """A round of a verdict whose answer is the same throughout a run: whoever asks again need not."""
         if fn not in self.known:
             self.known[fn] = self.judging(fn, None)
         return self.known[fn]
 
-    def minmax(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
-        blocks, extremes = self.engine.map_minmax(fn, blocks, shared)
+    def minmax(self, fn: MapFn[B, S, A], blocks: B, shared: S) -> tuple[A, Sums]:
+        after, extremes = self.engine.map_minmax(fn, blocks, shared)
         self._count(extremes, tuple(extremes.values()))
-        return blocks, extremes
+        return after, extremes
 
-    def concat(self, fn: Callable[[Any, Any], dict[str, Tensor]], blocks: Any) -> dict[str, Tensor]:
+    def concat(self, fn: Callable[[Shard, B], Sums], blocks: B) -> Sums:
         """Parts of all blocks side by side. They leave with the message of the round before: bytes, no round.
 
         Blocks may send different amounts; what counts is the mean.
@@ -149,28 +159,28 @@ class Reduce:
         self.traffic.up += math.ceil(8 * sum(x.numel() for x in parts.values()) / len(self.engine.names))
         return parts
 
-    def free(self, fn: MapFn, blocks: Any, shared: Any) -> dict[str, Tensor]:
+    def free(self, fn: MapFn[B, S, A], blocks: B, shared: S) -> Sums:
         self.traffic.reductions += 1
         return self.engine.map_sum(fn, blocks, shared)[1]
 
-    def place(self, fn: MapFn, blocks: Any, shared: Any) -> Any:
+    def place(self, fn: MapFn[B, S, A], blocks: B, shared: S) -> A:
         """Map without a sum: set up or change the blocks' state where they live. Nothing travels."""
         return self.engine.map_sum(fn, blocks, shared)[0]
 
-    def gather(self, fn: Callable[[Any, Any], Tensor], blocks: Any) -> Tensor:
+    def gather(self, fn: Callable[[Shard, B], Tensor], blocks: B) -> Tensor:
         """Arrays of all blocks, (N, …): bytes, no round."""
-        found = self.engine.gather(fn, blocks)
+        gathered = self.engine.gather(fn, blocks)
         self.traffic.reductions += 1
-        self.traffic.up += math.ceil(8 * found.numel() / max(len(self.engine.names), 1))
-        return found
+        self.traffic.up += math.ceil(8 * gathered.numel() / max(len(self.engine.names), 1))
+        return gathered
 
-    def scatter(self, x: Tensor) -> Any:
+    def scatter(self, x: Tensor) -> Tensor:
         return self.engine.scatter(x)
 
-    def every(self, fn: Callable[[Any], bool]) -> bool:
+    def every(self, fn: Callable[[Shard], bool]) -> bool:
         """Is `fn(shard)` true wherever blocks live? Not counted: for settings of a run."""
-        found = self.engine.map_minmax(partial(_flag, fn), None, None)[1]["flag"]
-        return bool(found[0] > 0)
+        flags = self.engine.map_minmax(partial(_flag, fn), None, None)[1]["flag"]
+        return bool(flags[0] > 0)
 
     def agreed(self, flag: bool) -> bool:
         """Does any of the processes which run the loop say so? Not counted. Every one of them must ask."""
@@ -197,5 +207,40 @@ class Reduce:
         self.traffic.down += 8 * sum(x.numel() for x in down)
 
 
-def _flag(fn: Callable[[Any], bool], shard: Any, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+def _flag(fn: Callable[[Shard], bool], shard: Shard, blocks: None, shared: None) -> tuple[None, Sums]:
     return blocks, {"flag": torch.full((2,), float(fn(shard)), dtype=torch.float64)}
+
+
+# ---------------------------------------------------------------------- maps that methods share
+
+
+def score(shard: Shard, blocks: B, v: Tensor) -> tuple[B, Sums]:
+    """Σ f_j(v), Σ ∇f_j(v) and Σ ‖∇f_j(v)‖, a map over blocks."""
+    return blocks, shard.programs(_score_point, shard, v)
+
+
+def _score_point(shard: Shard, v: Tensor) -> dict[str, Tensor]:
+    point = shard.linearize(shard.expand(v))
+    return _summed(point.value, point.grad, shard.slopes(point.grad))
+
+
+def scores(shard: Shard, point: Point) -> dict[str, Tensor]:
+    """The summands of `score` from a point where they are known."""
+    return shard.programs(_summed, point.value, point.grad, shard.slopes(point.grad))
+
+
+def _summed(value: Tensor, grad: Tensor, seen: Tensor) -> dict[str, Tensor]:
+    norms = seen.flatten(1).double().norm(dim=1)
+    return {"f": sum_blocks(value), "G": sum_blocks(grad), "norms": sum_blocks(norms)}
+
+
+def failed_blocks(state: State, reduce: Reduce) -> tuple[int, ...]:
+    """Which blocks missed their inner tolerance; asked only when some did."""
+    if state.shared.inner_failures == 0:
+        return ()
+    flags = reduce.gather(_failed_flags, state.blocks)
+    return tuple(int(j) for j in flags.nonzero().flatten())
+
+
+def _failed_flags(shard: Shard, blocks: Blocks) -> Tensor:
+    return blocks.failed

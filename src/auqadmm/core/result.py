@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from textwrap import shorten
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
@@ -15,6 +15,9 @@ from auqadmm.core.state import Status, WarmStart
 from auqadmm.diagnosis.diagnosis import Diagnosis, diagnose
 from auqadmm.diagnosis.evidence import Evidence
 from auqadmm.metrics.weights import Weights
+
+if TYPE_CHECKING:
+    from auqadmm.problem.problem import Problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +134,7 @@ class Result:
             return f"The method {self.method} was asked for; 'auto' estimates what each would cost."
         return self.choice.explain()
 
-    def diagnose(self, problem: Any = None) -> Diagnosis:
+    def diagnose(self, problem: Problem | None = None) -> Diagnosis:
         """Why the run did not converge: findings, each with one setting to try next.
 
         Parameters

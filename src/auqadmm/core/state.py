@@ -8,11 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from auqadmm.metrics.weights import Metric, Weights
+
+if TYPE_CHECKING:
+    from auqadmm.local.base import LocalStep
+    from auqadmm.problem.regularizers import Regularizer
+    from auqadmm.verdict.moments import ColumnMoments
 
 ROUND_COST = 32_000  # numbers that a link carries while it waits for an answer
 
@@ -84,9 +90,9 @@ class Setup:
     features: int
     columns: int
     intercept: bool
-    regularizer: Any
-    solve: Any
-    device: Any = "cpu"
+    regularizer: Regularizer
+    solve: LocalStep
+    device: torch.device | str = "cpu"
     seed: int = 0
     start: str = "zeros"
     scoring: bool = False
@@ -95,7 +101,7 @@ class Setup:
     image: tuple[int, ...] | None = None
     loss: Any = None
     names: tuple[str, ...] | None = None
-    seen: Any = None
+    seen: ColumnMoments | None = None
     rows: int = 0
     round_cost: float = ROUND_COST
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
 
 from auqadmm.core.state import Residuals
 from auqadmm.errors import InputError
@@ -62,7 +61,7 @@ def is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def whole_number(name: str, value: Any, least: int = 0) -> int:
+def whole_number(name: str, value: float, least: int = 0) -> int:
     """`value` as an int, or one clear sentence."""
     if not is_number(value) or not math.isfinite(value) or int(value) != value or value < least:
         raise InputError(f"{name} must be a whole number ≥ {least}, got {value!r}.")

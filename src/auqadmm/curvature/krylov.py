@@ -20,7 +20,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-FEWEST = 3  # steps before a block may have seen enough
+KRYLOV_STEPS = 3  # steps before a block may have seen enough
 
 
 def krylov(
@@ -52,7 +52,7 @@ def krylov(
     T = Q.mT @ products
     used = torch.full((blocks,), random.shape[1], device=random.device)
     for other in others:
-        if settled is not None and Q.shape[2] >= FEWEST * several:
+        if settled is not None and Q.shape[2] >= KRYLOV_STEPS * several:
             used = torch.where(settled(0.5 * (T + T.mT)), used.clamp(max=Q.shape[2]), used)
             if bool((used <= Q.shape[2]).all()):
                 break

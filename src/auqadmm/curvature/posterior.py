@@ -26,14 +26,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from auqadmm.blocks.curvature import SoftmaxCurvature
+from auqadmm.blocks.curvature import RowModel, SoftmaxCurvature
 from auqadmm.blocks.rows import RowLoss
 from auqadmm.blocks.single_precision import rough
+from auqadmm.core.reduce import B, Sums
 from auqadmm.core.state import ROUND_COST
 from auqadmm.curvature.base import draw
 from auqadmm.curvature.basis import cosine_basis
@@ -43,18 +44,23 @@ from auqadmm.metrics.kronecker import Kronecker
 from auqadmm.metrics.lowrank import LowRank, spectrum
 from auqadmm.metrics.weights import sum_blocks
 
+if TYPE_CHECKING:
+    from auqadmm.blocks.design import Design
+    from auqadmm.blocks.rows import Point
+    from auqadmm.blocks.shard import Shard
+
 # A block's directions are at most this share of its rows: fewer rows than directions would give the rows away.
-SHARE = 0.25
+DIRECTION_SHARE = 0.25
 # Directions are found so many at a time, or in so many steps of block Lanczos.
-AT_A_TIME, STEPS = 8, 4
+AT_A_TIME, LANCZOS_STEPS = 8, 4
 # The search ends when it has found so many times the directions that pay, and one step more.
 ENOUGH = 1.5
-FLOOR = 1e-5
-PROBES = 16
+PHI_FLOOR = 1e-5  # φ_j, of the mean curvature, at least: W_j must not be singular
+PROBES = 16  # random vectors for the diagonal of a loss without rows (Hutchinson)
 # The model of rounds, read off runs with 5 to 100 directions.
 LEAST_ROUNDS, SLOPE = 2.0, 2.5
-MARGIN = 1e-3  # by which a basis must win, per coordinate
-FAR = 100.0  # times the prior: curvature that leaves it no say in how far logits go
+CONTEST_MARGIN = 1e-3  # by which a basis must win, per coordinate
+FAR_FROM_PRIOR = 100.0  # times the prior: curvature that leaves it no say in how far logits go
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,7 @@ class Posterior:
         """F of S12."""
         return None if self.image is None else cosine_basis(self.image, self.intercept).to(like)
 
-    def directions(self, shard: Any, v: Tensor) -> Tensor:
+    def directions(self, shard: Shard, v: Tensor) -> Tensor:
         """U_j (B, m, r), or (B, m·C, r) for a loss without rows.
 
         Of the rows as they are: at v = 0 their curvature is the same for all, or, for a hinge, not yet there.
@@ -110,7 +116,7 @@ class Posterior:
         if rank == 0:
             return shard.row_weight.new_zeros(shard.blocks, size, 0)
         # two steps more than are kept: the last directions that are found are not yet what they seem
-        several = max(AT_A_TIME, -(-rank // STEPS))
+        several = max(AT_A_TIME, -(-rank // LANCZOS_STEPS))
         # one start for all blocks: placement does not matter, and equal data get equal weights
         random = draw((size, min(rank + 2 * several, size)), "gaussian", self.seed, shard.row_weight)
         affordable = partial(self._affordable, total, size, math.prod(shard.shape[1:]))
@@ -124,7 +130,7 @@ class Posterior:
         early = settled if self.choose and random.shape[1] < size else None
         Q, T, used = krylov(apply, random, shard.blocks, several, early)
         sigma, E = (x.flip(-1) for x in spectrum(T))
-        most = torch.ceil(SHARE * rows)
+        most = torch.ceil(DIRECTION_SHARE * rows)
         if self.choose:
             limit = torch.where(used < random.shape[1], used - several, rank).clamp(max=rank)
             most = torch.minimum(most, affordable(sigma, limit))
@@ -139,7 +145,7 @@ class Posterior:
         """
         sigma, total = sigma.double(), total.double()
         left = (total[:, None] - sigma.cumsum(1) + sigma).clamp(min=0)  # after 0, 1, … directions
-        floor = (self.l2 / self.blocks + FLOOR * total / size) * (payload / size)
+        floor = (self.l2 / self.blocks + PHI_FLOOR * total / size) * (payload / size)
         q = sigma / (left / size + floor[:, None]).clamp(min=torch.finfo(torch.float64).tiny)
         q = torch.nn.functional.pad(q, (0, 1))  # after all directions nothing is left
         r = torch.arange(q.shape[1], device=q.device)
@@ -147,7 +153,7 @@ class Posterior:
         cost = r * (size + (r + 1) / 2) + rounds * (payload + self.round_cost)
         return torch.where(r <= limit[:, None], cost, torch.inf).argmin(1)
 
-    def weights(self, shard: Any, v: Tensor, U: Tensor, old: LowRank | None, typical: float) -> LowRank:
+    def weights(self, shard: Shard, v: Tensor, U: Tensor, old: LowRank | None, typical: float) -> LowRank:
         """W_j at v. `old` weights smooth the curvature by the uncertainty they express; `typical` is the mean
         diagonal over all blocks, the floor of a block that has no rows of its own."""
         point = rough(shard, shard.expand(v))
@@ -176,16 +182,16 @@ class Posterior:
         prior = self.l2 / self.blocks
         if prior == 0:
             return torch.full_like(mean_diagonal, self.first)
-        above = (mean_diagonal / prior).clamp(1.0, FAR).log() / math.log(FAR)
+        above = (mean_diagonal / prior).clamp(1.0, FAR_FROM_PRIOR).log() / math.log(FAR_FROM_PRIOR)
         return self.first**above
 
-    def _more_prior(self, shard: Any, d: Tensor) -> Tensor | float:
+    def _more_prior(self, shard: Shard, d: Tensor) -> Tensor | float:
         """What single features have of the prior beyond `l2`, (m,); tr S_j = 1, so C times it."""
         if shard.frame is None:
             return 0.0
         return shard.shape[2] * (shard.frame.prior.to(d) - self.l2).clamp(min=0) / self.blocks
 
-    def unexplained(self, shard: Any, v: Tensor, U: Tensor) -> Tensor:
+    def unexplained(self, shard: Shard, v: Tensor, U: Tensor) -> Tensor:
         """Σ_j log det(diag d_j + φ_j) of the rows as they are: the smaller, the less U and F leave unexplained."""
         c, (_, m, C) = shard.row_weight, shard.shape
         if U.shape[1] != m:  # a loss without rows: no basis to choose
@@ -195,27 +201,27 @@ class Posterior:
         phi = C * self._floor(total / (m * C), 0.0)
         return sum_blocks((d + phi[:, None]).log().sum(1))
 
-    def _rows(self, shard: Any, point: Any, old: LowRank | None) -> Any:
+    def _rows(self, shard: Shard, point: Point, old: LowRank | None) -> RowModel | None:
         """The curvature row by row, smoothed by the uncertainty that old weights express; None: it is not known."""
         variance = None
         if not getattr(shard.loss, "expects", False):
             return point.row_model(None)
         if old is None and self.l2 > 0 and shard.frame is None:  # the prior's: |x_i|²/l2
             variance = shard.design.squares(shard.row_weight) / self.l2
-        elif old is None and self.l2 > 0:
+        elif old is None and self.l2 > 0 and shard.frame is not None:
             prior = shard.frame.prior.to(shard.row_weight).clamp(min=self.l2)
             variance = shard.design.forward_squared((1 / prior).expand(shard.shape[:2]))
         elif old is not None and not old.joint:
             variance = row_variance(shard, old) / self.blocks
         return point.row_model(variance)
 
-    def _pairs(self, shard: Any, U: Tensor, rows: SoftmaxCurvature) -> Tensor:
+    def _pairs(self, shard: Shard, U: Tensor, rows: SoftmaxCurvature) -> Tensor:
         """U_jᵀA_abU_j of all pairs of classes, (B, P, r, r)."""
         XU, pairs = shard.design.along(U, shard.single_precision), pair_indices(shard.shape[2]).mT.tolist()
-        found = torch.stack([_gram(shard.design, U, XU, rows.pair(a, b)) for a, b in pairs], 1)
-        return 0.5 * (found + found.mT)
+        grams = torch.stack([_gram(shard.design, U, XU, rows.pair(a, b)) for a, b in pairs], 1)
+        return 0.5 * (grams + grams.mT)
 
-    def _parts(self, shard: Any, U: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Kronecker | None]:
+    def _parts(self, shard: Shard, U: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Kronecker | None]:
         """M_j and d_j of A_j = Σ w_i x_ix_iᵀ, w (R,), and the basis of d_j."""
         design, F = shard.design, self.basis(U)
         M = _gram(design, U, design.along(U, shard.single_precision), w)
@@ -224,11 +230,11 @@ class Posterior:
         d = (total - ((turned @ M) * turned).sum(-1)).clamp(min=0)
         return 0.5 * (M + M.mT), d, F
 
-    def _total(self, shard: Any, w: Tensor) -> Tensor:
+    def _total(self, shard: Shard, w: Tensor) -> Tensor:
         """tr A_j, (B,)."""
         return shard.design.sum_rows(w * shard.design.squares(w))
 
-    def _joint(self, shard: Any, point: Any, U: Tensor, typical: float) -> LowRank:
+    def _joint(self, shard: Shard, point: Point, U: Tensor, typical: float) -> LowRank:
         B, m, C = shard.shape
         HU = point.hvp(U.reshape(B, m, C, -1)).reshape(B, m * C, -1) if U.shape[2] else U
         M = U.mT @ HU
@@ -245,19 +251,19 @@ class Posterior:
     def _floor(self, mean_diagonal: Tensor, typical: float) -> Tensor:
         own = torch.clamp(mean_diagonal, min=typical)
         # nothing to go by at all (no curvature anywhere, no l2): any positive number serves
-        floor = self.l2 / self.blocks + FLOOR * own
+        floor = self.l2 / self.blocks + PHI_FLOOR * own
         return torch.where(floor > 0, floor, torch.ones_like(floor))
 
 
 def _eigenvalues(T: Tensor) -> Tensor:
     """Of positive semidefinite matrices (B, k, k), largest first, zeros where they are not finite; by the host, since a
     GPU takes longer for small ones."""
-    here = T.cpu()
-    sound = here.isfinite().flatten(1).all(1)[:, None, None]
-    return torch.linalg.eigvalsh(torch.where(sound, here, 0.0)).flip(-1).clamp(min=0).to(T)
+    on_host = T.cpu()
+    sound = on_host.isfinite().flatten(1).all(1)[:, None, None]
+    return torch.linalg.eigvalsh(torch.where(sound, on_host, 0.0)).flip(-1).clamp(min=0).to(T)
 
 
-def _gram(design: Any, U: Tensor, XU: Tensor, w: Tensor) -> Tensor:
+def _gram(design: Design, U: Tensor, XU: Tensor, w: Tensor) -> Tensor:
     """UᵀXᵀ diag(w) XU of every block, (B, r, r), from XU (R, r): for dense blocks X is not read again."""
     XwU = w[:, None] * XU
     return design.inner(XwU, XU) if design.dense else U.mT @ design.adjoint(XwU)
@@ -279,12 +285,12 @@ def sound(W: LowRank) -> LowRank:
     return replace(W, **better)
 
 
-def has_rows(point: Any) -> bool:
+def has_rows(point: Point) -> bool:
     """Is the Hessian known row by row?"""
     return point.row_model(None) is not None
 
 
-def mean_diagonal(shard: Any, v: Tensor) -> Tensor:
+def mean_diagonal(shard: Shard, v: Tensor) -> Tensor:
     """The mean of diag ∇²f_j over entries, (B,)."""
     point = shard.linearize(shard.expand(v))
     B, m, C = shard.shape
@@ -295,17 +301,17 @@ def mean_diagonal(shard: Any, v: Tensor) -> Tensor:
     return (point.hvp(Z) * Z).mean((1, 2, 3)).clamp(min=0)
 
 
-def typical_curvature(shard: Any, blocks: Any, v: Tensor) -> tuple[Any, dict[str, Tensor]]:
+def typical_curvature(shard: Shard, blocks: B, v: Tensor) -> tuple[B, Sums]:
     """Σ_j of the mean diagonals, a map over blocks."""
     return blocks, {"mean": sum_blocks(mean_diagonal(shard, v))}
 
 
 def second_wins(unexplained: Tensor, coordinates: int) -> bool:
     """Does the second of two ways to make weights leave clearly less unexplained, of N·m coordinates?"""
-    return float(unexplained[1]) < float(unexplained[0]) - MARGIN * coordinates
+    return float(unexplained[1]) < float(unexplained[0]) - CONTEST_MARGIN * coordinates
 
 
-def row_variance(shard: Any, W: LowRank) -> Tensor:
+def row_variance(shard: Shard, W: LowRank) -> Tensor:
     """x_iᵀW_j⁻¹x_i of every row (R,), C = 1: how uncertain its logit is by the weights of before.
 
     For C > 1 the plain curvature serves (a softmax has no spike), and the variance is not asked for.

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from auqadmm.blocks.exact_rows import ROOM, DenseRows, SparseRows
+from auqadmm.blocks.exact_rows import CHUNK_NUMBERS, DenseRows, SparseRows
 from auqadmm.estimators.moments import Sums, cell_rows
 from auqadmm.metrics.triangles import pack
 
@@ -128,7 +128,7 @@ class _Dense:
     s: Tensor
 
     def rows(self, mean: Tensor, middle: Tensor) -> Iterator[DenseRows]:
-        step = max(1, ROOM // max(self.X.shape[1], 1))
+        step = max(1, CHUNK_NUMBERS // max(self.X.shape[1], 1))
         for i in range(0, len(self.y), step):
             some = slice(i, i + step)
             yield DenseRows(self.X[some] - mean, self.y[some] - middle, self.s[some])

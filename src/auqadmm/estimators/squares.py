@@ -121,7 +121,8 @@ class Look:
 
     def squares(self, W: np.ndarray, b: np.ndarray, centre: np.ndarray) -> np.ndarray:
         """Σs(…)² of models (c, k, m) on every cell, (c, k)."""
-        shared = tuple(torch.from_numpy(np.ascontiguousarray(x)) for x in (W, b, centre))
+        models, offsets, means = (torch.from_numpy(np.ascontiguousarray(x)) for x in (W, b, centre))
+        shared = (models, offsets, means)
         return self.reduce(Squares(self.cells, self.count), None, shared, shared)[1]["squares"].numpy()
 
 

@@ -1,10 +1,17 @@
-"""The u-step of all blocks at once: what is minimised, and what a solver hands back (when it is solved: goal.py).
+"""The u-step of all blocks at once: what is minimised, and what a solver hands back (when it is solved: tolerance.py).
 
     minimise over u_j   F_j(u) = f_j(u) − ⟨λ_j, u − v⟩ + ½‖u − v‖²_{W_j}                             (S2)
     ∇F_j(u) = ∇f_j(u) + W_j(u − v) − λ_j
 
 F_j differs by a constant from the paper's f_j(u) + ½‖v − u + W_j⁻¹λ_j‖²_{W_j}; no inverse is needed.
 Solvers move every block together and mask the ones that are done, so that one product with X serves them all.
+The solutions move on a smooth path, so a solve may start ahead of the last one (`Extrapolation`):
+
+    start at   u + θ(u − u_before),   θ = ⟨u − u_before, step before⟩ / ‖step before‖², between 0 and 1
+
+θ is the share of the step before that the last step repeated: the rate of an iteration that converges linearly, and 0
+for one that turns back.
+
 A solver never writes into what it is given: the loop may return to an older state at any time.
 
 Shapes: B blocks, m features, C columns; u, v, λ, P are (B, m, C), one number per block is (B,).
@@ -24,7 +31,8 @@ from auqadmm.blocks.shard import Shard
 from auqadmm.core.stopping import is_number
 from auqadmm.errors import InputError
 from auqadmm.metrics.lowrank import LowRank
-from auqadmm.metrics.weights import Weights
+from auqadmm.metrics.weights import Weights, dot
+from auqadmm.runtime.cuda_graphs import Programs
 
 if TYPE_CHECKING:
     from auqadmm.blocks.parts import Part
@@ -33,7 +41,7 @@ if TYPE_CHECKING:
 
 # ∇F_j is a sum of terms that cancel at the solution, each known to a few units in the last place: a norm below this
 # many ulps of their sizes is noise, which no step can be told to lower.
-ULPS = 32.0
+GRADIENT_ULPS = 32.0
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,7 @@ class Iterate:
     @property
     def floor(self) -> Tensor:
         """(B,): the gradient norm that rounding allows."""
-        return ULPS * torch.finfo(self.u.dtype).eps * self.scale
+        return GRADIENT_ULPS * torch.finfo(self.u.dtype).eps * self.scale
 
     @property
     def blur(self) -> Tensor | float:
@@ -165,7 +173,7 @@ class LocalSolution:
     iterations: Tensor
     memory: Any
 
-    def put(self, some: Part, rest: LocalSolution, memory: Any) -> LocalSolution:
+    def put(self, some: Part, rest: LocalSolution, memory: object) -> LocalSolution:
         """With what was found and spent since in some blocks."""
         index = some.blocks
         return LocalSolution(
@@ -181,7 +189,7 @@ class LocalSolution:
 class LocalSolver(Protocol):
     """Solves the u-step of every block, to the accuracy the outer loop needs."""
 
-    def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution: ...
+    def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: object) -> LocalSolution: ...
 
 
 @dataclass(frozen=True)
@@ -244,11 +252,6 @@ def check_count(name: str, value: int) -> None:
         raise InputError(f"{name} must be a positive integer; got {value!r}.")
 
 
-def dot(x: Tensor, y: Tensor) -> Tensor:
-    """⟨x_j, y_j⟩ per block, (B,)."""
-    return (x * y).flatten(1).sum(1)
-
-
 def norm(x: Tensor) -> Tensor:
     """‖x_j‖ per block, (B,)."""
     return torch.linalg.vector_norm(x.flatten(1), dim=1)
@@ -286,7 +289,7 @@ class LocalStep:
         lam: Tensor,
         u: Tensor,
         reference: float | None,
-        memory: Any,
+        memory: object,
         accuracy: float = 1.0,
         products: int | None = None,
     ) -> LocalSolution:
@@ -300,3 +303,42 @@ class LocalStep:
         if products is not None and isinstance(solver, Bounded) and solver.products is None:
             solver = replace(solver, products=products)
         return solver.solve(LocalProblem(shard, W, v, lam), u, reference, memory)
+
+
+# ---------------------------------------------------------------------- where the next solution is expected
+
+
+@dataclass(frozen=True)
+class Extrapolation:
+    """The last step of the solution `move` (B, m, C), the share θ of it that may come again (B,), and how many solves
+    there were."""
+
+    move: Tensor
+    share: Tensor
+    solves: int
+
+    def ahead(self, u: Tensor, run: Programs, who: Tensor | None = None) -> Tensor:
+        """From u, the last solution, to the next, in the blocks `who` (B,), all without it."""
+        return run(_predict, u, self.share if who is None else self.share * who, self.move)
+
+    @property
+    def renew(self) -> bool:
+        """Is it time for new curvature? At the 2nd, 4th, 8th, … solve."""
+        return self.solves & (self.solves - 1) == 0
+
+
+def extrapolate(before: Tensor, u: Tensor, last: Extrapolation | None, run: Programs) -> Extrapolation:
+    """The solution went from `before` to u."""
+    if last is None:
+        return Extrapolation(u - before, torch.zeros_like(u[:, 0, 0]), 1)
+    move, share = run(_update_share, before, u, last.move)
+    return Extrapolation(move, share, last.solves + 1)
+
+
+def _predict(u: Tensor, share: Tensor, move: Tensor) -> Tensor:
+    return u + over(share, u) * move
+
+
+def _update_share(before: Tensor, u: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+    move = u - before
+    return move, (dot(move, last) / dot(last, last)).nan_to_num(0.0, 0.0, 0.0).clamp(0.0, 1.0)

@@ -5,30 +5,40 @@
 Blocks whose system is solved stay as they are, and on a CPU their data are not read. Xp, which every step computes,
 adds up to XP: the line search needs no product of its own.
 
+Curvature may be taken over the length of a step, in place of curvature at a point:
+
+    h_i = (φ'(z_i + w) − φ'(z_i − w)) / 2w,   w² = the mean square of the last change of the logits
+
+is the average of φ'' within w of z_i, for any convex loss of one column. Where φ'' is a spike (the smoothed hinge)
+or jumps (Huber), φ''(z_i) knows nothing of the corner that the very next step will cross: Newton's method then moves
+like a gradient method. Seen over the last step's length the corner is there, and as steps shrink h_i becomes φ''(z_i)
+and Newton's method fast. Losses without corners hardly notice.
+
 Reference: J. Nocedal, S. J. Wright, Numerical Optimization, 2nd ed., sections 5.1 and 7.1.
 
-Shapes: B blocks, R flat rows, m features, C columns; vectors (B, m, C), one number per block (B,).
+Shapes: B blocks, R flat rows, m features, C columns; vectors (B, m, C), one number per block (B,); z, w, h (R, 1).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from auqadmm.blocks.curvature import RowHessian
+from auqadmm.blocks.curvature import DiagonalCurvature, RowCurvature, RowHessian
 from auqadmm.blocks.design import Runs
 from auqadmm.blocks.parts import runs
-from auqadmm.blocks.rows import Hessian, Point, RowPoint
-from auqadmm.local.base import Iterate, LocalProblem, dot, norm, over, select
-from auqadmm.local.descent import SMALL
+from auqadmm.blocks.rows import Hessian, Point, RowLoss, RowPoint
+from auqadmm.local.base import Iterate, LocalProblem, norm, over, select
+from auqadmm.local.descent import LEAVE_CPU
 from auqadmm.local.factored import KeptFactor
 from auqadmm.local.hinge_rows import ActiveRowInverse
-from auqadmm.metrics.weights import Weights
+from auqadmm.metrics.weights import Weights, dot
 
-# blocks of which nobody asks who is open, and runs of neighbours that are not worth a product each
-MANY, SCATTERED = 64, 8
+# above this many blocks all are read, whichever are open; more runs of neighbours than these are not read one by one
+BLOCKS_UNASKED, SCATTERED_RUNS = 64, 8
 
 
 @dataclass(frozen=True)
@@ -66,13 +76,13 @@ def open_runs(problem: LocalProblem, open_: Tensor) -> Runs | None:
     """The open blocks as runs of neighbours, to be read one after the other; () where all are read at once: where all
     are open, their data are small, or they are scattered. None where none is open."""
     design = problem.shard.design
-    if len(open_) > MANY or design.rows * design.features < SMALL:
+    if len(open_) > BLOCKS_UNASKED or design.rows * design.features < LEAVE_CPU:
         return () if bool(open_.any()) else None
     left = open_.tolist()
-    found = tuple(slice(a, b) for a, b in runs([j for j, is_left in enumerate(left) if is_left]))
-    if not found:
+    slices = tuple(slice(a, b) for a, b in runs([j for j, is_left in enumerate(left) if is_left]))
+    if not slices:
         return None
-    return () if all(left) or len(found) > SCATTERED else found
+    return () if all(left) or len(slices) > SCATTERED_RUNS else slices
 
 
 def cg_step(at: CGState, system: NewtonSystem, problem: LocalProblem, limit: int | Tensor, only: Runs = ()) -> CGState:
@@ -102,7 +112,55 @@ def cg_step(at: CGState, system: NewtonSystem, problem: LocalProblem, limit: int
     return CGState(torch.addcmul(at.P, alpha, at.p), r, p, rz, left, hvps, XP)
 
 
-def ensure_descent(here: Iterate, system: NewtonSystem, cg_state: CGState) -> Tensor:
+def ensure_descent(iterate: Iterate, system: NewtonSystem, cg_state: CGState) -> Tensor:
     """Rounding may spoil the direction of a system at the edge of singularity; the gradient always descends."""
-    descends = dot(here.grad, cg_state.P) < 0
-    return select(descends, cg_state.P, -system.precondition.solve(here.grad))
+    descends = dot(iterate.grad, cg_state.P) < 0
+    return select(descends, cg_state.P, -system.precondition.solve(iterate.grad))
+
+
+# ---------------------------------------------------------------------- curvature over the length of a step
+
+
+@dataclass(frozen=True, eq=False)
+class SecantPoint(RowPoint):
+    """A point whose Hessian is built from average curvatures; value and gradient are those of the point."""
+
+    width: Tensor = field(kw_only=True)
+
+    @cached_property
+    def curvature(self) -> RowCurvature:
+        return DiagonalCurvature(average(self.loss, self.z, self.shard.target, self.width))
+
+
+def average(loss: RowLoss, z: Tensor, y: Tensor, width: Tensor) -> Tensor:
+    """φ'' of rows of one column (R, 1), averaged within `width` of z."""
+    # Below this width the difference of slopes, and of z ± w itself, is rounding; φ'' is then average enough.
+    tiny = torch.finfo(z.dtype).eps ** 0.5 * (1 + z.abs())
+    w = torch.maximum(width, tiny)
+    ends = torch.cat([z + w, z - w])
+    high, low = loss.row_slope(loss.prepare(ends), torch.cat([y, y])).chunk(2)
+    secants = (high - low) / (2 * w)
+    if not z.is_cuda and bool((width > tiny).all()):  # a look costs nothing there
+        return secants
+    return torch.where(width > tiny, secants, loss.row_curvature(loss.prepare(z), y).diagonal())
+
+
+def averaged(point: Point, last: Point | None, width: Tensor | None = None) -> Point:
+    """The point with its curvature averaged over the way from `last`, or within `width` (B,) of its logits; as it is
+    if neither is known or C > 1."""
+    if not isinstance(point, RowPoint) or point.z.shape[1] > 1:
+        return point
+    if isinstance(last, RowPoint):
+        width = moved(last, point)
+    if width is None:
+        return point
+    rows = width[point.shard.design.block_of_row, None]
+    return SecantPoint(point.loss, point.shard, point.u, point.z, point.anchor, width=rows)
+
+
+def moved(last: RowPoint, point: RowPoint) -> Tensor:
+    """How far the logits of a block moved, in the mean square, (B,)."""
+    design, c = point.shard.design, point.shard.row_weight
+    # a block without rows has Σc = 0, and no logits to speak of
+    total = design.sum_rows(c).clamp(min=torch.finfo(c.dtype).tiny)
+    return (design.sum_rows(c * (point.z - last.z).square()[:, 0]) / total).sqrt()

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from auqadmm.local.base import LocalProblem
 
 # directions of a block; the data take at least so many times the room of one
-RANK, ROOM = 16, 16
+MODEL_RANK, MODEL_ROOM = 16, 16
 # the factor by which the curvature of a block may change before its model is renewed
-FAR = 2.5
+MODEL_CHANGE = 2.5
 
 
 def renew_blocks(problem: LocalProblem, point: Point, old: Weights, some: Tensor) -> Weights:
@@ -97,7 +97,7 @@ def is_outdated(model: Weights, point: Point) -> Tensor:
     w = times(point.shard.row_weight, point.curvature.diagonal().sum(1))
     now = design.sum_rows(design.squares(w) * w)
     then = model.M.diagonal(dim1=1, dim2=2).sum(1) + model.d.sum(1)
-    return (now > FAR * then) | (then > FAR * now)
+    return (now > MODEL_CHANGE * then) | (then > MODEL_CHANGE * now)
 
 
 def put(model: Weights, index: Tensor, some: Weights) -> Weights:
@@ -118,7 +118,7 @@ def _rank(problem: LocalProblem, point: Point) -> int:
         return 0
     if not shard.census.dense or not shard.blocks:
         return 0
-    return min(RANK, shard.design.features, sum(shard.census.rows) // (ROOM * shard.census.blocks))
+    return min(MODEL_RANK, shard.design.features, sum(shard.census.rows) // (MODEL_ROOM * shard.census.blocks))
 
 
 def _random_directions(m: int, rank: int, like: Tensor) -> Tensor:

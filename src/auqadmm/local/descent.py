@@ -21,18 +21,17 @@ from torch import Tensor
 from auqadmm.blocks import single_precision
 from auqadmm.blocks.parts import Part, part
 from auqadmm.blocks.rows import RowPoint
-from auqadmm.local.base import Iterate, LocalProblem, LocalSolution, count, select
-from auqadmm.local.extrapolation import Extrapolation
+from auqadmm.local.base import Extrapolation, Iterate, LocalProblem, LocalSolution, count, select
 from auqadmm.local.line_search import search
 from auqadmm.local.tolerance import Tolerance, final_status
 from auqadmm.runtime.cuda_graphs import Programs
 
 # Within this factor of the cheap estimate of rounding, it pays to know the limit better than to run against it.
-CLOSE = 1000.0
+NEAR_ROUNDING = 1000.0
 # Blocks that hold more than this share of the rows stay together; a share up to the second may be copied.
-STAY, COPY = 0.5, 0.125
+STAY_SHARE, COPY_SHARE = 0.5, 0.125
 # Numbers in X below which nobody leaves: on a CPU, and on a GPU, where the others wait at little cost.
-SMALL, LARGE = 2**20, 2**27
+LEAVE_CPU, LEAVE_GPU = 2**20, 2**27
 
 
 @dataclass(frozen=True)
@@ -106,12 +105,12 @@ class DescentMethod(Protocol):
     def products(self) -> int | None: ...
 
     def step(
-        self, problem: LocalProblem, here: Iterate, progress: Progress, tolerance: Tolerance, state: Any
+        self, problem: LocalProblem, iterate: Iterate, progress: Progress, tolerance: Tolerance, state: Any
     ) -> DescentStep:
         """One step of the active blocks."""
         ...
 
-    def begin(self, problem: LocalProblem, here: Iterate, progress: Progress, state: Any) -> Any:
+    def begin(self, problem: LocalProblem, iterate: Iterate, progress: Progress, state: Any) -> Any:
         """The state to begin with, made of what `descend` was given; perhaps no block will move."""
         ...
 
@@ -141,22 +140,22 @@ class DescentSolver(DescentMethod, Protocol):
     @property
     def max_iter(self) -> int: ...
 
-    def recall(self, problem: LocalProblem, memory: Any) -> RecalledState:
+    def recall(self, problem: LocalProblem, memory: object) -> RecalledState:
         """What of the memory of an earlier solve is good for this one."""
         ...
 
-    def remember(self, problem: LocalProblem, before: Tensor, found: LocalSolution, recalled: RecalledState) -> Any:
+    def remember(self, problem: LocalProblem, before: Tensor, solution: LocalSolution, recalled: RecalledState) -> Any:
         """For the next solve; `before` is where the last one ended."""
         ...
 
     def solve(
-        self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any, who: Tensor | None = None
+        self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: object, who: Tensor | None = None
     ) -> LocalSolution:
         """`who` (B,): the blocks to solve, all without it."""
         known = self.recall(problem, memory)
         start = u0 if known.trail is None else known.trail.ahead(u0, problem.shard.programs, who)
-        found = descend(self, problem, start, reference, self.max_iter, known.state, known.anchor, who)
-        return replace(found, memory=self.remember(problem, u0, found, known))
+        solution = descend(self, problem, start, reference, self.max_iter, known.state, known.anchor, who)
+        return replace(solution, memory=self.remember(problem, u0, solution, known))
 
 
 def descend(
@@ -176,26 +175,26 @@ def descend(
     run = problem.shard.programs
     tolerance = Tolerance.known(problem, reference, method.factor, method.tol)
     if tolerance is not None:
-        here, tolerance, progress = run(_first_progress, problem, tolerance, u0, anchor, who, method.tol is None)
+        iterate, tolerance, progress = run(_first_progress, problem, tolerance, u0, anchor, who, method.tol is None)
     else:
-        here = run(_iterate_at, problem, u0, None)
-        tolerance = Tolerance.of(here, method.factor)
-        progress = run(check_progress, tolerance, here, _restrict(here.finite, who), ~here.finite)
+        iterate = run(_iterate_at, problem, u0, None)
+        tolerance = Tolerance.of(iterate, method.factor)
+        progress = run(check_progress, tolerance, iterate, _restrict(iterate.finite, who), ~iterate.finite)
     progress = progress.on_host()
-    state = method.begin(problem, here, progress, state)
-    budget = None if method.products is None else torch.full_like(count(here), method.products)
-    return _next_progress(method, problem, here, tolerance, progress, state, range(max_iter), who, budget)
+    state = method.begin(problem, iterate, progress, state)
+    budget = None if method.products is None else torch.full_like(count(iterate), method.products)
+    return _next_progress(method, problem, iterate, tolerance, progress, state, range(max_iter), who, budget)
 
 
 def _first_progress(
     problem: LocalProblem, tolerance: Tolerance, u0: Tensor, anchor: Tensor | None, who: Tensor | None, follows: bool
 ) -> tuple[Iterate, Tolerance, Progress]:
     """`follows`: the goal goes by the outer residual, and is not a number that was asked for."""
-    here = _iterate_at(problem, u0, anchor)
+    iterate = _iterate_at(problem, u0, anchor)
     # where slopes jump a solve starts where the last one ended
     if follows and problem.curved and not getattr(problem.shard.loss, "expects", False):
-        tolerance = tolerance.beyond(here)
-    return here, tolerance, check_progress(tolerance, here, _restrict(here.finite, who), ~here.finite)
+        tolerance = tolerance.beyond(iterate)
+    return iterate, tolerance, check_progress(tolerance, iterate, _restrict(iterate.finite, who), ~iterate.finite)
 
 
 def _restrict(mask: Tensor, who: Tensor | None) -> Tensor:
@@ -207,28 +206,31 @@ def _iterate_at(problem: LocalProblem, u: Tensor, anchor: Tensor | None) -> Iter
 
 
 def refresh_anchors(
-    problem: LocalProblem, tolerance: Tolerance, here: Iterate, progress: Progress, who: Tensor | None
+    problem: LocalProblem, tolerance: Tolerance, iterate: Iterate, progress: Progress, who: Tensor | None
 ) -> tuple[Iterate, Progress]:
     """Where the anchor of a block is too far away to know its gradient, or whether that is small enough, the anchor
     moves to the iterate."""
-    moved = single_precision.change(here.point)
+    moved = single_precision.change(iterate.point)
     if moved is None:
-        return here, progress
-    size = torch.maximum(tolerance.at(here), here.grad_norm)
+        return iterate, progress
+    size = torch.maximum(tolerance.at(iterate), iterate.grad_norm)
     # norms are those of the problem, in which the change may be larger or smaller by a factor
-    far = _restrict(size * here.plain_scale < single_precision.TRUST * moved * here.scale, who)
+    far = _restrict(size * iterate.plain_scale < single_precision.TRUST * moved * iterate.scale, who)
     if not bool(far.any()):
-        return here, progress
-    assert isinstance(here.point, RowPoint)
-    here = problem.around(single_precision.reanchored(here.point, far))
-    alive, checked = torch.where(far, here.finite, progress.alive), torch.where(far, ~here.finite, progress.checked)
-    return here, check_progress(tolerance, here, alive, checked).on_host()
+        return iterate, progress
+    assert isinstance(iterate.point, RowPoint)
+    iterate = problem.around(single_precision.reanchored(iterate.point, far))
+    alive, checked = (
+        torch.where(far, iterate.finite, progress.alive),
+        torch.where(far, ~iterate.finite, progress.checked),
+    )
+    return iterate, check_progress(tolerance, iterate, alive, checked).on_host()
 
 
 def _next_progress(
     method: DescentMethod,
     problem: LocalProblem,
-    here: Iterate,
+    iterate: Iterate,
     tolerance: Tolerance,
     progress: Progress,
     state: Any,
@@ -239,27 +241,32 @@ def _next_progress(
 ) -> LocalSolution:
     """`budget` (B,): products that a block may take; `taken`: no block has taken more before."""
     run, products = problem.shard.programs, method.products
-    hvps = iterations = count(here)
+    hvps = iterations = count(iterate)
     for i in rounds:
         progress = progress.on_host()
         if budget is not None and products is not None and taken >= products:  # most solves never look
             progress = progress.among(hvps < budget)
         if progress.flags[1]:
-            tolerance, hvps = run(Tolerance.attainable, tolerance, problem, here, progress.doubt), hvps + progress.doubt
-            progress = run(check_progress, tolerance, here, progress.alive, progress.checked | progress.doubt).on_host()
-        here, progress = refresh_anchors(problem, tolerance, here, progress, who)
+            tolerance, hvps = (
+                run(Tolerance.attainable, tolerance, problem, iterate, progress.doubt),
+                hvps + progress.doubt,
+            )
+            progress = run(
+                check_progress, tolerance, iterate, progress.alive, progress.checked | progress.doubt
+            ).on_host()
+        iterate, progress = refresh_anchors(problem, tolerance, iterate, progress, who)
         if not progress.flags[0]:
             break
         progress = replace(progress, told=None, round=i, left=None if budget is None else budget - hvps)
-        some = blocks_to_keep(problem, here, progress.active)
+        some = blocks_to_keep(problem, iterate, progress.active)
         if some is not None:
             ended, hvps = final_status(
-                tolerance, problem, here, hvps, progress.active if who is None else progress.active | ~who
+                tolerance, problem, iterate, hvps, progress.active if who is None else progress.active | ~who
             )
-            done = LocalSolution(here.u, ended, here.grad_norm, hvps, iterations, state)
+            done = LocalSolution(iterate.u, ended, iterate.grad_norm, hvps, iterations, state)
             own = method.take(state, some)
             rounds = range(i, rounds.stop)
-            ours, theirs = (problem.take(some), here.take(some), tolerance.take(some), progress.take(some)), None
+            ours, theirs = (problem.take(some), iterate.take(some), tolerance.take(some), progress.take(some)), None
             if who is not None:
                 theirs = who[some.blocks]
             less = None if progress.left is None else progress.left[some.blocks]
@@ -267,63 +274,67 @@ def _next_progress(
             return done.put(
                 some,
                 rest,
-                DescentState(method.put(state, some, rest.memory.state), single_precision.gathered(here.point, some)),
+                DescentState(
+                    method.put(state, some, rest.memory.state), single_precision.gathered(iterate.point, some)
+                ),
             )
-        step = method.step(problem, here, progress, tolerance, state)
-        here, state = step.there, step.state
+        step = method.step(problem, iterate, progress, tolerance, state)
+        iterate, state = step.there, step.state
         hvps, iterations = hvps + step.hvps, iterations + progress.active
         if budget is not None:
             taken += int(step.hvps.max()) + 1 if step.most is None else step.most + 1  # with a look at rounding
         progress = step.progress or run(
-            check_progress, tolerance, here, progress.alive & (step.moved | ~progress.active), progress.checked
+            check_progress, tolerance, iterate, progress.alive & (step.moved | ~progress.active), progress.checked
         )
-    here, progress = refresh_anchors(
-        problem, tolerance, here, progress, who
+    iterate, progress = refresh_anchors(
+        problem, tolerance, iterate, progress, who
     )  # out of steps, and not known how far it came
     progress = progress.on_host()
     converged = progress.met
     if progress.flags[2]:
-        converged, hvps = final_status(tolerance, problem, here, hvps, None if who is None else ~who)
-    return LocalSolution(here.u, converged, here.grad_norm, hvps, iterations, DescentState(state, _anchor(here)))
+        converged, hvps = final_status(tolerance, problem, iterate, hvps, None if who is None else ~who)
+    return LocalSolution(
+        iterate.u, converged, iterate.grad_norm, hvps, iterations, DescentState(state, _anchor(iterate))
+    )
 
 
-def _anchor(here: Iterate) -> Tensor | None:
-    point = here.point
+def _anchor(iterate: Iterate) -> Tensor | None:
+    point = iterate.point
     return point.anchor.u if isinstance(point, RowPoint) and point.anchor is not None else None
 
 
-def blocks_to_keep(problem: LocalProblem, here: Iterate, active: Tensor) -> Part | None:
+def blocks_to_keep(problem: LocalProblem, iterate: Iterate, active: Tensor) -> Part | None:
     """The active blocks, where the others hold most of the data and had better leave; None where all stay.
 
     Leaving costs a few small copies, and on a GPU the recorded programs. That must pay.
     """
     shard = problem.shard
     size = shard.design.rows * shard.design.features
-    if size < (LARGE if shard.programs.active else SMALL) or not isinstance(here.point, RowPoint):
+    if size < (LEAVE_GPU if shard.programs.active else LEAVE_CPU) or not isinstance(iterate.point, RowPoint):
         return None
     if bool(active.all()):
         return None
     going = [j for j, goes in enumerate(active.tolist()) if goes]
     share = sum(shard.design.heights[j] for j in going) / shard.design.rows
-    if share > STAY:
+    if share > STAY_SHARE:
         return None
-    some = part(shard, going, copies=share <= COPY)
+    some = part(shard, going, copies=share <= COPY_SHARE)
     if some is not None:
         vars(some.shard)["programs"] = Programs(torch.device("cpu"))
     return some
 
 
-def check_progress(tolerance: Tolerance, here: Iterate, alive: Tensor, checked: Tensor) -> Progress:
-    met = tolerance.met(here)
+def check_progress(tolerance: Tolerance, iterate: Iterate, alive: Tensor, checked: Tensor) -> Progress:
+    met = tolerance.met(iterate)
     active = alive & ~met
-    doubt = active & ~checked & (here.grad_norm <= CLOSE * here.floor)
-    short = here.finite & ~met
+    doubt = active & ~checked & (iterate.grad_norm <= NEAR_ROUNDING * iterate.floor)
+    short = iterate.finite & ~met
     return Progress(active, doubt, met, alive, checked, torch.stack([active.any(), doubt.any(), short.any()]))
 
 
 def line_search_step(
     problem: LocalProblem,
-    here: Iterate,
+    iterate: Iterate,
     progress: Progress,
     P: Tensor,
     hvps: Tensor,
@@ -332,5 +343,5 @@ def line_search_step(
 ) -> DescentStep:
     """The step along P that a line search finds. An XP that is known comes with a P that is zero in blocks at rest."""
     P = select(progress.active, P, P.new_zeros(())) if XP is None else P
-    there, moved = search(problem, here, P, progress.active, XP)
+    there, moved = search(problem, iterate, P, progress.active, XP)
     return DescentStep(there, moved, hvps, state)

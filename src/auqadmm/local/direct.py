@@ -30,7 +30,7 @@ from auqadmm.local.tolerance import Tolerance, final_status
 
 # One solve and as many steps of refinement as pay: each gains the digits that the conditioning of H leaves, in
 # double precision all of them at once.
-STEPS = 10
+REFINEMENTS = 10
 
 
 class Direct(Accurate):
@@ -60,35 +60,35 @@ class Direct(Accurate):
     array([2., 1.])
     """
 
-    def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
+    def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: object) -> LocalSolution:
         _check(problem.shard)
         run = problem.shard.programs
         known, hvps = factors(problem, memory)
-        here = run(_iterate_at, problem, known, u0)
-        tolerance = Tolerance.known(problem, reference, self.factor, self.tol) or Tolerance.of(here, self.factor)
-        iterations, active, left = count(here), here.finite, True
+        iterate = run(_iterate_at, problem, known, u0)
+        tolerance = Tolerance.known(problem, reference, self.factor, self.tol) or Tolerance.of(iterate, self.factor)
+        iterations, active = count(iterate), iterate.finite
         at_once = 2 if run.active else 1  # a step too many costs a GPU less than a look
-        for _ in range(0, STEPS, at_once):
-            here, iterations, active, left = run(_refine, problem, known, here, iterations, active, at_once)
+        for _ in range(0, REFINEMENTS, at_once):
+            iterate, iterations, active, left = run(_refine, problem, known, iterate, iterations, active, at_once)
             if not left:
                 break
-        converged, hvps = final_status(tolerance, problem, here, hvps)
-        return LocalSolution(here.u, converged, here.grad_norm, hvps, iterations, known)
+        converged, hvps = final_status(tolerance, problem, iterate, hvps)
+        return LocalSolution(iterate.u, converged, iterate.grad_norm, hvps, iterations, known)
 
 
 def _refine(
-    problem: LocalProblem, factors: BlockFactors, here: Iterate, iterations: Tensor, active: Tensor, steps: int
+    problem: LocalProblem, factors: BlockFactors, iterate: Iterate, iterations: Tensor, active: Tensor, steps: int
 ) -> tuple[Iterate, Tensor, Tensor, Tensor]:
     """Steps u ← u − H⁻¹∇F(u) of the active blocks; is any left?"""
     for _ in range(steps):
-        active = active & (here.grad_norm > here.floor)
-        trial = _iterate_at(problem, factors, select(active, here.u - factors.solve(here.grad), here.u))
+        active = active & (iterate.grad_norm > iterate.floor)
+        trial = _iterate_at(problem, factors, select(active, iterate.u - factors.solve(iterate.grad), iterate.u))
         # Not better (rounding, or a factorisation that broke down): stay. Hardly better: stop after this step.
-        better = active & (trial.grad_norm < here.grad_norm)
-        active = active & (trial.grad_norm < 0.5 * here.grad_norm)
+        better = active & (trial.grad_norm < iterate.grad_norm)
+        active = active & (trial.grad_norm < 0.5 * iterate.grad_norm)
         iterations = iterations + better
-        here = _select_iterates(better, trial, here)
-    return here, iterations, active, (active & (here.grad_norm > here.floor)).any()
+        iterate = _select_iterates(better, trial, iterate)
+    return iterate, iterations, active, (active & (iterate.grad_norm > iterate.floor)).any()
 
 
 def _iterate_at(problem: LocalProblem, factors: BlockFactors, u: Tensor) -> Iterate:

@@ -98,7 +98,7 @@ class BlockFactors:
         return out
 
 
-def factors(problem: LocalProblem, memory: Any) -> tuple[BlockFactors, Tensor]:
+def factors(problem: LocalProblem, memory: object) -> tuple[BlockFactors, Tensor]:
     """Factors for these weights, and how many products with X per block it took to form them (B,).
 
     The same W reuses everything and is worth an inverse; another W reuses the Gram matrices.
@@ -135,7 +135,9 @@ def _held_by(part: TallFactor | WideFactor) -> Tensor:
 
 def _held(shard: Shard, i: int) -> tuple[Tensor, Tensor]:
     """X (b, n, m) and √c (b, n, 1) of a piece."""
-    X = shard.design.pieces[i].X  # type: ignore[attr-defined]
+    piece = shard.design.pieces[i]
+    assert isinstance(piece, DensePiece)
+    X = piece.X
     return X, shard.design.split(shard.row_weight)[i].reshape(*X.shape[:2], 1).sqrt()
 
 

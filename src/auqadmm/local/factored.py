@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from auqadmm.local.base import LocalProblem
 
 # features up to which a factor is worth its room
-LARGEST = 2048
+FACTOR_FEATURES = 2048
 # what a factor costs, in products of its block; and what a solve may take without being hard
 PRICE, EASY = 40, 8
 
@@ -79,7 +79,7 @@ class KeptFactor:
 def is_applicable(shard: Shard) -> bool:
     """One column, and dense blocks at least as tall as wide: then the factor takes no more room than the data. A
     curvature that is a spike or a step at one point says little of the next."""
-    if shard.shape[2] != 1 or shard.design.features > LARGEST:
+    if shard.shape[2] != 1 or shard.design.features > FACTOR_FEATURES:
         return False
     return isinstance(shard.loss, RowLoss) and not shard.loss.expects and len(shard.tall) > 0
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from auqadmm.local.base import LocalProblem
 
 # rows per block, at most; and the share of its data that they may take, if they are more than a few
-MOST, ROOM, FEW = 160, 0.25, 32
+MOST_ROWS, ROWS_SHARE, FEW_ROWS = 160, 0.25, 32
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def active_rows(problem: LocalProblem, hessian: Hessian, eta: Tensor, active: Te
     blocks, m, _ = problem.shard.shape
     d = hessian.curvature.diagonal()[:, 0]
     rows_of = torch.tensor(problem.shard.rows, device=d.device)
-    most = (ROOM * rows_of).long().clamp(min=FEW, max=MOST).minimum(rows_of)
+    most = (ROWS_SHARE * rows_of).long().clamp(min=FEW_ROWS, max=MOST_ROWS).minimum(rows_of)
     allowed = torch.where(active, eta * _smallest_eigenvalue(W), torch.inf)
     chosen: list[tuple[DensePiece, int, Tensor, Tensor]] = []
     enough = torch.ones_like(active)

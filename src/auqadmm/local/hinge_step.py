@@ -9,7 +9,7 @@ at their corners. With σ = ψ' the minimiser is
 
 k equations, solved by Newton's method on ½⟨s, Gs⟩ + Σψ(δ₀ − Gs), whose gradient is Ge, e = s − σ(δ):
 
-    (I + DG)ds = −e,   D = diag ψ''(δ), averaged over the last change of δ (`secant.py`)
+    (I + DG)ds = −e,   D = diag ψ''(δ), averaged over the last change of δ (`cg.py`)
 
 with a search for the root of the slope along ds, from the s of parabolas; that s itself where rows are left out that
 count, since the next step will be another matter. Nothing but k×k matrices, where a step of the whole problem reads all
@@ -26,14 +26,15 @@ import torch
 from torch import Tensor
 
 from auqadmm.blocks.rows import RowLoss, RowPoint
-from auqadmm.local.base import Iterate, LocalProblem, dot, select
+from auqadmm.local.base import Iterate, LocalProblem, select
+from auqadmm.local.cg import average
 from auqadmm.local.hinge_rows import ActiveRows
-from auqadmm.local.secant import average
+from auqadmm.metrics.weights import dot
 
 # steps at most, and trials of a step's length
-STEPS, TRIALS = 40, 12
+HINGE_STEPS, HINGE_TRIALS = 40, 12
 # the share of a slope that may be left on either side of its root
-SHORT = 0.25
+ROOT_SLOPE = 0.25
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ class HingeRows:
     def curvature(self, delta: Tensor, width: Tensor) -> Tensor:
         """ψ'' within `width` (B, 1) of δ."""
         z = (self.z + delta).reshape(-1, 1)
-        found = average(self.loss, z, self.y.flatten(), width.expand_as(self.z).reshape(-1, 1))
-        return self._weigh(found.reshape(self.z.shape))
+        averages = average(self.loss, z, self.y.flatten(), width.expand_as(self.z).reshape(-1, 1))
+        return self._weigh(averages.reshape(self.z.shape))
 
     def _weigh(self, x: Tensor) -> Tensor:
         """c x; a row of weight 0 is none, whatever it holds."""
@@ -64,23 +65,23 @@ class HingeRows:
         return self.loss.row_slope(self.loss.prepare(z.reshape(-1, 1)), self.y.flatten()).reshape(z.shape)
 
 
-def direction(problem: LocalProblem, here: Iterate, near: ActiveRows, width: Tensor, share: Tensor) -> Tensor:
+def direction(problem: LocalProblem, iterate: Iterate, near: ActiveRows, width: Tensor, share: Tensor) -> Tensor:
     """P, to a `share` (B,) of ‖∇F_j‖, measured by W⁻¹; curvature first within `width` (B,) of z."""
-    point, W = here.point, problem.W
+    point, W = iterate.point, problem.W
     assert isinstance(point, RowPoint)
     c = torch.where(near.there, near.of(point.shard.row_weight), 0.0)
     bends = HingeRows(point.loss, near.of(point.z[:, 0]), near.of(point.shard.target), c, near.of(point.slope[:, 0]))
     WX = W.solve(near.X.mT[:, :, None])[:, :, 0]
-    down = -W.solve(here.grad)
-    G, delta = near.X @ WX, -(here.grad.mT @ WX)[:, 0]
+    down = -W.solve(iterate.grad)
+    G, delta = near.X @ WX, -(iterate.grad.mT @ WX)[:, 0]
     D = bends.curvature(torch.zeros_like(delta), width[:, None])
     s = _newton(G, D, -D * delta)  # as if σ were linear
     if bool(near.enough.any()):
-        target = (share * dot(-here.grad, down).sqrt()).masked_fill(~near.enough, torch.inf)
+        target = (share * dot(-iterate.grad, down).sqrt()).masked_fill(~near.enough, torch.inf)
         target = target.nan_to_num(torch.inf, torch.inf)  # of a block at rest
         s = _solved(bends, G, delta, s, width[:, None], target)
     P = down - WX @ s[..., None]
-    return select(dot(here.grad, P) < 0, P, down)
+    return select(dot(iterate.grad, P) < 0, P, down)
 
 
 def _solved(bends: HingeRows, G: Tensor, delta: Tensor, s: Tensor, width: Tensor, enough: Tensor) -> Tensor:
@@ -88,14 +89,14 @@ def _solved(bends: HingeRows, G: Tensor, delta: Tensor, s: Tensor, width: Tensor
     delta = delta - _times(G, s)
     change = bends.change(delta)
     count = (bends.c > 0).sum(1, keepdim=True).clamp(min=1)  # others do not bend
-    for _ in range(STEPS):
+    for _ in range(HINGE_STEPS):
         e = s - change
-        left = ~(_dot(e, _times(G, e)).clamp(min=0).sqrt() <= enough[:, None])
+        left = ~(_inner_column(e, _times(G, e)).clamp(min=0).sqrt() <= enough[:, None])
         if not bool(left.any()):
             break
         ds = torch.where(left, _newton(G, bends.curvature(delta, width), e), 0.0)
         h = _times(G, ds)
-        t, change = _length(bends, delta, s, ds, h, _dot(h, e).abs())
+        t, change = _length(bends, delta, s, ds, h, _inner_column(h, e).abs())
         s, delta = s + t * ds, delta - t * h
         width = torch.where(left, t * (h.square().sum(1, keepdim=True) / count).sqrt(), width)
     return s
@@ -115,10 +116,10 @@ def _length(bends: HingeRows, delta: Tensor, s: Tensor, ds: Tensor, h: Tensor, f
     """t ≤ 1 (B, 1) near the root of the slope ⟨h, s + t ds − σ(δ − th)⟩, which grows from −`first`; and σ there."""
     t = torch.ones_like(first)
     low, high = torch.zeros_like(t), t
-    for _ in range(TRIALS):
+    for _ in range(HINGE_TRIALS):
         change = bends.change(delta - t * h)
-        slope = _dot(h, s + t * ds - change)
-        open_ = (slope > SHORT * first) | ((slope < -SHORT * first) & (t < 1))
+        slope = _inner_column(h, s + t * ds - change)
+        open_ = (slope > ROOT_SLOPE * first) | ((slope < -ROOT_SLOPE * first) & (t < 1))
         if not bool(open_.any()):
             break
         high, low = torch.where(open_ & (slope > 0), t, high), torch.where(open_ & (slope <= 0), t, low)
@@ -132,6 +133,6 @@ def _times(G: Tensor, x: Tensor) -> Tensor:
     return (G @ x[..., None])[..., 0]
 
 
-def _dot(x: Tensor, y: Tensor) -> Tensor:
+def _inner_column(x: Tensor, y: Tensor) -> Tensor:
     """(B, 1)."""
     return (x * y).sum(1, keepdim=True)

@@ -23,9 +23,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from auqadmm.local.base import dot, over, select
+from auqadmm.local.base import over, select
 from auqadmm.local.curvature_model import put
-from auqadmm.metrics.weights import Weights
+from auqadmm.metrics.weights import Weights, dot
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,24 @@ import torch
 from torch import Tensor
 
 from auqadmm.blocks.parts import Part
-from auqadmm.local.base import Bounded, Iterate, LocalProblem, LocalSolution, check_count, count, dot, norm, select
+from auqadmm.local.base import (
+    Bounded,
+    Extrapolation,
+    Iterate,
+    LocalProblem,
+    LocalSolution,
+    check_count,
+    count,
+    extrapolate,
+    norm,
+    select,
+)
 from auqadmm.local.curvature_model import is_outdated, model_at, renew_blocks, reweight, same_kind
 from auqadmm.local.descent import DescentSolver, DescentStep, Progress, RecalledState, line_search_step
-from auqadmm.local.extrapolation import Extrapolation, extrapolate
 from auqadmm.local.inverse_hessian import InverseHessian
 from auqadmm.local.tolerance import Tolerance
 from auqadmm.metrics.lowrank import LowRank
-from auqadmm.metrics.weights import Weights, equal
+from auqadmm.metrics.weights import Weights, dot, equal
 
 # a change of the gradient is known to so many times the rounding of its terms, or it is not worth keeping
 CLEAR = 1e3
@@ -83,36 +93,37 @@ class LBFGS(Bounded, DescentSolver):
         check_count("history", self.history)
         check_count("max_iter", self.max_iter)
 
-    def recall(self, problem: LocalProblem, memory: Any) -> RecalledState:
-        known = isinstance(memory, LBFGSMemory) and memory.curve.S.shape[1] == self.history
-        return RecalledState(memory, memory.anchor, memory.trail) if known else RecalledState()
+    def recall(self, problem: LocalProblem, memory: object) -> RecalledState:
+        if isinstance(memory, LBFGSMemory) and memory.curve.S.shape[1] == self.history:
+            return RecalledState(memory, memory.anchor, memory.trail)
+        return RecalledState()
 
     def remember(
-        self, problem: LocalProblem, before: Tensor, found: LocalSolution, recalled: RecalledState
+        self, problem: LocalProblem, before: Tensor, solution: LocalSolution, recalled: RecalledState
     ) -> LBFGSMemory:
         """Where not a single step was needed, the pairs are those of before."""
-        state, anchor = found.memory.state, found.memory.anchor
-        path = extrapolate(before, found.u, recalled.trail, problem.shard.programs)
+        state, anchor = solution.memory.state, solution.memory.anchor
+        path = extrapolate(before, solution.u, recalled.trail, problem.shard.programs)
         if isinstance(state, LBFGSMemory):
             return replace(state, trail=path, anchor=anchor)
         return LBFGSMemory(state.curve, problem.W, path, anchor)
 
     def step(
-        self, problem: LocalProblem, here: Iterate, progress: Progress, tolerance: Tolerance, state: LBFGSState
+        self, problem: LocalProblem, iterate: Iterate, progress: Progress, tolerance: Tolerance, state: LBFGSState
     ) -> DescentStep:
         """One step of the active blocks; the state is what the pairs tell."""
         if progress.round > 0:
-            state = _renew_models(problem, here, progress.active, state)
+            state = _renew_models(problem, iterate, progress.active, state)
         step = line_search_step(
-            problem, here, progress, _direction(here, state.curve), count(here) + progress.active, state
+            problem, iterate, progress, _direction(iterate, state.curve), count(iterate) + progress.active, state
         )
-        curve = _update_pairs(here, step.there, state.curve, step.moved & progress.active)
+        curve = _update_pairs(iterate, step.there, state.curve, step.moved & progress.active)
         return replace(step, state=replace(state, curve=curve))
 
-    def begin(self, problem: LocalProblem, here: Iterate, progress: Progress, state: Any) -> Any:
+    def begin(self, problem: LocalProblem, iterate: Iterate, progress: Progress, state: Any) -> Any:
         if state is not None and not progress.flags[0]:
             return state
-        return LBFGSState(_first_inverse(problem, here, progress.active, state, self.history))
+        return LBFGSState(_first_inverse(problem, iterate, progress.active, state, self.history))
 
     def take(self, state: LBFGSState, some: Part) -> LBFGSState:
         return LBFGSState(state.curve.take(some.blocks))
@@ -130,47 +141,47 @@ class LBFGSState:
 
 
 def _first_inverse(
-    problem: LocalProblem, here: Iterate, active: Tensor, known: LBFGSMemory | None, history: int
+    problem: LocalProblem, iterate: Iterate, active: Tensor, known: LBFGSMemory | None, history: int
 ) -> InverseHessian:
     """What to begin with; a block that is solved already keeps its model."""
     if known is None:
-        return InverseHessian.empty(here.u, history, model_at(problem, here.point, None))
+        return InverseHessian.empty(iterate.u, history, model_at(problem, iterate.point, None))
     W, curve = problem.W, known.curve
     model, same = curve.model, equal(known.W, W)
-    if not same_kind(model, problem, here.point):
+    if not same_kind(model, problem, iterate.point):
         old = torch.ones_like(active)
-        model = model_at(problem, here.point, model)
+        model = model_at(problem, iterate.point, model)
     else:
-        old = active & (is_outdated(model, here.point) if isinstance(model, LowRank) else known.trail.renew)
+        old = active & (is_outdated(model, iterate.point) if isinstance(model, LowRank) else known.trail.renew)
         if not same:
             model = reweight(model, known.W, W)
         if old.any():
-            model = renew_blocks(problem, here.point, model, old)
+            model = renew_blocks(problem, iterate.point, model, old)
     if same:
         return curve.upon(model) if old.any() else curve
     S, Y = curve.S, curve.Y
-    steps = S.mT.reshape(*here.u.shape, history)
+    steps = S.mT.reshape(*iterate.u.shape, history)
     Y = (Y + (W.apply(steps) - known.W.apply(steps)).reshape(S.mT.shape).mT).contiguous()
     return InverseHessian.of(S, Y, model)
 
 
-def _renew_models(problem: LocalProblem, here: Iterate, active: Tensor, state: LBFGSState) -> LBFGSState:
+def _renew_models(problem: LocalProblem, iterate: Iterate, active: Tensor, state: LBFGSState) -> LBFGSState:
     """On the way: a new model of a block that left what the old one was made for, and with it what its pairs tell."""
-    gone = is_outdated(state.curve.model, here.point) & active
+    gone = is_outdated(state.curve.model, iterate.point) & active
     if not gone.any():
         return state
-    model = renew_blocks(problem, here.point, state.curve.model, gone)
+    model = renew_blocks(problem, iterate.point, state.curve.model, gone)
     return LBFGSState(state.curve.forget(gone).upon(model), renewed=True)
 
 
-def _direction(here: Iterate, curve: InverseHessian) -> Tensor:
-    P = -curve.apply(here.grad)
-    return select(dot(here.grad, P) < 0, P, -curve.solve(here.grad))
+def _direction(iterate: Iterate, curve: InverseHessian) -> Tensor:
+    P = -curve.apply(iterate.grad)
+    return select(dot(iterate.grad, P) < 0, P, -curve.solve(iterate.grad))
 
 
-def _update_pairs(here: Iterate, there: Iterate, curve: InverseHessian, moved: Tensor) -> InverseHessian:
-    s, y = there.u - here.u, there.grad - here.grad
+def _update_pairs(iterate: Iterate, there: Iterate, curve: InverseHessian, moved: Tensor) -> InverseHessian:
+    s, y = there.u - iterate.u, there.grad - iterate.grad
     # ⟨s,y⟩ > 0 in exact arithmetic, since W_j is positive definite; a pair of rounding errors is left out
     eps = torch.finfo(s.dtype).eps
-    clear = (dot(s, y) > eps * norm(s) * norm(y)) & (norm(y) > CLEAR * (eps * here.plain_scale + here.blur))
+    clear = (dot(s, y) > eps * norm(s) * norm(y)) & (norm(y) > CLEAR * (eps * iterate.plain_scale + iterate.blur))
     return curve.push(s, y, moved & clear)

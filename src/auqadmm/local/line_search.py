@@ -23,17 +23,18 @@ import torch
 from torch import Tensor
 
 from auqadmm.blocks.rows import Line, Point, RowLine, RowPoint
-from auqadmm.local.base import ULPS, Iterate, LocalProblem, dot, norm
+from auqadmm.local.base import GRADIENT_ULPS, Iterate, LocalProblem, norm
+from auqadmm.metrics.weights import dot
 
-SHORT = 0.25  # σ: the share of the initial slope that may be left
-PAST = 0.25  # the share of it that may remain beyond the minimum
-ARMIJO = 1e-4
+SLOPE_LEFT = 0.25  # σ: the share of the initial slope that may be left
+SLOPE_PAST = 0.25  # the share of it that may remain beyond the minimum
+ARMIJO = 1e-4  # of the slope, that F must fall by beyond the minimum
 # Each second trial halves the bracket: enough to find a step of 2⁻²⁰ and to grow one by 2⁴⁰.
-TRIALS = 40
+LINE_TRIALS = 40
 
 
 def search(
-    problem: LocalProblem, here: Iterate, P: Tensor, active: Tensor, XP: Tensor | None = None
+    problem: LocalProblem, iterate: Iterate, P: Tensor, active: Tensor, XP: Tensor | None = None
 ) -> tuple[Iterate, Tensor]:
     """Step along P in the active blocks (P is zero in the others); XP (R, C), if it is known.
 
@@ -41,15 +42,15 @@ def search(
     F and a descent direction happens at the limit of rounding only, stays where it is.
     """
     run = problem.shard.programs
-    ray, bracket, left = run(_first, problem, here, P, active, XP)
-    for trial in range(1, TRIALS):
+    ray, bracket, left = run(_first, problem, iterate, P, active, XP)
+    for trial in range(1, LINE_TRIALS):
         if not left:
             break
-        bracket, left = run(_narrow, here, ray, bracket, trial % 2 == 0)
+        bracket, left = run(_narrow, iterate, ray, bracket, trial % 2 == 0)
     if left:
         # Still descending at the lower end of the bracket (or at the start, t = 0): a small step, but a safe one.
         bracket = run(_lower_end, ray, bracket)
-    there, t, undo, any_undo = run(_finish, problem, here, ray, bracket, active)
+    there, t, undo, any_undo = run(_finish, problem, iterate, ray, bracket, active)
     if any_undo:
         t = torch.where(undo, 0.0, t)
         there = problem.around(ray.line.at(t))
@@ -57,12 +58,12 @@ def search(
 
 
 def unit_step(
-    problem: LocalProblem, here: Iterate, P: Tensor, active: Tensor
+    problem: LocalProblem, iterate: Iterate, P: Tensor, active: Tensor
 ) -> tuple[Iterate, Tensor, Tensor, Tensor]:
     """The first trial alone, without a look: where it leads, t (B,), whether any block is to undo it, and whether any
     needs another."""
-    ray, bracket, left = _first(problem, here, P, active)
-    there, t, _, undo = _finish(problem, here, ray, bracket, active)
+    ray, bracket, left = _first(problem, iterate, P, active)
+    there, t, _, undo = _finish(problem, iterate, ray, bracket, active)
     return there, t, undo, left
 
 
@@ -93,20 +94,20 @@ class Bracket:
 
 
 def _first(
-    problem: LocalProblem, here: Iterate, P: Tensor, active: Tensor, XP: Tensor | None = None
+    problem: LocalProblem, iterate: Iterate, P: Tensor, active: Tensor, XP: Tensor | None = None
 ) -> tuple[SearchLine, Bracket, Tensor]:
     """The ray, and the trial of the unit step; is any block left?"""
-    a, point = _descent(here, P), here.point
-    linear = dot(here.pull - problem.lam, P)
+    a, point = _descent(iterate, P), iterate.point
+    linear = dot(iterate.pull - problem.lam, P)
     line = RowLine(point, P, XP) if isinstance(point, RowPoint) and XP is not None else point.line(P)
-    ray = SearchLine(line, P, a, _noise(here, P), linear, dot(problem.W.apply(P), P))
+    ray = SearchLine(line, P, a, _noise(iterate, P), linear, dot(problem.W.apply(P), P))
     open_ = active & (a > 0)
     none = torch.full_like(a, torch.inf)
     zero = torch.zeros_like(a)
-    return ray, *_evaluate_trial(here, ray, open_.to(a.dtype), zero, -a, none, none, open_)
+    return ray, *_evaluate_trial(iterate, ray, open_.to(a.dtype), zero, -a, none, none, open_)
 
 
-def _narrow(here: Iterate, ray: SearchLine, at: Bracket, halve: bool) -> tuple[Bracket, Tensor]:
+def _narrow(iterate: Iterate, ray: SearchLine, at: Bracket, halve: bool) -> tuple[Bracket, Tensor]:
     """The bracket made narrower (or a longer step), and a trial within."""
     # A trial that overflowed went too far, like one that climbs.
     finite = _finite(at.slope, at.point)
@@ -114,21 +115,28 @@ def _narrow(here: Iterate, ray: SearchLine, at: Bracket, halve: bool) -> tuple[B
     hi, slope_hi = _update(at.open & far, at.t, torch.where(finite, at.slope, torch.inf), at.hi, at.slope_hi)
     lo, slope_lo = _update(at.open & ~far, at.t, at.slope, at.lo, at.slope_lo)
     t = torch.where(at.open, _next(lo, slope_lo, hi, slope_hi, ray.a, halve), at.t)
-    return _evaluate_trial(here, ray, t, lo, slope_lo, hi, slope_hi, at.open)
+    return _evaluate_trial(iterate, ray, t, lo, slope_lo, hi, slope_hi, at.open)
 
 
 def _evaluate_trial(
-    here: Iterate, ray: SearchLine, t: Tensor, lo: Tensor, slope_lo: Tensor, hi: Tensor, slope_hi: Tensor, open_: Tensor
+    iterate: Iterate,
+    ray: SearchLine,
+    t: Tensor,
+    lo: Tensor,
+    slope_lo: Tensor,
+    hi: Tensor,
+    slope_hi: Tensor,
+    open_: Tensor,
 ) -> tuple[Bracket, Tensor]:
     """A trial at t: which blocks it does not satisfy."""
     point, a = ray.line.at(t), ray.a
     slope = _slope(ray.line, point, ray.P) + ray.linear + t * ray.bend
-    change = point.value - here.point.value + t * (ray.linear + 0.5 * t * ray.bend)
+    change = point.value - iterate.point.value + t * (ray.linear + 0.5 * t * ray.bend)
     # Values carry rounding: a change within it cannot contradict the slopes.
-    slack = ULPS * torch.finfo(a.dtype).eps * here.point.value.abs()
+    slack = GRADIENT_ULPS * torch.finfo(a.dtype).eps * iterate.point.value.abs()
     lower = change <= slack - ARMIJO * t * a
     finite = _finite(slope, point)
-    good = (slope >= -SHORT * a) & ((slope <= 0) | ((slope <= PAST * a) & lower))
+    good = (slope >= -SLOPE_LEFT * a) & ((slope <= 0) | ((slope <= SLOPE_PAST * a) & lower))
     open_ = open_ & ~(finite & (good | (a <= ray.noise)))
     return Bracket(t, point, slope, lo, slope_lo, hi, slope_hi, open_), open_.any()
 
@@ -142,13 +150,13 @@ def _lower_end(ray: SearchLine, at: Bracket) -> Bracket:
 
 
 def _finish(
-    problem: LocalProblem, here: Iterate, ray: SearchLine, at: Bracket, active: Tensor
+    problem: LocalProblem, iterate: Iterate, ray: SearchLine, at: Bracket, active: Tensor
 ) -> tuple[Iterate, Tensor, Tensor, Tensor]:
     """The iterate at the end of the step; the blocks in which it is to be undone, and whether there are any."""
     there = problem.around(at.point)
     # Where a is below the noise of slopes the unit step was taken unseen: it must show in the gradient's norm.
     unseen = active & (ray.a <= ray.noise)
-    undo = (at.t > 0) & ~(there.finite & (~unseen | (there.grad_norm < here.grad_norm)))
+    undo = (at.t > 0) & ~(there.finite & (~unseen | (there.grad_norm < iterate.grad_norm)))
     return there, at.t, undo, undo.any()
 
 
@@ -179,11 +187,11 @@ def _slope(line: Line, point: Point, P: Tensor) -> Tensor:
     return dot(point.grad, P)
 
 
-def _descent(here: Iterate, P: Tensor) -> Tensor:
+def _descent(iterate: Iterate, P: Tensor) -> Tensor:
     """a = −φ'(0), (B,)."""
-    return -dot(here.grad, P)
+    return -dot(iterate.grad, P)
 
 
-def _noise(here: Iterate, P: Tensor) -> Tensor:
+def _noise(iterate: Iterate, P: Tensor) -> Tensor:
     """The size of slopes that are rounding: one unit in the last place of the terms of ∇F_j along P."""
-    return (torch.finfo(P.dtype).eps * here.plain_scale + here.blur) * norm(P)
+    return (torch.finfo(P.dtype).eps * iterate.plain_scale + iterate.blur) * norm(P)

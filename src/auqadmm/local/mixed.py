@@ -18,25 +18,23 @@ Shapes: B blocks; masks (B,).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from auqadmm.blocks.shard import Shard
 from auqadmm.local import hinge_rows
-from auqadmm.local.base import Bounded, LocalProblem, LocalSolution, select
-from auqadmm.local.extrapolation import Extrapolation
+from auqadmm.local.base import Bounded, Extrapolation, LocalProblem, LocalSolution, select
 from auqadmm.local.factored import is_applicable
 from auqadmm.local.lbfgs import LBFGS, LBFGSMemory
 from auqadmm.local.newton_cg import NewtonCG, NewtonMemory
 
 # pairs that L-BFGS keeps, at most and at least; the data take so many times their room
-MOST, LEAST, ROOM = 10, 4, 8
+MOST_PAIRS, LEAST_PAIRS, PAIRS_ROOM = 10, 4, 8
 # multiplications of a product with X, of all processes together, below which it is not what takes the time
-SMALL = 2**21
+SMALL_PRODUCT = 2**21
 # steps of L-BFGS after which Newton's method takes over; and after the first solve, where a factor would help that
-PATIENCE, SOON = 60, 20
+LBFGS_STEPS, LBFGS_STEPS_LATER = 60, 20
 
 
 @dataclass(frozen=True)
@@ -73,61 +71,66 @@ class Mixed(Bounded):
     array([2., 1.])
     """
 
-    def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
+    def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: object) -> LocalSolution:
         # a GPU would only start twice as many operations
         groups = () if problem.shard.programs.active else problem.shard.groups
         if not groups:
             return self._together(problem, u0, reference, memory)
         none = torch.zeros(len(u0), dtype=torch.int64, device=u0.device)
-        found = LocalSolution(u0, none > 0, torch.zeros_like(u0[:, 0, 0]), none, none, None)
+        solution = LocalSolution(u0, none > 0, torch.zeros_like(u0[:, 0, 0]), none, none, None)
         known = memory if isinstance(memory, tuple) and len(memory) == len(groups) else (None,) * len(groups)
-        left: tuple[Any, ...] = ()
+        left: tuple[object, ...] = ()
         for group, own in zip(groups, known, strict=True):
             some = self._together(problem.take(group), u0[group.blocks], reference, own)
             left = (*left, some.memory)
-            found = found.put(group, some, left)
-        return found
+            solution = solution.put(group, some, left)
+        return solution
 
-    def _together(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
+    def _together(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: object) -> LocalSolution:
         shard, newton = problem.shard, NewtonCG(self.factor, self.tol, products=self.products)
         census = shard.census
-        small = sum(census.rows) * census.unknowns < SMALL
-        if problem.curved or shard.programs.active or small or hinge_rows.is_applicable(problem):
+        small = sum(census.rows) * census.unknowns < SMALL_PRODUCT
+        if problem.curved or shard.programs.active or small or _by_rows(problem):
             return newton.solve(problem, u0, reference, memory)
         known = memory if isinstance(memory, MixedMemory) else None
         hard = _few_rows(shard) if known is None else known.hard
         if isinstance(memory, NewtonMemory) or bool(hard.all()):  # all blocks are Newton's, and stay so
             return newton.solve(problem, u0, reference, memory if known is None else known.newton)
-        patience = SOON if known is not None and _factor_helps(shard) else PATIENCE
+        patience = LBFGS_STEPS_LATER if known is not None and _factor_helps(shard) else LBFGS_STEPS
         pairs, before = None if known is None else known.pairs, None if known is None else known.newton
         lbfgs = LBFGS(self.factor, self.tol, _pairs(shard), patience, products=self.products)
         first = lbfgs.solve(problem, u0, reference, pairs, ~hard)
         left = ~hard & ~first.converged
-        found = replace(first, memory=MixedMemory(first.memory, None, hard))
+        solution = replace(first, memory=MixedMemory(first.memory, None, hard))
         if bool(hard.any()):
             rest = newton.solve(problem, u0, reference, before, hard)
-            found = _select_solutions(hard, rest, found, replace(found.memory, newton=rest.memory))
+            solution = _select_solutions(hard, rest, solution, replace(solution.memory, newton=rest.memory))
         if bool(left.any()):
             rest = newton.solve(problem, first.u, reference, None, left)
             stays = torch.zeros_like(hard).index_fill(0, shard.tall, is_applicable(shard)) & left
             if bool(stays.any()):
                 steps = first.memory.trail.solves
-                hard, own = hard | stays, _merge_memories(stays, rest.memory, found.memory.newton, u0, rest.u, steps)
-                found = replace(found, memory=replace(found.memory, newton=own, hard=hard))
-            found = _select_solutions(left, rest, found, found.memory)
-        return found
+                hard, own = hard | stays, _merge_memories(stays, rest.memory, solution.memory.newton, u0, rest.u, steps)
+                solution = replace(solution, memory=replace(solution.memory, newton=own, hard=hard))
+            solution = _select_solutions(left, rest, solution, solution.memory)
+        return solution
+
+
+def _by_rows(problem: LocalProblem) -> bool:
+    """Are the systems of Newton's method those of the few rows that bend?"""
+    return problem.shard.loss.cornered and hinge_rows.is_applicable(problem)
 
 
 def _few_rows(shard: Shard) -> Tensor:
     """(B,): blocks of few rows."""
     rows = torch.tensor(shard.rows, device=shard.device)
-    return rows // (2 * ROOM * shard.shape[2]) < LEAST
+    return rows // (2 * PAIRS_ROOM * shard.shape[2]) < LEAST_PAIRS
 
 
 def _pairs(shard: Shard) -> int:
     """How many pairs, the same for all blocks of the problem."""
     census = shard.census
-    return max(LEAST, min(MOST, sum(census.rows) // (2 * ROOM * census.blocks * census.columns)))
+    return max(LEAST_PAIRS, min(MOST_PAIRS, sum(census.rows) // (2 * PAIRS_ROOM * census.blocks * census.columns)))
 
 
 def _factor_helps(shard: Shard) -> bool:
@@ -135,7 +138,7 @@ def _factor_helps(shard: Shard) -> bool:
     return shard.census.columns == 1 and max(shard.census.rows) >= shard.census.features
 
 
-def _select_solutions(mask: Tensor, a: LocalSolution, b: LocalSolution, memory: Any) -> LocalSolution:
+def _select_solutions(mask: Tensor, a: LocalSolution, b: LocalSolution, memory: object) -> LocalSolution:
     """Blocks of a where the mask holds, of b elsewhere, with what both spent there."""
     hvps, iterations = torch.where(mask, a.hvps, 0) + b.hvps, torch.where(mask, a.iterations, 0) + b.iterations
     u, grad_norm = select(mask, a.u, b.u), torch.where(mask, a.grad_norm, b.grad_norm)

@@ -21,7 +21,6 @@ Shapes: B blocks, m features, C columns; vectors (B, m, C), one number per block
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,30 +29,29 @@ from auqadmm.blocks.parts import Part
 from auqadmm.blocks.rows import Point
 from auqadmm.local.base import (
     Bounded,
+    Extrapolation,
     Iterate,
     LocalProblem,
     LocalSolution,
     check_count,
     count,
-    dot,
+    extrapolate,
     select,
 )
-from auqadmm.local.cg import CGState, NewtonSystem, cg_step, ensure_descent, open_runs, zero_products
+from auqadmm.local.cg import CGState, NewtonSystem, averaged, cg_step, ensure_descent, moved, open_runs, zero_products
 from auqadmm.local.descent import DescentSolver, DescentStep, Progress, RecalledState, check_progress, line_search_step
-from auqadmm.local.extrapolation import Extrapolation, extrapolate
 from auqadmm.local.factored import EASY, PRICE, KeptFactor, factored, is_applicable
 from auqadmm.local.hinge_rows import ActiveRowInverse, active_row_inverse, active_rows, add_other_rows
 from auqadmm.local.hinge_rows import is_applicable as hinge_rows_apply
 from auqadmm.local.hinge_step import direction
 from auqadmm.local.line_search import unit_step
-from auqadmm.local.secant import averaged, moved
 from auqadmm.local.tolerance import Tolerance
-from auqadmm.metrics.weights import Diagonal, Weights
+from auqadmm.metrics.weights import Diagonal, Weights, dot
 
 # conjugate-gradient steps of a GPU before the host looks for the first time, where the last such system tells no better
-FIRST = 4
+FIRST_LOOK = 4
 # what may be left of a system that is solved at once: a step more costs less than rows that hardly bend
-LOOSE = 0.05
+CORNER_FORCING = 0.05
 # steps of a solve over corners of which more bend than fit; then conjugate gradients
 LEAPS = 12
 # the share of the goal to which systems are solved where W_j preconditions
@@ -96,7 +94,7 @@ class NewtonCG(Bounded, DescentSolver):
         check_count("max_iter", self.max_iter)
         check_count("max_cg", self.max_cg)
 
-    def recall(self, problem: LocalProblem, memory: Any) -> RecalledState:
+    def recall(self, problem: LocalProblem, memory: object) -> RecalledState:
         if problem.curved:
             return RecalledState(NewtonCGState(), memory.anchor if isinstance(memory, AnchorMemory) else None)
         if not isinstance(memory, NewtonMemory):
@@ -104,90 +102,93 @@ class NewtonCG(Bounded, DescentSolver):
         return RecalledState(memory.state(), memory.anchor, memory.trail, memory.spent)
 
     def remember(
-        self, problem: LocalProblem, before: Tensor, found: LocalSolution, recalled: RecalledState
+        self, problem: LocalProblem, before: Tensor, solution: LocalSolution, recalled: RecalledState
     ) -> NewtonMemory | AnchorMemory | None:
-        state, anchor = found.memory.state, found.memory.anchor
+        state, anchor = solution.memory.state, solution.memory.anchor
         if problem.curved:  # not where slopes jump: rows near a corner are better seen from nearby
             return None if anchor is None or problem.shard.loss.cornered else AnchorMemory(anchor)
-        path = extrapolate(before, found.u, recalled.trail, problem.shard.programs)
-        if not len(before) or not is_applicable(problem.shard):
+        path = extrapolate(before, solution.u, recalled.trail, problem.shard.programs)
+        if not len(before) or before.shape[2] > 1 or not is_applicable(problem.shard):  # a factor is of one column
             return NewtonMemory(state.D, path, anchor=anchor, went=state.went, held=state.held)
-        spent = torch.zeros_like(found.hvps).index_fill(0, problem.shard.tall, 1) * (found.hvps - EASY).clamp(min=0)
+        spent = torch.zeros_like(solution.hvps).index_fill(0, problem.shard.tall, 1) * (solution.hvps - EASY).clamp(
+            min=0
+        )
         if recalled.spent is not None:
             spent = spent + (recalled.spent if state.built is None else recalled.spent * ~state.built)
         return NewtonMemory(state.D, path, state.factor, spent, bool((spent > PRICE).any()), anchor)
 
     def step(
-        self, problem: LocalProblem, here: Iterate, progress: Progress, tolerance: Tolerance, state: NewtonCGState
+        self, problem: LocalProblem, iterate: Iterate, progress: Progress, tolerance: Tolerance, state: NewtonCGState
     ) -> DescentStep:
         """One Newton step of the active blocks."""
         run = problem.shard.programs
-        if hinge_rows_apply(problem):
-            return self._over_corners(problem, here, progress, tolerance, state)
+        if problem.shard.loss.cornered and hinge_rows_apply(problem):
+            return self._over_corners(problem, iterate, progress, tolerance, state)
         system, cg_state, D = run(
-            _newton_system, problem, here, state.last, state.D, state.keep, state.factor, progress.active, tolerance
+            _newton_system, problem, iterate, state.last, state.D, state.keep, state.factor, progress.active, tolerance
         )
-        state = replace(state, last=here.point if here.u.shape[2] == 1 else None, D=D)
+        state = replace(state, last=iterate.point if iterate.u.shape[2] == 1 else None, D=D)
         if run.active:
-            return self._leap(problem, here, progress, tolerance, system, cg_state, state)
-        cg_state = self._solved(problem, here, progress, system, cg_state)
+            return self._leap(problem, iterate, progress, tolerance, system, cg_state, state)
+        cg_state = self._solved(problem, iterate, progress, system, cg_state)
         P, XP = cg_state.P, cg_state.XP
-        if XP is None or not (~progress.active | (dot(here.grad, P) < 0)).all():
-            P, XP = ensure_descent(here, system, cg_state), None
-        return line_search_step(problem, here, progress, P, cg_state.hvps, state, XP)
+        if XP is None or not (~progress.active | (dot(iterate.grad, P) < 0)).all():
+            P, XP = ensure_descent(iterate, system, cg_state), None
+        return line_search_step(problem, iterate, progress, P, cg_state.hvps, state, XP)
 
     def _limit(self, progress: Progress) -> int | Tensor:
         """Steps that a system may take, for each block where they are counted."""
         return self.max_cg if progress.left is None else progress.left.clamp(max=self.max_cg)
 
     def _solved(
-        self, problem: LocalProblem, here: Iterate, progress: Progress, system: NewtonSystem, cg_state: CGState
+        self, problem: LocalProblem, iterate: Iterate, progress: Progress, system: NewtonSystem, cg_state: CGState
     ) -> CGState:
         """To the end of a system, on a CPU."""
-        cg_state, limit = replace(cg_state, XP=zero_products(here.point)), self._limit(progress)
+        cg_state, limit = replace(cg_state, XP=zero_products(iterate.point)), self._limit(progress)
         while (left := open_runs(problem, cg_state.open)) is not None:
             cg_state = cg_step(cg_state, system, problem, limit, left)
         return cg_state
 
     def _over_corners(
-        self, problem: LocalProblem, here: Iterate, progress: Progress, tolerance: Tolerance, state: NewtonCGState
+        self, problem: LocalProblem, iterate: Iterate, progress: Progress, tolerance: Tolerance, state: NewtonCGState
     ) -> DescentStep:
         """A step of a hinge over its corners; by conjugate gradients in the blocks where too many rows bend."""
         width, held = state.width, state.held
         assert width is not None
         assert held is not None
-        model = averaged(here.point, None, width)
-        near = active_rows(problem, model.hessian, _forcing_term(here).clamp(min=LOOSE), progress.active)
+        model = averaged(iterate.point, None, width)
+        near = active_rows(problem, model.hessian, _forcing_term(iterate).clamp(min=CORNER_FORCING), progress.active)
         many = progress.active & ~near.enough
         D, new = state.D, many & ~held
         if not problem.curved and bool(new.any()):
-            found = model.hessian_diagonal()
-            D, held = found if D is None else select(new, found, D), held | new
+            diagonal = model.hessian_diagonal()
+            D, held = diagonal if D is None else select(new, diagonal, D), held | new
         wider = add_other_rows(problem, D, near)
-        P = direction(wider, here, near, width, 0.5 * tolerance.at(here) / here.grad_norm)
-        hvps = count(here) + progress.active  # a step reads X twice
+        P = direction(wider, iterate, near, width, 0.5 * tolerance.at(iterate) / iterate.grad_norm)
+        hvps = count(iterate) + progress.active  # a step reads X twice
         if (problem.curved or progress.round >= LEAPS) and bool(many.any()):
             system, cg_state, _ = _newton_system(
-                problem, here, state.last, None, False, active_row_inverse(wider, near), many, tolerance
+                problem, iterate, state.last, None, False, active_row_inverse(wider, near), many, tolerance
             )
-            cg_state = self._solved(problem, here, progress, system, cg_state)
-            P, hvps = select(many, ensure_descent(here, system, cg_state), P), torch.where(many, cg_state.hvps, hvps)
+            cg_state = self._solved(problem, iterate, progress, system, cg_state)
+            P, hvps = select(many, ensure_descent(iterate, system, cg_state), P), torch.where(many, cg_state.hvps, hvps)
         return _with_logit_moves(
-            here, line_search_step(problem, here, progress, P, hvps, replace(state, last=here.point, D=D, held=held))
+            iterate,
+            line_search_step(problem, iterate, progress, P, hvps, replace(state, last=iterate.point, D=D, held=held)),
         )
 
-    def begin(self, problem: LocalProblem, here: Iterate, progress: Progress, state: NewtonCGState) -> NewtonCGState:
-        if hinge_rows_apply(problem):
-            none = torch.zeros_like(here.grad_norm)
+    def begin(self, problem: LocalProblem, iterate: Iterate, progress: Progress, state: NewtonCGState) -> NewtonCGState:
+        if problem.shard.loss.cornered and hinge_rows_apply(problem):
+            none = torch.zeros_like(iterate.grad_norm)
             width, held = none if state.width is None else state.width, state.held
             return replace(state, width=width, went=none, held=none > 0 if held is None else held)
         if not progress.flags[0]:
             # as if others had moved: what a block leaves to its next solve does not depend on them
             first = state.D is None and state.factor is None and not problem.curved
-            return replace(state, D=here.point.hessian_diagonal()) if first else state
+            return replace(state, D=iterate.point.hessian_diagonal()) if first else state
         if state.build is None:
             return state
-        new = factored(problem, here.point.hessian, state.build & progress.active)
+        new = factored(problem, iterate.point.hessian, state.build & progress.active)
         if new is None:
             return state
         built = torch.zeros_like(progress.active).index_fill(0, new.blocks, True)
@@ -215,7 +216,7 @@ class NewtonCG(Bounded, DescentSolver):
     def _leap(
         self,
         problem: LocalProblem,
-        here: Iterate,
+        iterate: Iterate,
         progress: Progress,
         tolerance: Tolerance,
         system: NewtonSystem,
@@ -225,18 +226,26 @@ class NewtonCG(Bounded, DescentSolver):
         """On a GPU direction, unit step and arrival go at one go, in the hope that the system takes no more steps than
         the last one of its kind and the unit step is good. It mostly is."""
         run, kind = problem.shard.programs, (NewtonCG, progress.round)
-        steps, limit = min(run.notes.get(kind, FIRST), self.max_cg), self._limit(progress)
+        steps, limit = min(run.notes.get(kind, FIRST_LOOK), self.max_cg), self._limit(progress)
         short = True
         while short:
             cg_state = run.repeat(cg_step, steps, cg_state, system, problem, limit)
             leap = run(
-                _finish, problem, here, system, cg_state, progress.active, progress.alive, progress.checked, tolerance
+                _finish,
+                problem,
+                iterate,
+                system,
+                cg_state,
+                progress.active,
+                progress.alive,
+                progress.checked,
+                tolerance,
             )
             needed, short, further, undo, *flags = leap.told.tolist()
             steps = max(2, needed // 4)
         run.notes[kind] = needed
         if further or undo:
-            return replace(line_search_step(problem, here, progress, leap.P, cg_state.hvps, state), most=needed)
+            return replace(line_search_step(problem, iterate, progress, leap.P, cg_state.hvps, state), most=needed)
         return DescentStep(
             leap.there, leap.moved, cg_state.hvps, state, replace(leap.progress, told=tuple(flags)), needed
         )
@@ -288,15 +297,15 @@ class NewtonCGState:
     held: Tensor | None = None
 
 
-def _with_logit_moves(here: Iterate, step: DescentStep) -> DescentStep:
+def _with_logit_moves(iterate: Iterate, step: DescentStep) -> DescentStep:
     """With how far the logits moved, of a hinge."""
-    width = moved(here.point, step.there.point)  # type: ignore[arg-type]
+    width = moved(iterate.point, step.there.point)  # type: ignore[arg-type]
     return replace(step, state=replace(step.state, width=width, went=step.state.went + width))
 
 
 def _newton_system(
     problem: LocalProblem,
-    here: Iterate,
+    iterate: Iterate,
     last: Point | None,
     D: Tensor | None,
     keep: bool,
@@ -307,9 +316,9 @@ def _newton_system(
     """The system, the way to its solution, and the diagonal of ∇²f_j: a new one of the active blocks, unless to `keep`
     the old, and of all where there is none."""
     quadratic = problem.shard.loss.quadratic
-    model = here.point if quadratic else averaged(here.point, last)
+    model = iterate.point if quadratic else averaged(iterate.point, last)
     precondition: Weights | KeptFactor | ActiveRowInverse = factor or problem.W
-    whole = isinstance(factor, ActiveRowInverse) or (factor is not None and len(factor.blocks) == len(here.u))
+    whole = isinstance(factor, ActiveRowInverse) or (factor is not None and len(factor.blocks) == len(iterate.u))
     if not problem.curved and not whole:
         if D is None or not keep:
             new = model.hessian_diagonal()
@@ -317,19 +326,19 @@ def _newton_system(
         base = Diagonal(D + problem.W.diagonal())
         precondition = replace(factor, base=base) if isinstance(factor, KeptFactor) else base
     # W_j keeps the residual small in the norm that counts: what is computed next is hardly larger
-    enough = (NEARLY if problem.curved and not problem.shard.loss.cornered else 0.5) * tolerance.at(here)
+    enough = (NEARLY if problem.curved and not problem.shard.loss.cornered else 0.5) * tolerance.at(iterate)
     if tolerance.share is not None or not quadratic:
-        enough = torch.maximum(enough, _forcing_term(here) * here.grad_norm)
-    zero = torch.zeros_like(here.grad)
-    r = select(active, -here.grad, zero)
+        enough = torch.maximum(enough, _forcing_term(iterate) * iterate.grad_norm)
+    zero = torch.zeros_like(iterate.grad)
+    r = select(active, -iterate.grad, zero)
     p = select(active, precondition.solve(r), zero)  # weights of a block at rest may be no numbers
     hvps = torch.zeros_like(active, dtype=torch.int64)
     return NewtonSystem(model.hessian, precondition, enough), CGState(zero, r, p, dot(r, p), active.clone(), hvps), D
 
 
-def _forcing_term(here: Iterate) -> Tensor:
+def _forcing_term(iterate: Iterate) -> Tensor:
     """The share of ‖∇F_j‖ that may be left of a system, (B,)."""
-    return (here.grad_norm / here.scale).sqrt().clamp(max=0.1)
+    return (iterate.grad_norm / iterate.scale).sqrt().clamp(max=0.1)
 
 
 @dataclass(frozen=True)
@@ -346,7 +355,7 @@ class UnitStep:
 
 def _finish(
     problem: LocalProblem,
-    here: Iterate,
+    iterate: Iterate,
     system: NewtonSystem,
     cg_state: CGState,
     active: Tensor,
@@ -354,8 +363,8 @@ def _finish(
     checked: Tensor,
     tolerance: Tolerance,
 ) -> UnitStep:
-    P = select(active, ensure_descent(here, system, cg_state), here.u.new_zeros(()))
-    there, t, undo, further = unit_step(problem, here, P, active)
+    P = select(active, ensure_descent(iterate, system, cg_state), iterate.u.new_zeros(()))
+    there, t, undo, further = unit_step(problem, iterate, P, active)
     moved = t > 0
     after = check_progress(tolerance, there, alive & (moved | ~active), checked)
     flags = (cg_state.open.any(), further, undo, *after.any.unbind())

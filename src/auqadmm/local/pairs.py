@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from auqadmm.local.base import dot, over, select
+from auqadmm.local.base import over, select
+from auqadmm.metrics.weights import dot
 
 
 @dataclass(frozen=True)

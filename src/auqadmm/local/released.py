@@ -21,19 +21,19 @@ Shapes: B blocks, m features, C columns, h pairs; u, d, g (B, m, C), one number 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from auqadmm.core.stopping import is_number
 from auqadmm.errors import InputError
-from auqadmm.local.base import LocalProblem, LocalSolution, check_count, dot, norm, over, select
+from auqadmm.local.base import LocalProblem, LocalSolution, check_count, norm, over, select
 from auqadmm.local.pairs import Pairs
+from auqadmm.metrics.weights import dot
 
-GRAD_TOLERANCE = 1e-7
-CHANGE_TOLERANCE = 1e-9
-CURVATURE = 1e-10
+GRAD_TOLERANCE = 1e-7  # of torch.optim.LBFGS, as are the two below
+CHANGE_TOLERANCE = 1e-9  # of steps, of F, and of slopes
+CURVATURE = 1e-10  # ⟨s, y⟩ up to which a pair is dropped
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Released:
         if not (is_number(self.lr) and self.lr > 0):
             raise InputError(f"lr must be positive; got {self.lr!r}.")
 
-    def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: Any) -> LocalSolution:
+    def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: object) -> LocalSolution:
         """`converged` is True wherever numbers are finite: the amount of work is fixed, the accuracy is not."""
         run = problem.shard.programs
         trace = run(_evaluate, _start(u0, self.history), problem)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from auqadmm.local.base import ULPS, Iterate, LocalProblem
+from auqadmm.local.base import GRADIENT_ULPS, Iterate, LocalProblem
 
 if TYPE_CHECKING:
     from auqadmm.blocks.parts import Part
 
-PROGRESS = 0.9
+PROGRESS = 0.9  # of the gradient at the start, that a solve which begins within its tolerance must still get below
 
 
 @dataclass(frozen=True)
@@ -60,18 +60,18 @@ class Tolerance:
     def take(self, some: Part) -> Tolerance:
         return Tolerance(self.fixed[some.blocks], self.share, self.noise[some.blocks])
 
-    def at(self, here: Iterate) -> Tensor:
+    def at(self, iterate: Iterate) -> Tensor:
         """The norm to reach, seen from this iterate, (B,)."""
         wanted = self.fixed
         if self.share is not None:
-            wanted = torch.minimum(wanted, self.share * here.pull_norm)
-        return torch.maximum(wanted, here.floor + self.noise)
+            wanted = torch.minimum(wanted, self.share * iterate.pull_norm)
+        return torch.maximum(wanted, iterate.floor + self.noise)
 
-    def met(self, here: Iterate) -> Tensor:
+    def met(self, iterate: Iterate) -> Tensor:
         """(B,): solved, or lost in rounding; False for a gradient that is not finite."""
-        return here.finite & (here.grad_norm <= self.at(here))
+        return iterate.finite & (iterate.grad_norm <= self.at(iterate))
 
-    def attainable(self, problem: LocalProblem, here: Iterate, doubt: Tensor) -> Tolerance:
+    def attainable(self, problem: LocalProblem, iterate: Iterate, doubt: Tensor) -> Tolerance:
         """The goal, raised to where rounding really lies in the blocks in doubt (B,): one Hessian-vector product.
 
         u_j itself is rounded, and so is every product on the way to ∇f_j: like a change of u_j by an ulp of each
@@ -79,20 +79,22 @@ class Tolerance:
         this is far more than an ulp of ∇f_j.
         """
         coins = torch.Generator().manual_seed(0)
-        signs = 2.0 * torch.randint(2, here.u.shape[1:], generator=coins) - 1.0
-        change = problem.norm(here.point.hvp(signs.to(here.u) * here.u))
-        return replace(self, noise=torch.where(doubt, ULPS * torch.finfo(here.u.dtype).eps * change, self.noise))
+        signs = 2.0 * torch.randint(2, iterate.u.shape[1:], generator=coins) - 1.0
+        change = problem.norm(iterate.point.hvp(signs.to(iterate.u) * iterate.u))
+        return replace(
+            self, noise=torch.where(doubt, GRADIENT_ULPS * torch.finfo(iterate.u.dtype).eps * change, self.noise)
+        )
 
 
 def final_status(
-    tolerance: Tolerance, problem: LocalProblem, here: Iterate, hvps: Tensor, open_: Tensor | None = None
+    tolerance: Tolerance, problem: LocalProblem, iterate: Iterate, hvps: Tensor, open_: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Which blocks have converged (B,), with the closer look at rounding for those that stopped short, which the ones
     that are still `open_` have not; and `hvps`."""
-    met = tolerance.met(here)
-    doubt = here.finite & ~met
+    met = tolerance.met(iterate)
+    doubt = iterate.finite & ~met
     if open_ is not None:
         doubt = doubt & ~open_
     if not doubt.any():
         return met, hvps
-    return tolerance.attainable(problem, here, doubt).met(here), hvps + doubt
+    return tolerance.attainable(problem, iterate, doubt).met(iterate), hvps + doubt

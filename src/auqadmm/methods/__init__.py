@@ -7,7 +7,7 @@ as a `Chosen`; or any object with `init(setup, reduce)` and `step(state, reduce)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from auqadmm.core.consensus import Chosen, ConsensusADMM
@@ -47,10 +47,10 @@ __all__ = [
     "resolve",
 ]
 
-KNOWN: dict[str, Any] = {method.name: method for method in (C, RB, AC, UQ, AUQ, AUQLR, Newton)}
+KNOWN: dict[str, Callable[[], Method]] = {method.name: method for method in (C, RB, AC, UQ, AUQ, AUQLR, Newton)}
 
 
-def resolve(method: Any, known: Mapping[str, Any] = KNOWN) -> Any:
+def resolve(method: object, known: Mapping[str, Callable[[], Method]] = KNOWN) -> Any:
     """A method by name or as an object."""
     if isinstance(method, str):
         name = method.lower()

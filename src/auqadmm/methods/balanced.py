@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from auqadmm.core.consensus import Chosen, ConsensusADMM
 from auqadmm.core.reduce import Reduce
@@ -21,6 +21,9 @@ from auqadmm.core.state import Blocks, Consensus, Residuals, Setup
 from auqadmm.methods.checks import above_one, positive
 from auqadmm.methods.constant import scalar_weights
 from auqadmm.metrics.weights import Scalar
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class RB(ConsensusADMM):
             return {"rho": float(warm.weights.rho[0]), "changed": 1.0}
         return {"rho": self.rho, "changed": 1.0}
 
-    def prepare(self, blocks: Any, shared: Consensus, reduce: Reduce) -> tuple[Any, Consensus]:
+    def prepare(self, blocks: Blocks, shared: Consensus, reduce: Reduce) -> tuple[Blocks, Consensus]:
         if shared.residuals is None:
             return blocks, shared
         rho = shared.scalars["rho"]
@@ -103,8 +106,5 @@ class RB(ConsensusADMM):
     def weights_due(self, shared: Consensus) -> bool:
         return shared.scalars["changed"] == 1.0
 
-    def first_weights(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen:
-        return self.next_weights(shard, blocks, shared)
-
-    def next_weights(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen:
+    def first_weights(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Chosen:
         return Chosen(scalar_weights(shard, shared.scalars["rho"]), {})

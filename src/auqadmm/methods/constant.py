@@ -6,7 +6,7 @@ Reference: S. Boyd et al., Distributed Optimization and Statistical Learning via
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
@@ -15,8 +15,11 @@ from auqadmm.core.state import Blocks, Consensus
 from auqadmm.methods.checks import positive
 from auqadmm.metrics.weights import Scalar
 
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
 
-def scalar_weights(shard: Any, rho: float) -> Scalar:
+
+def scalar_weights(shard: Shard, rho: float) -> Scalar:
     """ρI for every block of the shard."""
     _, m, C = shard.shape
     return Scalar(torch.full((shard.blocks,), rho, dtype=shard.dtype, device=shard.device), m, C)
@@ -57,5 +60,5 @@ class C(ConsensusADMM):
         super().__post_init__()
         positive("rho", self.rho)
 
-    def first_weights(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen:
+    def first_weights(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Chosen:
         return Chosen(scalar_weights(shard, self.rho), {})

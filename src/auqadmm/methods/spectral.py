@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -29,9 +29,12 @@ from auqadmm.core.stopping import is_number
 from auqadmm.errors import InputError
 from auqadmm.methods.checks import at_least_one, positive
 from auqadmm.methods.constant import scalar_weights
-from auqadmm.metrics.weights import Scalar
+from auqadmm.metrics.weights import Scalar, dot
 
-NOISE = 100.0  # units of rounding
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
+
+SPECTRAL_NOISE = 100.0  # units of rounding
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ class AC(ConsensusADMM):
         if not (is_number(self.correlation) and 0 <= self.correlation < 1):
             raise InputError(f"correlation must lie in [0, 1), got {self.correlation!r}.")
 
-    def first_weights(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen:
+    def first_weights(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Chosen:
         W, warm = scalar_weights(shard, self.rho), shared.setup.warm
         if warm is not None and warm.method == self.name and isinstance(warm.weights, Scalar):
             W = replace(W, rho=warm.weights.rho[list(shard.index)].to(W.rho))  # continue with the penalties found
@@ -92,7 +95,7 @@ class AC(ConsensusADMM):
     def weights_due(self, shared: Consensus) -> bool:
         return shared.iteration > 1 and shared.iteration % self.every == 0
 
-    def observe(self, shard: Any, blocks: Blocks, shared: Consensus) -> Mapping[str, Tensor]:
+    def observe(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Mapping[str, Tensor]:
         """Keep λ̂_j of this iteration; after the first iteration also store its point as k0."""
         assert shared.v_prev is not None
         v, v_prev = shard.expand(shared.v), shard.expand(shared.v_prev)
@@ -104,14 +107,18 @@ class AC(ConsensusADMM):
             memory |= _stored(blocks.u, shared.v, lam, lam_hat)
         return memory
 
-    def next_weights(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen:
+    def next_weights(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Chosen:
         old = blocks.memory
         rho = blocks.W.rho
         du, dlam_hat = blocks.u - old["u0"], old["lam_hat"] - old["lam_hat0"]
         dv, dlam = shard.expand(-(shared.v - old["v0"])), blocks.lam - old["lam0"]
         # λ and λ̂ = λ + ρ(v − u) are known to rounding of their terms: what moved less did not move. Without this the
         # penalty of a block without rows, whose λ̂ is zero, would be a quotient of rounding errors.
-        noise = NOISE * torch.finfo(rho.dtype).eps * (_size(blocks.lam) + rho * (_size(blocks.u) + _size(old["u0"])))
+        noise = (
+            SPECTRAL_NOISE
+            * torch.finfo(rho.dtype).eps
+            * (_size(blocks.lam) + rho * (_size(blocks.u) + _size(old["u0"])))
+        )
         a, a_counts = spectral_step(du, dlam_hat, self.correlation, noise)
         b, b_counts = spectral_step(dv, dlam, self.correlation, noise)
         hat = torch.where(a_counts, torch.where(b_counts, torch.sqrt(a * b), a), torch.where(b_counts, b, rho))
@@ -127,7 +134,7 @@ def spectral_step(D: Tensor, E: Tensor, threshold: float, noise: Tensor | float 
     A block that did not move (D = 0, or E no larger than its `noise`), or moved without correlation, does not count;
     its step is 1, so that nothing is divided by zero.
     """
-    DE, DD, EE = _dot(D, E), _dot(D, D), _dot(E, E)
+    DE, DD, EE = dot(D, E), dot(D, D), dot(E, E)
     correlation = DE / torch.where((DD > 0) & (EE > 0), torch.sqrt(DD) * torch.sqrt(EE), torch.ones_like(DE))
     counts = (correlation > threshold) & (DD > 0) & (EE.sqrt() > noise) & (DE > 0)
     one = torch.ones_like(DE)
@@ -140,10 +147,6 @@ def spectral_step(D: Tensor, E: Tensor, threshold: float, noise: Tensor | float 
 
 def _size(x: Tensor) -> Tensor:
     return x.flatten(1).norm(dim=1)
-
-
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    return (a * b).flatten(1).sum(1)
 
 
 def _stored(u: Tensor, v: Tensor, lam: Tensor, lam_hat: Tensor) -> dict[str, Tensor]:

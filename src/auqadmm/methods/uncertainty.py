@@ -14,7 +14,7 @@ Shapes: B blocks, m features, C columns; d, W (B, m, C).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -28,8 +28,12 @@ from auqadmm.errors import InputError
 from auqadmm.methods.checks import at_least_one, one_of
 from auqadmm.metrics.weights import Diagonal
 
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
+    from auqadmm.curvature.base import Curvature
+
 # Entries of d_j that differ by no more than this, relative to the largest, are rounding and not information.
-NOISE = 1e-12
+CURVATURE_NOISE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ class UQ(ConsensusADMM):
     rank: int = 5
     at: str = "u"
     normalize: str = "block"
-    curvature: Any = "lanczos"
+    curvature: str | Curvature = "lanczos"
     name: ClassVar[str] = "uq-admm"
 
     def __post_init__(self) -> None:
@@ -92,10 +96,10 @@ class UQ(ConsensusADMM):
     def separate(self, shared: Consensus) -> bool:
         return self.normalize == "global" and self.weights_due(shared)
 
-    def first_weights(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen:
+    def first_weights(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Chosen:
         return self.next_weights(shard, blocks, shared)
 
-    def next_weights(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen:
+    def next_weights(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Chosen:
         interval = self.interval_at(shared.iteration + 1)
         if self.normalize == "global":
             d, hvps = blocks.memory["d"], int(blocks.memory["d_hvps"])
@@ -105,23 +109,23 @@ class UQ(ConsensusADMM):
             lo, hi = extremes(d, shared.setup.intercept)
         return Chosen(Diagonal(affine(d, lo, hi, interval)), {}, hvps)
 
-    def diagonals(self, shard: Any, blocks: Blocks, shared: Consensus) -> tuple[Tensor, int]:
+    def diagonals(self, shard: Shard, blocks: Blocks, shared: Consensus) -> tuple[Tensor, int]:
         """d_j (B, m, C) and the Hessian-vector products it cost."""
         where = blocks.u if self.at == "u" else shard.expand(shared.v)
         estimator = curvature.resolve(self.curvature, self.rank, shared.setup.seed)
-        found = estimator.diagonal(shard.linearize(where))
-        return found.diagonal, found.hvps
+        estimate = estimator.diagonal(shard.linearize(where))
+        return estimate.diagonal, estimate.hvps
 
     # ------------------------------------------------------------------ one range for all blocks
-    def prepare(self, blocks: Any, shared: Consensus, reduce: Reduce) -> tuple[Any, Consensus]:
+    def prepare(self, blocks: Blocks, shared: Consensus, reduce: Reduce) -> tuple[Blocks, Consensus]:
         due = shared.iteration == 0 or self.weights_due(shared)
         if self.normalize == "block" or not due:
             return blocks, shared
-        blocks, found = reduce.minmax(self.ranges, blocks, shared)
-        low, high = found["range"].tolist()
+        blocks, extremes = reduce.minmax(self.ranges, blocks, shared)
+        low, high = extremes["range"].tolist()
         return blocks, replace(shared, scalars={"low": low, "high": high})
 
-    def ranges(self, shard: Any, blocks: Blocks, shared: Consensus) -> tuple[Blocks, dict[str, Tensor]]:
+    def ranges(self, shard: Shard, blocks: Blocks, shared: Consensus) -> tuple[Blocks, dict[str, Tensor]]:
         """Keep d_j for the primal part; report its smallest and largest entry over the blocks here."""
         d, hvps = self.diagonals(shard, blocks, shared)
         lo, hi = extremes(d, shared.setup.intercept)
@@ -181,7 +185,7 @@ def affine(d: Tensor, lo: Tensor, hi: Tensor, interval: tuple[float, float]) -> 
     """σ of S7: [lo, hi] onto [a, b], clipped; the middle where a block's d is constant (no information)."""
     a, b = interval
     width = hi - lo
-    informed = width > NOISE * hi.abs()
+    informed = width > CURVATURE_NOISE * hi.abs()
     share = (d - lo[:, None, None]) / torch.where(informed, width, torch.ones_like(width))[:, None, None]
     # a + (b − a)·share, not p·d + q: with a = b this is a to the last bit
     W = (a + (b - a) * share.clamp(0, 1)).clamp(a, b)

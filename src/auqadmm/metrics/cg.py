@@ -23,7 +23,7 @@ from auqadmm.runtime.cuda_graphs import Programs
 
 Operator = Callable[[Tensor], Tensor]
 
-RESTARTS = 8
+RESTARTS = 8  # of the recursion from the true residual, for one preconditioner
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def _step(at: PCGState, apply: Operator, precondition: Operator, enough: Tensor)
     """One step while it goes on; it changes nothing afterwards."""
     q = apply(at.p)
     curvature = (at.p * q).sum()
-    # not positive: rounding, or numbers that are none
+    # not positive: rounding, or NaN
     sound = (at.ry > 0) & (curvature > 0) & curvature.isfinite()
     go = at.open & sound
     step = torch.where(go, at.ry / curvature, 0.0)
@@ -137,3 +137,24 @@ def solve(
             if not sound:
                 break
     return x, residual, iterations
+
+
+@dataclass(frozen=True)
+class Reshaped:
+    """An inverse that acts on x as it is outside; a joint weight sees (m·C, 1)."""
+
+    inverse: Operator
+    shape: tuple[int, int]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.inverse(x.reshape(self.shape)).reshape(x.shape)
+
+
+@dataclass(frozen=True)
+class Jacobi:
+    """x ↦ x / D."""
+
+    D: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x / self.D

@@ -15,8 +15,16 @@ Z_c = P_c⁻¹U_j, blockdiag(U_jᵀZ_c) = G Gᵀ and H' = H_j in the basis Q,
 
 which asks for no inverse of H', singular as it is.
 
+Their sum over blocks, K = Σ_j W_j, has products and inverses that come close, as in `kronecker_sum.py`:
+
+    K x = Σ_j U_j [H_j (U_jᵀx)] + Fᵀ [row i of Fx times Q_i]_i + κx
+
+In the eigenbasis P of the pooled curvature of classes the preconditioner keeps what every column has by itself,
+H_cj = (I ⊗ P_c)ᵀ H_j (I ⊗ P_c) of size r × r.
+
 Shapes: B blocks, m features, C columns, r directions, P = C(C−1)/2 pairs; H (B, r·C, r·C) with directions before
-classes, pairs (B, P, r, r); the rest as in `lowrank.py`. M_j is the sum of H_j over classes.
+classes, pairs (B, P, r, r); the rest as in `lowrank.py`. M_j is the sum of H_j over classes. Of all N blocks: R = N·r
+directions; x, h, active (m, C).
 """
 
 from __future__ import annotations
@@ -29,9 +37,10 @@ import torch
 from torch import Tensor
 
 from auqadmm.errors import InputError
-from auqadmm.metrics import lowrank
+from auqadmm.metrics import kronecker_sum, lowrank
 from auqadmm.metrics.kronecker import Basis
-from auqadmm.metrics.lowrank import LowRank
+from auqadmm.metrics.kronecker_sum import KroneckerSum
+from auqadmm.metrics.lowrank import LowRank, pieces, spectrum
 
 
 @dataclass(frozen=True)
@@ -78,8 +87,8 @@ class Coupled(LowRank):
         new, old = self.double(), old.double()
         assert isinstance(new, Coupled)
         assert isinstance(old, Coupled)
-        held, both = inner(old, old), inner(new, old)
-        return ((inner(new, new) - 2 * both + held).clamp(min=0) / held).sqrt()
+        square, both = inner(old, old), inner(new, old)
+        return ((inner(new, new) - 2 * both + square).clamp(min=0) / square).sqrt()
 
     def of_classes(self) -> list[Tensor]:
         """The parts of H_j that belong to one class, C times (B, k, k)."""
@@ -90,7 +99,7 @@ class Coupled(LowRank):
     def ready(self) -> None:
         _ = self._inverse, self.left
 
-    def take(self, index: Any) -> LowRank:
+    def take(self, index: Tensor) -> LowRank:
         some = super().take(index)
         vars(some)["left"] = self.left.take(index)
         return some
@@ -128,7 +137,7 @@ class CoupledInverse:
         T = _between(back, rest.reshape(blocks, C, k, C, k).transpose(2, 3), back)
         return cls(known, Z, T.transpose(2, 3).reshape(blocks, k * C, k * C))
 
-    def take(self, index: Any) -> CoupledInverse:
+    def take(self, index: Tensor) -> CoupledInverse:
         return replace(self, left=self.left.take(index), Z=self.Z[index], T=self.T[index])
 
     def solve(self, y: Tensor) -> Tensor:
@@ -173,7 +182,7 @@ def to_pairs(W: Coupled) -> Tensor:
     return -W.H.reshape(blocks, k, C, k, C).permute(0, 2, 4, 1, 3)[:, a, b]
 
 
-def pair_indices(C: int, device: Any = None) -> Tensor:
+def pair_indices(C: int, device: torch.device | None = None) -> Tensor:
     """a and b of all pairs a < b, (2, P)."""
     return torch.triu_indices(C, C, 1, device=device)
 
@@ -207,3 +216,104 @@ def _over_classes(a: Coupled, S: Tensor) -> Tensor:
     (blocks, _, k), C = a.U.shape, S.shape[-1]
     by_class = a.H.reshape(blocks, k, C, k, C).permute(0, 1, 3, 2, 4)
     return (by_class * S[:, None, None]).sum((3, 4))
+
+
+# ---------------------------------------------------------------------- K = Σ_j W_j
+
+
+@dataclass(frozen=True)
+class CoupledSum(KroneckerSum):
+    """K of the coupled weights `parts` of all N blocks, in float64, acting on (m, C)."""
+
+    parts: Coupled
+
+    @cached_property
+    def G(self) -> Tensor:
+        """The directions themselves, (m, R)."""
+        return self.parts.U.transpose(0, 1).flatten(1).contiguous()
+
+    @cached_property
+    def product(self) -> CoupledSumProduct:  # type: ignore[override]
+        return CoupledSumProduct(self.left.product, self.G, self.parts.H)
+
+    @cached_property
+    def left(self) -> KroneckerSum:
+        """Of what the directions leave over."""
+        return KroneckerSum(self.parts.left)
+
+    @cached_property
+    def diagonal(self) -> Tensor:
+        """(m, C)."""
+        kept = torch.zeros_like(self.left.diagonal)
+        for some in self._pieces:
+            U = self.parts.U[some]
+            kept += torch.stack([((U @ H[some]) * U).sum((0, 2)) for H in self.parts.of_classes()], 1)
+        return self.left.diagonal + kept
+
+    # ------------------------------------------------------------------ inverses
+    def strengths(self, q: Tensor) -> Tensor:
+        return self._by_column.diagonal(dim1=2, dim2=3).flatten(1)
+
+    def halved(self, c: int, G: Tensor, weight: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
+        by_block = self._by_column[c]
+        if keep is not None:  # from the blocks: all directions against all would be R² numbers
+            j, k = keep // by_block.shape[-1], keep % by_block.shape[-1]
+            by_block = torch.where(j[:, None] == j, by_block[j[:, None], k[:, None], k], 0.0)[None]
+        # zero along the sum of all classes, to which a softmax is blind: no Cholesky factor
+        e, E = spectrum(by_block)
+        root = torch.block_diag(*(E * e.sqrt()[:, None, :]))
+        return G @ root, root
+
+    def known(self, c: int, q: Tensor) -> Tensor:
+        K = self.G.new_zeros(len(self.G), len(self.G))
+        for some in self._pieces:
+            by_block = self.parts.U[some] @ self._by_column[c, some]
+            K += by_block.transpose(0, 1).flatten(1) @ self._by_block[:, some].flatten(1).mT
+        return K
+
+    @cached_property
+    def _columns(self) -> tuple[Tensor, Tensor]:
+        S, d = self.parts.S, self.parts.d
+        pooled = torch.einsum("jrcrd->cd", self._by_class) + torch.einsum("j,jcd->cd", d.sum(1), S)
+        P = spectrum(pooled[None])[1][0]
+        return P, torch.einsum("ac,jab,bc->cj", P, S, P).clamp(min=0)
+
+    @property
+    def _by_class(self) -> Tensor:
+        """H_j as (N, r, C, r, C)."""
+        (N, _, r), C = self.parts.U.shape, self.shape[1]
+        return self.parts.H.reshape(N, r, C, r, C)
+
+    @cached_property
+    def _by_column(self) -> Tensor:
+        """H_cj, (C, N, r, r)."""
+        H, P = self._by_class, self._columns[0].mT
+        by_column = H.new_empty(len(P), *H.shape[:2], H.shape[3])
+        for some in pieces(len(H), H[0].numel()):
+            for c, p in enumerate(P):
+                by_column[c, some] = torch.einsum("jrasb,a,b->jrs", H[some], p, p)
+        return by_column
+
+    def _principal(self, active: Tensor) -> Tensor:
+        row, column = active.nonzero().unbind(1)
+        K = self.left._principal(active)
+        own = torch.nn.functional.one_hot(column, self.shape[1]).to(K)
+        for U, H in zip(self.parts.U, self.parts.H, strict=True):
+            wide = (U[row][:, :, None] * own[:, None, :]).flatten(1)  # (a, r·C)
+            K = K + wide @ H @ wide.mT
+        return K
+
+
+@dataclass(frozen=True)
+class CoupledSumProduct:
+    """x ↦ Kx, in the shape of x: G (m, R), H (N, r·C, r·C)."""
+
+    left: kronecker_sum.KroneckerSumProduct
+    G: Tensor
+    H: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = x.reshape(len(self.G), -1)
+        known = (y.mT @ self.G).mT.reshape(len(self.H), self.H.shape[1], 1)
+        known = (self.H @ known).reshape(self.G.shape[1], y.shape[1])
+        return self.left(x) + (known.mT @ self.G.mT).mT.reshape(x.shape)

@@ -14,23 +14,23 @@ import torch
 from torch import Tensor
 
 SPLIT = 134217729.0  # 2²⁷ + 1: cuts a double into halves whose products are exact
-FEW = 2**13  # numbers that a host adds up one by one, exactly
-LARGE = 1e290  # cut numbers overflow beyond
+ADD_ONE_BY_ONE = 2**13  # numbers that a host adds up one by one, exactly
+CUT_LIMIT = 1e290  # cut numbers overflow beyond
 
 
 def dot(a: Tensor, B: Tensor, more: Tensor) -> Tensor:
     """Σ_k a_k B_k + more: (m,), (m, C), (C,) -> (C,)."""
     a, B = a.double()[:, None], B.double()
-    held = (B != 0).any(1)
-    if 2 * int(held.sum()) < len(a):  # most terms are zero
-        a, B = a[held], B[held]
+    filled = (B != 0).any(1)
+    if 2 * int(filled.sum()) < len(a):  # most terms are zero
+        a, B = a[filled], B[filled]
     p = a * B
     return total(torch.cat([p, _lost(a, B, p), more.double()[None]]))
 
 
 def total(x: Tensor) -> Tensor:
     """Σ_i x_i, (n, C) -> (C,), n ≥ 1; not finite where a partial sum is not."""
-    if x.device.type == "cpu" and x.numel() <= FEW and bool(x.isfinite().all()):
+    if x.device.type == "cpu" and x.numel() <= ADD_ONE_BY_ONE and bool(x.isfinite().all()):
         with suppress(OverflowError):
             return torch.tensor([math.fsum(column) for column in x.mT.tolist()], dtype=x.dtype)
     lost = torch.zeros_like(x[0])
@@ -49,7 +49,7 @@ def _lost(a: Tensor, b: Tensor, p: Tensor) -> Tensor:
     a1, b1 = _upper(a), _upper(b)
     a2, b2 = a - a1, b - b1
     lost = ((a1 * b1 - p) + a1 * b2 + a2 * b1) + a2 * b2
-    return torch.where(p.isfinite() & (a.abs() <= LARGE) & (b.abs() <= LARGE), lost, 0.0)
+    return torch.where(p.isfinite() & (a.abs() <= CUT_LIMIT) & (b.abs() <= CUT_LIMIT), lost, 0.0)
 
 
 def _upper(x: Tensor) -> Tensor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,7 +35,7 @@ class Kronecker:
         """Entry by entry: the square of a product is the product of squares."""
         return self._each(Tensor.square)
 
-    def to(self, like: Any) -> Kronecker:
+    def to(self, like: Tensor | torch.device | torch.dtype) -> Kronecker:
         return self._each(lambda f: f.to(like))
 
     def double(self) -> Kronecker:
@@ -62,7 +61,7 @@ class Kronecker:
         """x F for x (k, m)."""
         return (self.mT @ x.mT).mT
 
-    def equal(self, other: Any) -> bool:
+    def equal(self, other: object) -> bool:
         if not isinstance(other, Kronecker) or self.extra != other.extra or len(self.factors) != len(other.factors):
             return False
         return all(a is b or torch.equal(a, b) for a, b in zip(self.factors, other.factors, strict=True))

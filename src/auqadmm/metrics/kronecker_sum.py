@@ -21,22 +21,23 @@ Shapes: N blocks, m features, C columns, r directions per block, R = N·r; x, h,
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from auqadmm.metrics import inverses
-from auqadmm.metrics.inverses import Cholesky, Inverse, Submatrix, Woodbury
+from auqadmm.metrics.cg import Operator
 from auqadmm.metrics.kronecker import Basis, dense_basis
 from auqadmm.metrics.lowrank import LowRank, pieces, root, spectrum
 from auqadmm.metrics.weights import sum_blocks
 
-DENSE = 4096  # C = 1: up to this m, K may be formed
-PER_COLUMN = 1024  # C > 1: up to this m, one m × m matrix per column may be formed
-SMALL = 1024  # C > 1: up to this many active coordinates, their part of K may be formed
-SLIM = 4  # Woodbury pays when R·SLIM ≤ m
+K_FEATURES = 4096  # C = 1: up to this m, K may be formed
+K_PER_COLUMN = 1024  # C > 1: up to this m, one m × m matrix per column may be formed
+K_ACTIVE = 1024  # C > 1: up to this many active coordinates, their part of K may be formed
+K_FACTORS = 2**24  # numbers in the factors of all columns together
+K_SLIM = 4  # Woodbury pays when R·K_SLIM ≤ m
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class KroneckerSum:
     """K of the weights `parts` of all N blocks, in float64, acting on (m, C)."""
 
     parts: LowRank
-    _memo: dict[str, tuple[Tensor, Inverse]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _memo: dict[str, tuple[Tensor, Operator]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     # ------------------------------------------------------------------ the operator
     @cached_property
@@ -97,30 +98,30 @@ class KroneckerSum:
         return by_block @ S.diagonal(dim1=1, dim2=2) + rest + self.kappa
 
     # ------------------------------------------------------------------ inverses
-    def inverse(self, h: Tensor) -> Inverse:
+    def inverse(self, h: Tensor) -> Operator:
         """x ↦ about (K + diag h)⁻¹x, symmetric positive definite; kept until another h is asked for."""
         known = self._memo.get("inverse")
         if known is not None and torch.equal(known[0], h):
             return known[1]
-        found = self._inverse(h)
-        self._memo["inverse"] = (h, found)
-        return found
+        inverse = self._inverse(h)
+        self._memo["inverse"] = (h, inverse)
+        return inverse
 
     def drop_cache(self) -> None:
         """Forget what inverses are made of."""
         self._memo.clear()
         vars(self).pop("_dense", None)
 
-    def restricted(self, active: Tensor, h: Tensor) -> Inverse:
+    def restricted(self, active: Tensor, h: Tensor) -> Operator:
         """x ↦ about the inverse of the active part of K + diag h, for x that vanishes elsewhere."""
         m, C = self.shape
         if C == 1 and self.parts.F is None and self._slim:
             P, q = self._columns
             return Woodbury.of(self, P, q, torch.where(active, 1 / (self._rest(q) + h), 0.0))
-        if C == 1 and m <= DENSE:
+        if C == 1 and m <= K_FEATURES:
             rows = active[:, 0].nonzero()[:, 0]
             return Submatrix.of(active, self._dense[rows][:, rows], h)
-        if C > 1 and int(active.sum()) <= SMALL:
+        if C > 1 and int(active.sum()) <= K_ACTIVE:
             return Submatrix.of(active, self._principal(active), h)
         # The inverse of K restricted to the active part, instead of the inverse of the restricted K. One level of h
         # for all, rounded: the factors then serve every active set.
@@ -128,10 +129,10 @@ class KroneckerSum:
         around = self.inverse(torch.full_like(h, float(f"{level:.1e}")))
         return lambda x: torch.where(active, around(x), 0.0)
 
-    def _inverse(self, h: Tensor) -> Inverse:
+    def _inverse(self, h: Tensor) -> Operator:
         m, C = self.shape
         P, q = self._columns
-        small = m <= (DENSE if C == 1 else PER_COLUMN) and C * m * m <= inverses.FACTOR
+        small = m <= (K_FEATURES if C == 1 else K_PER_COLUMN) and C * m * m <= K_FACTORS
         if small and not (self._slim if C == 1 else self.G.shape[1] < m):
             return Cholesky.of(self, P, q, h.mean(1))
         rest = self._rest(q) + self._turned(h.mean(1, keepdim=True))
@@ -141,7 +142,7 @@ class KroneckerSum:
     def _slim(self) -> bool:
         """Is Woodbury cheaper than a factor of K, or a factor of K out of the question?"""
         m, R = self.G.shape
-        return m >= SLIM * R or m > max(R, DENSE)
+        return m >= K_SLIM * R or m > max(R, K_FEATURES)
 
     @cached_property
     def _columns(self) -> tuple[Tensor, Tensor]:
@@ -240,3 +241,102 @@ class ShiftedProduct:
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.K(x) + self.h * x
+
+
+# ---------------------------------------------------------------------- approximate inverses, as said above
+
+
+@dataclass(frozen=True)
+class Cholesky:
+    """One m × m factor per column: L (C, m, m). Of several columns, and on a GPU, the inverse: conjugate gradients ask
+    for it dozens of times, and a product takes far less time than two triangular solves."""
+
+    P: Tensor
+    L: Tensor
+    inverted: bool
+
+    @classmethod
+    def of(cls, K: KroneckerSum, P: Tensor, q: Tensor, h: Tensor) -> Cholesky:
+        L = q.new_empty(len(q), len(h), len(h))
+        inverted = len(q) > 1 or L.is_cuda
+        for c, q_c in enumerate(q):  # one after the other: all factors, and once more as inverses, would be two copies
+            M = K.column(c, q_c)
+            M.diagonal().add_(h)
+            factor = cholesky(M)
+            L[c] = torch.cholesky_inverse(factor) if inverted else factor
+        return cls(P, L, inverted)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = (x @ self.P).mT[..., None]
+        y = self.L @ y if self.inverted else torch.cholesky_solve(y, self.L)
+        return y[..., 0].mT @ self.P.mT
+
+
+@dataclass(frozen=True)
+class Woodbury:
+    """D⁻¹ − D⁻¹ G Rᵀ R Gᵀ D⁻¹ per column in the bases F and P. inverse = D⁻¹ (m, C), G (m, R'), root (C, R', R')."""
+
+    P: Tensor
+    F: Basis
+    inverse: Tensor
+    G: Tensor
+    root: Tensor
+
+    @classmethod
+    def of(cls, K: KroneckerSum, P: Tensor, q: Tensor, inverse: Tensor) -> Woodbury:
+        """`inverse` is 1 / (the diagonal rest); zeros mark coordinates that do not take part."""
+        F, (m, C) = K.parts.F, K.shape
+        G = K.G if F is None else F @ K.G
+        weight, keep = K.strengths(q), None
+        most = min(G.shape[1], m - 1, math.isqrt(K_FACTORS // C))
+        if most < G.shape[1]:  # the strongest columns stay, of the others only the diagonal
+            order = (G.square().sum(0) * weight.sum(0)).argsort(descending=True, stable=True)
+            keep, drop = order[:most], order[most:]
+            lost = G[:, drop].square() @ weight[:, drop].mT
+            inverse = inverse / (1 + lost * inverse)
+            G, weight = G[:, keep].contiguous(), weight[:, keep]
+        eye = torch.eye(G.shape[1], dtype=G.dtype, device=G.device)
+        roots = G.new_empty(C, *eye.shape)
+        for c in range(C):
+            B, root = K.halved(c, G, weight[c], keep)
+            L = cholesky(eye + B.mT @ (B * inverse[:, c, None]))
+            roots[c] = torch.linalg.solve_triangular(L, root.mT, upper=False)
+        return cls(P, F, inverse, G, roots)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = (x if self.F is None else self.F @ x) @ self.P
+        y = y * self.inverse
+        known = (y.mT @ self.G)[:, None, :] @ self.root.mT @ self.root
+        y = (y - self.inverse * (known[:, 0] @ self.G.mT).mT) @ self.P.mT
+        return y if self.F is None else self.F.mT @ y
+
+
+@dataclass(frozen=True)
+class Submatrix:
+    """The factor of a principal submatrix with a rows. active (m, C), L (a, a)."""
+
+    active: Tensor
+    L: Tensor
+
+    @classmethod
+    def of(cls, active: Tensor, K: Tensor, h: Tensor) -> Submatrix:
+        """K (a, a), which is written to, h (m, C)."""
+        K.diagonal().add_(h[active])
+        return cls(active, cholesky(K))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = torch.zeros_like(x)
+        y[self.active] = torch.cholesky_solve(x[self.active][:, None], self.L)[:, 0]
+        return y
+
+
+def cholesky(M: Tensor) -> Tensor:
+    """The lower factor of a symmetric (k, k) matrix that is positive definite but for rounding."""
+    L, info = torch.linalg.cholesky_ex(M)
+    lift = len(M) * torch.finfo(M.dtype).eps * M.diagonal().amax() if len(M) else 0.0
+    for _ in range(4):  # conditioning beyond the precision: the smallest lift that rounding justifies
+        if not info:
+            break
+        L, info = torch.linalg.cholesky_ex(M + lift * torch.eye(len(M), dtype=M.dtype, device=M.device))
+        lift = 100 * lift
+    return L

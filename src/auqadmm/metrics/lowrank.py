@@ -33,8 +33,8 @@ from torch import Tensor
 from auqadmm.errors import InputError
 from auqadmm.metrics.kronecker import Basis, Kronecker, dense_basis
 
-# numbers: more than LARGE are memory that the system hands out page by page, anew each time; PIECE fit into a cache
-LARGE, PIECE = 2**22, 2**18
+PAGED_NUMBERS = 2**22  # more are memory that the system hands out page by page, anew each time
+CACHED_NUMBERS = 2**18  # so many fit into a cache
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class LowRank:
         for name in ("_inverse", "_simple", "_half"):
             vars(self).pop(name, None)
 
-    def take(self, index: Any) -> LowRank:
+    def take(self, index: Tensor) -> LowRank:
         """The weights of some blocks: a slice, a mask or positions."""
         some = replace(self, **{name: getattr(self, name)[index] for name in self.parts})
         if "_inverse" in vars(self):  # known already
@@ -209,7 +209,7 @@ class LowRankInverse:
         L = torch.linalg.cholesky_ex(eye + torch.stack(gram, 1))[0]
         return cls(W.F, Q, sigma, D, G, torch.linalg.solve_triangular(L, eye.expand_as(L), upper=False))
 
-    def take(self, index: Any) -> LowRankInverse:
+    def take(self, index: Tensor) -> LowRankInverse:
         return replace(self, **{name: getattr(self, name)[index] for name in ("Q", "sigma", "D", "G", "T")})
 
     def solve(self, y: Tensor) -> Tensor:
@@ -251,7 +251,7 @@ def root(M: Tensor) -> Tensor:
 
 def pieces(blocks: int, numbers: int) -> list[slice]:
     """All blocks, a few at a time where what is made of them, `numbers` each, would be large."""
-    step = max(1, PIECE // numbers if blocks * numbers > LARGE else blocks)
+    step = max(1, CACHED_NUMBERS // numbers if blocks * numbers > PAGED_NUMBERS else blocks)
     return [slice(first, min(first + step, blocks)) for first in range(0, blocks, step)]
 
 
@@ -281,21 +281,21 @@ def change(new: LowRank, old: LowRank) -> Tensor:
     if _same(new.U, old.U) and _same(new.F, old.F):
         step = replace(new, M=new.M - old.M, d=new.d - old.d)
         overlap, there, back = old.U.mT @ old.U, _along(step.U, step.M, old.F), _along(old.U, old.M, old.F)
-        moved, cross, held = (
+        moved, cross, kept = (
             _low(a, b, overlap) + (x * b.d + y * a.d + a.d * b.d).sum(1)
             for a, b, x, y in ((step, step, there, there), (step, old, there, back), (old, old, back, back))
         )
         trace, total = ((x + a.d).sum(1) for a, x in ((step, there), (old, back)))
     else:
-        held, both, total = _inner(old, old), _inner(new, old), _trace(old)
-        cross = both - held
+        kept, both, total = _inner(old, old), _inner(new, old), _trace(old)
+        cross = both - kept
         moved = _inner(new, new) - both - cross
         trace = _trace(new) - total
     dS, dphi = new.S - old.S, new.phi - old.phi
     n = old.d.shape[1] * old.S.shape[-1]
-    square = moved * _dot(new.S, new.S) + 2 * cross * _dot(new.S, dS) + held * _dot(dS, dS)
+    square = moved * _frobenius(new.S, new.S) + 2 * cross * _frobenius(new.S, dS) + kept * _frobenius(dS, dS)
     square = square + 2 * dphi * (trace * _tr(new.S) + total * _tr(dS)) + n * dphi.square()
-    size = held * _dot(old.S, old.S) + 2 * old.phi * total * _tr(old.S) + n * old.phi.square()
+    size = kept * _frobenius(old.S, old.S) + 2 * old.phi * total * _tr(old.S) + n * old.phi.square()
     return (square.clamp(min=0) / size).sqrt()  # φ > 0, so W_old is not zero
 
 
@@ -303,10 +303,10 @@ def inner(a: LowRank, b: LowRank) -> Tensor:
     """⟨W_j, W'_j⟩, (B,); both in float64."""
     n = a.d.shape[1] * a.S.shape[-1]
     floors = a.phi * _trace(b) * _tr(b.S) + b.phi * _trace(a) * _tr(a.S) + n * a.phi * b.phi
-    return _inner(a, b) * _dot(a.S, b.S) + floors
+    return _inner(a, b) * _frobenius(a.S, b.S) + floors
 
 
-def _dot(a: Tensor, b: Tensor) -> Tensor:
+def _frobenius(a: Tensor, b: Tensor) -> Tensor:
     return (a * b).sum((1, 2))
 
 
@@ -316,7 +316,7 @@ def _tr(a: Tensor) -> Tensor:
 
 def _trace(W: LowRank) -> Tensor:
     """tr A_j, (B,)."""
-    return _dot(W.U @ W.M, W.U) + W.d.sum(1)
+    return _frobenius(W.U @ W.M, W.U) + W.d.sum(1)
 
 
 def _inner(a: LowRank, b: LowRank) -> Tensor:
@@ -329,7 +329,7 @@ def _inner(a: LowRank, b: LowRank) -> Tensor:
 
 def _low(a: LowRank, b: LowRank, overlap: Tensor) -> Tensor:
     """⟨U_j M_j U_jᵀ, U'_j M'_j U'_jᵀ⟩ with the overlap U_jᵀU'_j, (B,)."""
-    return _dot(a.M @ overlap, overlap @ b.M)
+    return _frobenius(a.M @ overlap, overlap @ b.M)
 
 
 def _along(U: Tensor, M: Tensor, F: Basis) -> Tensor:

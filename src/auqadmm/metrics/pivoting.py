@@ -36,15 +36,16 @@ import torch
 from torch import Tensor
 
 from auqadmm.metrics.cg import cg
-from auqadmm.metrics.proximal_gradient import BestIterate, Composite, prox_and_slope
+from auqadmm.metrics.proximal_gradient import BestIterate, Composite
+from auqadmm.metrics.weights import prox_and_slope
 
-ROUNDS = 30  # of one attempt
-PATIENCE = 6  # rounds without fewer moves
+PIVOT_ROUNDS = 30  # of one attempt
+PIVOT_PATIENCE = 6  # rounds without fewer moves
 BUDGET = 400  # rounds in all
-NEAR, FAR = 1e-9, 30.0  # γ/D for coordinates that leave a piece and a kink
-SHRINK = 8.0
-LOOSE, TIGHT = 1e-3, 1e-8  # accuracy of the linear systems in the energy norm, at first and after failures
-INNER = 1000  # conjugate gradient iterations for one
+LEAVE_PIECE, LEAVE_KINK = 1e-9, 30.0  # γ/D for coordinates that leave a piece and a kink
+PIVOT_SHRINK = 8.0  # by which the added curvature falls after an attempt that worked, and grows after one that failed
+PIVOT_LOOSE, PIVOT_TIGHT = 1e-3, 1e-8  # accuracy of the linear systems in the energy norm, at first and after failures
+PIVOT_CG = 1000  # conjugate gradient iterations for one
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,9 @@ class ActivePieces:
     def moved(self, problem: Composite, v: Tensor, w: Tensor) -> tuple[ActivePieces, int]:
         """The next guess at v with w = s − Kv, and how many coordinates changed theirs."""
         D, line = problem.D, self.line(v)
-        here, p = prox_and_slope(problem.g, D * v + line, D)
-        on_piece = self.active & (p > 0) & ((here - v).abs() <= 1e-12 * (here.abs() + v.abs()))
-        pull, gamma = torch.where(self.active, line, w), torch.where(self.active, NEAR, FAR) * D
+        prox, p = prox_and_slope(problem.g, D * v + line, D)
+        on_piece = self.active & (p > 0) & ((prox - v).abs() <= 1e-12 * (prox.abs() + v.abs()))
+        pull, gamma = torch.where(self.active, line, w), torch.where(self.active, LEAVE_PIECE, LEAVE_KINK) * D
         new = ActivePieces.at(problem, gamma * v + pull, gamma)
         over = ~(self.active | new.active) & (new.t != self.t)  # from kink to kink: the piece between them is short
         if over.any():
@@ -82,9 +83,9 @@ class ActivePieces:
 
     def _farther(self, problem: Composite, v: Tensor, w: Tensor, over: Tensor) -> ActivePieces:
         """Pieces next to the kinks of `over`, with γ as large as it takes to find them."""
-        gamma = FAR * problem.D
+        gamma = LEAVE_KINK * problem.D
         for _ in range(8):
-            gamma = torch.where(over, FAR * gamma, gamma)
+            gamma = torch.where(over, LEAVE_KINK * gamma, gamma)
             near = ActivePieces.at(problem, gamma * v + w, gamma)
             over = over & ~near.active & (near.t != self.t)
             if not over.any():
@@ -108,47 +109,47 @@ class ActivePieces:
             problem.restricted(self.active, self.h),
             b,
             tol,
-            INNER,
+            PIVOT_CG,
             forcing,
         )
-        return v + d, sound and k < INNER
+        return v + d, sound and k < PIVOT_CG
 
 
 def pivot(problem: Composite, v: Tensor, tol: float) -> BestIterate:
     """Solve for separable g, from v, until the residual is `tol` or as small as rounding allows."""
-    forcing, mu = LOOSE, 1.0
+    forcing, mu = PIVOT_LOOSE, 1.0
     settled, best = _attempt(problem, v, tol, forcing)
     if settled:
         return best
     centre, total = best.v, best.iterations
-    while total < BUDGET and mu < 1 / NEAR:
+    while total < BUDGET and mu < 1 / LEAVE_PIECE:
         near = max(0.3 * tol, 1e-3 * best.residual)
-        settled, found = _attempt(_with_proximal_term(problem, mu, centre), centre, near, forcing)
-        total += found.iterations
+        settled, trial = _attempt(_with_proximal_term(problem, mu, centre), centre, near, forcing)
+        total += trial.iterations
         if not settled:
-            mu, forcing = SHRINK * mu, max(0.01 * forcing, TIGHT)
+            mu, forcing = PIVOT_SHRINK * mu, max(0.01 * forcing, PIVOT_TIGHT)
             continue
-        centre = found.v
+        centre = trial.v
         v, _, residual = problem.backward(centre, problem.apply(centre), problem.gamma)
         best = best.after(v, residual, total)
         if residual <= max(tol, problem.floor(v)) or mu == 0.0:
             break
-        mu = mu / SHRINK if mu > torch.finfo(v.dtype).eps else 0.0
+        mu = mu / PIVOT_SHRINK if mu > torch.finfo(v.dtype).eps else 0.0
     return replace(best, iterations=total)
 
 
 def _attempt(problem: Composite, v: Tensor, tol: float, forcing: float) -> tuple[bool, BestIterate]:
     """Rounds from v until nothing moves and the residual is `tol` or no longer falls; False if they cycle."""
-    best, fewest, patience, still = BestIterate(v), math.inf, PATIENCE, math.inf
+    best, fewest, patience, still = BestIterate(v), math.inf, PIVOT_PATIENCE, math.inf
     for k, (x, residual, moves, solved) in enumerate(_rounds(problem, v, tol, forcing)):
         best = best.after(x, residual, k)
         exhausted = moves == 0 and solved and residual > 0.5 * still  # the same guess again, and rounding decides
         if residual <= max(tol, problem.floor(x)) or exhausted:
             return True, best
         still = residual if moves == 0 else math.inf
-        patience = PATIENCE if moves < fewest else patience - 1
+        patience = PIVOT_PATIENCE if moves < fewest else patience - 1
         fewest = min(fewest, moves)
-        if patience == 0 or k == ROUNDS:
+        if patience == 0 or k == PIVOT_ROUNDS:
             break
     return False, best
 

@@ -21,15 +21,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from auqadmm.metrics.cg import Operator
+from auqadmm.metrics.weights import Proximal
 
-POWER = 30  # power iterations for ℓ
-MARGIN, WIDER = 1.05, 1.25  # on what they find; by how much ℓ grows when it proves too small
+POWER_STEPS = 30  # power iterations for ℓ
+POWER_MARGIN, METRIC_WIDER = 1.05, 1.25  # on what they find; by how much ℓ grows when it proves too small
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Composite:
 
     apply: Operator
     restricted: Callable[[Tensor, Tensor], Operator]
-    g: Any
+    g: Proximal
     s: Tensor
     D: Tensor
     gamma: Tensor
@@ -72,12 +72,12 @@ def scale(apply: Operator, D: Tensor) -> float:
     """ℓ with ℓ·diag K ≽ K, as far as a few power iterations can tell; `accelerated` checks it on every step."""
     start = torch.randn(D.shape, generator=torch.Generator().manual_seed(0), dtype=D.dtype)
     x, root, largest = start.to(D.device), D.rsqrt(), 1.0
-    for _ in range(POWER):
+    for _ in range(POWER_STEPS):
         x = x / x.norm()
         y = root * apply(root * x)
         largest = max(largest, float((x * y).sum()))
         x = y
-    return MARGIN * largest
+    return POWER_MARGIN * largest
 
 
 def accelerated(problem: Composite, x: Tensor, tol: float, max_iter: int) -> BestIterate:
@@ -91,7 +91,7 @@ def accelerated(problem: Composite, x: Tensor, tol: float, max_iter: int) -> Bes
         step = z - point
         excess = float((step * (Kz - Kpoint - gamma * step)).sum())
         if excess > 4 * problem.floor(z) * float(step.norm()):  # K ≼ Γ fails along the step, not by rounding
-            gamma = WIDER * gamma
+            gamma = METRIC_WIDER * gamma
             continue
         best = best.after(z, residual, k)
         if residual <= max(tol, problem.floor(z)) or not math.isfinite(residual):
@@ -102,16 +102,3 @@ def accelerated(problem: Composite, x: Tensor, tol: float, max_iter: int) -> Bes
         point, Kpoint = z + momentum * (z - x), Kz + momentum * (Kz - Kx)
         x, Kx = z, Kz
     return best
-
-
-def prox_and_slope(g: Any, y: Tensor, D: Tensor) -> tuple[Tensor, Tensor]:
-    """prox(y, D) of a separable g and its derivative, entry by entry."""
-    known = getattr(g, "prox_slope", None)  # a g of the user's own may have none
-    if known is not None and (slope := known(y, D)) is not None:
-        return g.prox(y, D), slope
-    with torch.enable_grad():
-        y = y.detach().requires_grad_(True)
-        value = g.prox(y, D)
-        # each entry of the sum depends on its own y alone, so the gradient is the derivative entry by entry
-        slope = torch.autograd.grad(value.sum(), y)[0] if value.requires_grad else torch.zeros_like(y)
-    return value.detach(), slope

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-BLOCK = 128  # rows of a square that a cache holds
+TRIANGLE_ROWS = 128  # rows of a square that a cache holds
 
 
 def pack(H: Tensor) -> Tensor:
@@ -36,11 +36,11 @@ def unpack(upper: Tensor) -> Tensor:
         H[:, i, j] = upper
         H[:, j, i] = upper
         return H
-    full, held = H.numpy(), upper.detach().numpy()
+    full, packed = H.numpy(), upper.detach().numpy()
     for first, i in zip(_starts(p), range(p), strict=True):
-        full[:, i, i:] = held[:, first : first + p - i]
-    for first in range(0, p, BLOCK):  # a transpose as a whole would miss the cache with every number
-        some = slice(first, first + BLOCK)
+        full[:, i, i:] = packed[:, first : first + p - i]
+    for first in range(0, p, TRIANGLE_ROWS):  # a transpose as a whole would miss the cache with every number
+        some = slice(first, first + TRIANGLE_ROWS)
         H[:, some, :first] = H[:, :first, some].mT
         square = H[:, some, some]
         square.copy_(square.triu() + square.triu(1).mT)

@@ -17,24 +17,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from auqadmm.metrics import cg
-from auqadmm.metrics.coupled import Coupled
-from auqadmm.metrics.coupled_sum import CoupledSum
-from auqadmm.metrics.inverses import Inverse, Jacobi, Reshaped
+from auqadmm.metrics.cg import Jacobi, Operator, Reshaped
+from auqadmm.metrics.coupled import Coupled, CoupledSum
 from auqadmm.metrics.kronecker_sum import KroneckerSum, ShiftedProduct
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.pivoting import pivot
-from auqadmm.metrics.proximal_gradient import Composite, accelerated, prox_and_slope, scale
+from auqadmm.metrics.proximal_gradient import Composite, accelerated, scale
+from auqadmm.metrics.weights import Penalty, prox_and_slope
 from auqadmm.runtime.cuda_graphs import Programs
 
 TOLERANCE = 1e-10  # relative to ‖s‖, where none is asked for
-MAX_CG = 2000
-MAX_STEPS = 10_000
+MAX_CG = 2000  # iterations of a linear v-step
+MAX_STEPS = 10_000  # proximal gradient steps of a v-step
 
 
 @dataclass(frozen=True)
@@ -68,10 +67,10 @@ class LowRankMetric:
         diagonal = self._K.diagonal
         return diagonal.reshape(-1, self.parts.columns) if self.parts.joint else diagonal
 
-    def prox(self, regularizer: Any, s: Tensor) -> Tensor:
+    def prox(self, regularizer: Penalty, s: Tensor) -> Tensor:
         return self.solve(regularizer, s).v
 
-    def solve(self, regularizer: Any, s: Tensor, guess: Tensor | None = None, tol: float | None = None) -> VStep:
+    def solve(self, regularizer: Penalty, s: Tensor, guess: Tensor | None = None, tol: float | None = None) -> VStep:
         """argmin_v g(v) + ½⟨v, Kv⟩ − ⟨s, v⟩.
 
         Parameters
@@ -103,7 +102,7 @@ class LowRankMetric:
         self._K.drop_cache()
         vars(self).pop("_recorded", None)
 
-    def _linear(self, regularizer: Any, s: Tensor, guess: Tensor, tol: float) -> VStep:
+    def _linear(self, regularizer: Penalty, s: Tensor, guess: Tensor, tol: float) -> VStep:
         # Near zero metric, so that 1/p − γ does not cancel. At y = 1, not at 0: where the l1 part has strength 0 its
         # kink is still in the formula.
         gamma = 1e-9 * self.diagonal()
@@ -111,21 +110,21 @@ class LowRankMetric:
         h = (1 / p - gamma).clamp(min=0)
         b = s + (gamma + h) * regularizer.prox(torch.zeros_like(s), gamma)
         around = self._K.inverse(h.reshape(self._K.shape))
-        preconditioners: list[Inverse] = [self._outside(around), Jacobi(self.diagonal() + h)]
+        preconditioners: list[Operator] = [self._outside(around), Jacobi(self.diagonal() + h)]
         apply = ShiftedProduct(self._K.product, h)
         if self._K.shape[1] == 1:  # the inverse is exact but for rounding
             guess = guess + preconditioners[0](b - apply(guess))
         v, residual, iterations = cg.solve(apply, preconditioners, b, guess, tol, MAX_CG, self._programs(around))
         return VStep(v, residual, iterations)
 
-    def _restricted(self, active: Tensor, h: Tensor) -> Inverse:
+    def _restricted(self, active: Tensor, h: Tensor) -> Operator:
         inside = self._K.shape
         return self._outside(self._K.restricted(active.reshape(inside), h.reshape(inside)))
 
-    def _outside(self, inverse: Inverse) -> Inverse:
+    def _outside(self, inverse: Operator) -> Operator:
         return Reshaped(inverse, self._K.shape)
 
-    def _programs(self, around: Inverse) -> Programs:
+    def _programs(self, around: Operator) -> Programs:
         """Recordings that read K and its inverse where they lie: copies would take as much room again."""
         known = vars(self).get("_recorded")
         if known is None or id(around) not in known.fixed:

@@ -9,7 +9,7 @@ Shapes: B blocks, m features, C columns; x is (B, m, C) or (B, m, C, k) with k r
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -31,12 +31,40 @@ def sum_blocks(x: Tensor) -> Tensor:
     return x[0]
 
 
+def sum_squares(x: Tensor) -> Tensor:
+    """Σ_j ‖x_j‖² of one array per block, (B, …), in float64."""
+    return sum_blocks(x.flatten(1).double().square().sum(1))
+
+
+def dot(x: Tensor, y: Tensor) -> Tensor:
+    """⟨x_j, y_j⟩ per block, (B,)."""
+    return (x * y).flatten(1).sum(1)
+
+
+class Proximal(Protocol):
+    """A g that is known by its proximal map: argmin_v g(v) + ½⟨v, Kv⟩ − ⟨s, v⟩ for a diagonal K, (m, C)."""
+
+    def prox(self, s: Tensor, K: Tensor) -> Tensor: ...
+
+
+class Penalty(Proximal, Protocol):
+    """g as v-steps and models of F ask for it: a regularizer, or one of some unknowns alone."""
+
+    @property
+    def separable(self) -> bool: ...
+    @property
+    def quadratic(self) -> bool: ...
+    def value(self, v: Tensor) -> Tensor: ...
+    def fall(self, v: Tensor, there: Tensor) -> tuple[Tensor, Tensor]: ...
+    def subgradient(self, v: Tensor, grad: Tensor) -> Tensor | None: ...
+
+
 class Metric(Protocol):
     """K = Σ_j W_j, replicated: what the v-step needs of all weights together."""
 
     def apply(self, v: Tensor) -> Tensor: ...
 
-    def prox(self, regularizer: Any, s: Tensor) -> Tensor:
+    def prox(self, regularizer: Penalty, s: Tensor) -> Tensor:
         """argmin_v g(v) + ½⟨v, Kv⟩ − ⟨s, v⟩."""
         ...
 
@@ -49,7 +77,7 @@ class Weights(Protocol):
     def diagonal(self) -> Tensor: ...
     def dense(self) -> Tensor: ...
     def totals(self) -> dict[str, Tensor]: ...
-    def take(self, index: Any) -> Weights:
+    def take(self, index: Tensor) -> Weights:
         """Those of some blocks."""
         ...
 
@@ -63,7 +91,7 @@ class DiagonalMetric:
     def apply(self, v: Tensor) -> Tensor:
         return self.k * v
 
-    def prox(self, regularizer: Any, s: Tensor) -> Tensor:
+    def prox(self, regularizer: Penalty, s: Tensor) -> Tensor:
         return regularizer.prox(s, self.k)
 
 
@@ -91,7 +119,7 @@ class Scalar:
     def totals(self) -> dict[str, Tensor]:
         return {"K": sum_blocks(self.rho)}
 
-    def take(self, index: Any) -> Scalar:
+    def take(self, index: Tensor) -> Scalar:
         return replace(self, rho=self.rho[index])
 
 
@@ -117,7 +145,7 @@ class Diagonal:
     def totals(self) -> dict[str, Tensor]:
         return {"K": sum_blocks(self.d)}
 
-    def take(self, index: Any) -> Diagonal:
+    def take(self, index: Tensor) -> Diagonal:
         return Diagonal(self.d[index])
 
 
@@ -131,3 +159,16 @@ def equal(a: Weights, b: Weights) -> bool:
 def _over(w: Tensor, x: Tensor) -> Tensor:
     """Append axes until w multiplies x entry by entry."""
     return w.reshape(*w.shape, *([1] * (x.ndim - w.ndim)))
+
+
+def prox_and_slope(g: Proximal, y: Tensor, D: Tensor) -> tuple[Tensor, Tensor]:
+    """prox(y, D) of a separable g and its derivative, entry by entry."""
+    known = getattr(g, "prox_slope", None)  # a g of the user's own may have none
+    if known is not None and (slope := known(y, D)) is not None:
+        return g.prox(y, D), slope
+    with torch.enable_grad():
+        y = y.detach().requires_grad_(True)
+        value = g.prox(y, D)
+        # each entry of the sum depends on its own y alone, so the gradient is the derivative entry by entry
+        slope = torch.autograd.grad(value.sum(), y)[0] if value.requires_grad else torch.zeros_like(y)
+    return value.detach(), slope

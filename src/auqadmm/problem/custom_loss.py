@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
 
 # Numbers that one chunk of unit vectors may occupy while the Hessian's diagonal is computed.
-CHUNK = 2**22
+UNIT_CHUNK = 2**22
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ class CustomLoss(Loss):
 
     def __repr__(self) -> str:
         more = {"self_concordance": (self.self_concordance, None), "infimum": (self.infimum, 0.0)}
-        told = "".join(f", {name}={value!r}" for name, (value, default) in more.items() if value != default)
-        return f"CustomLoss(fn={name_of(self.fn)}, columns={self.columns}, reduction={self.reduction!r}{told})"
+        options = "".join(f", {name}={value!r}" for name, (value, default) in more.items() if value != default)
+        return f"CustomLoss(fn={name_of(self.fn)}, columns={self.columns}, reduction={self.reduction!r}{options})"
 
     def columns_for(self, classes: int) -> int:
         return self.columns
@@ -213,7 +213,7 @@ class CustomPoint(Point):
         B, m, C = self.u.shape
         n = m * C
         rows = sum(stack.y.numel() for stack in self.stacks)
-        width = max(1, CHUNK // (rows * C + B * n))
+        width = max(1, UNIT_CHUNK // (rows * C + B * n))
         out = self.u.new_zeros(B, n)
         for start in range(0, n, width):
             stop = min(start + width, n)

@@ -45,7 +45,7 @@ def same_columns(named: Sequence[tuple[str, tuple[str, ...]]]) -> None:
             )
 
 
-def _read_block(name: str, block: Any) -> RawBlock:
+def _read_block(name: str, block: object) -> RawBlock:
     if isinstance(block, RawBlock):  # blocks of another problem, e.g. for another regularizer
         return block
     if not isinstance(block, tuple | list) or len(block) not in (2, 3):
@@ -178,7 +178,7 @@ def agree_on_classes(per_block: Sequence[np.ndarray]) -> np.ndarray:
     return np.unique(np.concatenate([c.astype(dtype) for c in present]))
 
 
-def _absent(v: Any) -> bool:
+def _absent(v: object) -> bool:
     """None, NaN, NaT or pandas.NA."""
     try:
         return v is None or bool(v != v)
@@ -226,10 +226,10 @@ def _half_precision(name: str, what: str, dtype: str) -> InputError:
     return InputError(f"{name}: {what} is {dtype}, too coarse to optimise on; convert it to float32 or float64 first.")
 
 
-def _not_finite(name: str, row: int, col: int, value: Any, columns: Any) -> InputError:
+def _not_finite(name: str, row: int, col: int, value: object, columns: Sequence[str] | None) -> InputError:
     label = f" (column {str(columns[col])!r})" if columns is not None else ""
     return InputError(f"{name}: X[row {row}, column {col}]{label} is {value}; remove or impute it before solving.")
 
 
-def _kind(x: Any) -> str:
+def _kind(x: object) -> str:
     return f"{type(x).__name__}"

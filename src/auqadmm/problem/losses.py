@@ -29,8 +29,8 @@ from auqadmm.blocks.curvature import DiagonalCurvature, RowCurvature, SoftmaxCur
 from auqadmm.blocks.rows import RowLoss
 from auqadmm.problem.ingest import InputError
 
-RARE = 1e-12  # a share or a mean that is not there at all
-FAR = 1e6  # a logit beyond which no constant model goes
+NO_SHARE = 1e-12  # a share or a mean that is not there at all
+FAR_LOGIT = 1e6  # a logit beyond which no constant model goes
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Multinomial(RowLoss):
         return True
 
     def null_logits(self, mean: Tensor, columns: int) -> Tensor:
-        return mean.clamp(min=RARE).log()
+        return mean.clamp(min=NO_SHARE).log()
 
     def row_value(self, z: Tensor, y: Tensor) -> Tensor:
         # log1p of all terms but the largest: a row fitted well keeps its digits
@@ -199,7 +199,7 @@ class Logistic(RowLoss):
         return 0.25
 
     def null_logits(self, mean: Tensor, columns: int) -> Tensor:
-        odds = (1 + mean).clamp(min=RARE) / (1 - mean).clamp(min=RARE)
+        odds = (1 + mean).clamp(min=NO_SHARE) / (1 - mean).clamp(min=NO_SHARE)
         return odds.log().expand(columns)
 
     def row_value(self, z: Tensor, y: Tensor) -> Tensor:
@@ -272,8 +272,8 @@ class SmoothedHinge(RowLoss):
 
     def null_logits(self, mean: Tensor, columns: int) -> Tensor:
         # shares of the classes times their slopes cancel; the slope of the sum rises with the logit
-        more, less = (1 + mean).clamp(min=RARE), (1 - mean).clamp(min=RARE)
-        low, high = torch.full_like(mean, -FAR), torch.full_like(mean, FAR)
+        more, less = (1 + mean).clamp(min=NO_SHARE), (1 - mean).clamp(min=NO_SHARE)
+        low, high = torch.full_like(mean, -FAR_LOGIT), torch.full_like(mean, FAR_LOGIT)
         for _ in range(200):
             z = 0.5 * (low + high)
             (h, root), (g, other) = self._hinge(1 - z), self._hinge(1 + z)
@@ -424,7 +424,7 @@ class Poisson(RowLoss):
         return y - torch.xlogy(y, y)  # at z = log y
 
     def null_logits(self, mean: Tensor, columns: int) -> Tensor:
-        return mean.clamp(min=RARE).log().expand(columns)
+        return mean.clamp(min=NO_SHARE).log().expand(columns)
 
     def prepare(self, z: Tensor) -> Tensor:
         info = torch.finfo(z.dtype)

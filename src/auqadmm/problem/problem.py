@@ -254,14 +254,14 @@ def _numbered(blocks: Sequence[Any], first: int) -> Sequence[Any]:
 
 def _image(shape: Any, features: int) -> tuple[int, ...]:
     try:
-        found = tuple(whole_number("image", length, least=1) for length in shape)
+        lengths = tuple(whole_number("image", length, least=1) for length in shape)
     except (TypeError, ValueError):
-        found = ()
-    if len(found) not in (2, 3):
+        lengths = ()
+    if len(lengths) not in (2, 3):
         raise InputError(f"image must be (height, width) or (channels, height, width), got {shape!r}.")
-    if math.prod(found) != features:
+    if math.prod(lengths) != features:
         raise InputError(
-            f"image={found} has {math.prod(found)} pixels but the blocks have {features} features; "
+            f"image={lengths} has {math.prod(lengths)} pixels but the blocks have {features} features; "
             "give (height, width) or (channels, height, width)."
         )
-    return found
+    return lengths

@@ -125,7 +125,7 @@ def fits(name: str, entries: object, features: int) -> None:
         raise InputError(f"{name} must have one entry per feature, got {len(entries)} for {features} features")
 
 
-def in_brief(entries: Any) -> str:
+def in_brief(entries: object) -> str:
     """A value as `repr` shows it; of many entries the first ones, how many, and a digest that tells them apart."""
     if not isinstance(entries, tuple) or len(entries) <= 8:
         return repr(entries)
@@ -133,7 +133,7 @@ def in_brief(entries: Any) -> str:
     return f"({', '.join(map(repr, entries[:4]))}, … {len(entries)} entries, digest {digest})"
 
 
-def name_of(fn: Any) -> str:
+def name_of(fn: object) -> str:
     """A function by its name, anything else that can be called as it shows itself."""
     return str(getattr(fn, "__qualname__", None) or re.sub(r" at 0x[0-9a-f]+", "", repr(fn)))
 

@@ -76,8 +76,8 @@ class ScaledRegularizer(Regularizer):
     def least(self) -> float:
         """The least l2/s² of a feature, an intercept left out."""
         free = int(isinstance(self.inner, FreeIntercept))
-        found = self._strengths()[: len(self.scale) - free]
-        return float(found.min()) if len(found) else 0.0
+        strengths = self._strengths()[: len(self.scale) - free]
+        return float(strengths.min()) if len(strengths) else 0.0
 
     def _strengths(self) -> Tensor:
         return self.convexity(torch.ones_like(self.scale[:, None]))

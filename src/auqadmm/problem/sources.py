@@ -110,12 +110,12 @@ def _block(parts: Any) -> tuple[Any, ...]:
     return tuple(parts)
 
 
-def is_dask(x: Any) -> bool:
+def is_dask(x: object) -> bool:
     """Something made by dask; nothing is imported to find out."""
     return type(x).__module__.split(".")[0].startswith("dask") and hasattr(x, "compute")
 
 
-def _is_delayed(x: Any) -> bool:
+def _is_delayed(x: object) -> bool:
     return is_dask(x) and not hasattr(x, "to_delayed")
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,20 +54,20 @@ class CustomRegularizer(Regularizer):
     array([2., 1.])
     """
 
-    value_fn: Callable[[Tensor], Any]
-    prox_fn: Callable[[Tensor, Tensor], Any]
-    distance_fn: Callable[[Tensor, Tensor], Any] | None
+    value_fn: Callable[[Tensor], Tensor]
+    prox_fn: Callable[[Tensor, Tensor], Tensor]
+    distance_fn: Callable[[Tensor, Tensor], Tensor] | None
     # not described in checkpoints (init=False): those of before know nothing of them
     by_entries: bool = field(init=False)
-    slope_fn: Callable[[Tensor, Tensor], Any] | None = field(init=False)
+    slope_fn: Callable[[Tensor, Tensor], Tensor] | None = field(init=False)
 
     def __init__(
         self,
-        value: Callable[[Tensor], Any],
-        prox: Callable[[Tensor, Tensor], Any],
-        subgradient_distance: Callable[[Tensor, Tensor], Any] | None = None,
+        value: Callable[[Tensor], Tensor],
+        prox: Callable[[Tensor, Tensor], Tensor],
+        subgradient_distance: Callable[[Tensor, Tensor], Tensor] | None = None,
         separable: bool = False,
-        prox_slope: Callable[[Tensor, Tensor], Any] | None = None,
+        prox_slope: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
         optional = {"subgradient_distance": subgradient_distance, "prox_slope": prox_slope}
         parts = {"value": value, "prox": prox} | optional
@@ -88,11 +87,11 @@ class CustomRegularizer(Regularizer):
     def __repr__(self) -> str:
         parts = {"value": self.value_fn, "prox": self.prox_fn, "subgradient_distance": self.distance_fn}
         parts |= {"prox_slope": self.slope_fn}
-        told = [f"{name}={name_of(fn)}" for name, fn in parts.items() if fn is not None]
-        return f"CustomRegularizer({', '.join(told)}{', separable=True' * self.separable})"
+        arguments = [f"{name}={name_of(fn)}" for name, fn in parts.items() if fn is not None]
+        return f"CustomRegularizer({', '.join(arguments)}{', separable=True' * self.separable})"
 
     @staticmethod
-    def _returned(name: str, result: Any, like: Tensor) -> Tensor:
+    def _returned(name: str, result: object, like: Tensor) -> Tensor:
         """Check the shape of what a user's function returned: it would broadcast into a wrong answer."""
         result = torch.as_tensor(result, dtype=like.dtype, device=like.device)
         if result.shape != like.shape:
@@ -190,5 +189,5 @@ class FreeIntercept(Regularizer):
         return self.inner.conjugate(w[:-1]) + indicator(w[-1] == 0, w)
 
     def at_rest(self, w: Tensor, radius: Tensor) -> Tensor | None:
-        found = self.inner.at_rest(w[:-1], radius[:-1])
-        return None if found is None else torch.cat([found, torch.zeros_like(found[:1])])
+        resting = self.inner.at_rest(w[:-1], radius[:-1])
+        return None if resting is None else torch.cat([resting, torch.zeros_like(resting[:1])])

@@ -23,42 +23,41 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from auqadmm.runtime.buffers import Buffers, copy, dense, form_of
-
 # calls before the recording: libraries set themselves up in the first
-WARM = 1
+WARM_CALLS = 1
 # forms of arguments that are recorded for one function; a function that is never called twice alike has none
 FORMS = 16
 # tensors of more numbers are read where they lie instead of being copied: a call with others is another form
-LARGE = 2**22
+READ_IN_PLACE = 2**22
+R = TypeVar("R")
 CODE = (type, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 
 
 class Programs:
     """Recordings that belong together, kept until `clear`. `fixed`: objects that are never copied."""
 
-    def __init__(self, device: torch.device, fixed: tuple[Any, ...] = ()) -> None:
+    def __init__(self, device: torch.device, fixed: tuple[object, ...] = ()) -> None:
         self.fixed = {id(x): x for x in fixed}
         self.active = device.type == "cuda" and os.environ.get("AUQADMM_GRAPHS", "1") != "0"
-        self.calls: dict[Hashable, tuple[int, list[Any]]] = {}
+        self.calls: dict[Hashable, tuple[int, list[weakref.ref[Tensor]]]] = {}
         self.recorded: dict[Hashable, _Recording | None] = {}
-        self.forms: dict[Callable[..., Any], int] = {}
-        self.large: dict[Callable[..., Any], Hashable] = {}
+        self.forms: dict[Callable[..., object], int] = {}
+        self.large: dict[Callable[..., object], Hashable] = {}
         self.pool: Any = None
         self.buffers = Buffers()
         self.notes: dict[Hashable, int] = {}  # what callers learned about speed; no result may depend on it
 
-    def __call__(self, fn: Callable[..., Any], *args: Any) -> Any:
+    def __call__(self, fn: Callable[..., R], *args: object) -> R:
         """fn(*args)."""
         recording, taken = self._recording(fn, args, loop=False)
         return fn(*args) if recording is None else recording(taken)
 
-    def repeat(self, fn: Callable[..., Any], times: int, state: Any, *args: Any) -> Any:
+    def repeat(self, fn: Callable[..., R], times: int, state: R, *args: object) -> R:
         """state ← fn(state, *args), that many times; fn returns a state of the same form."""
         recording, taken = self._recording(fn, (state, *args), loop=True)
         if recording is not None:
@@ -67,7 +66,9 @@ class Programs:
             state = fn(state, *args)
         return state
 
-    def _recording(self, fn: Callable[..., Any], args: Any, loop: bool) -> tuple[_Recording | None, list[Tensor]]:
+    def _recording(
+        self, fn: Callable[..., object], args: tuple[object, ...], loop: bool
+    ) -> tuple[_Recording | None, list[Tensor]]:
         """The recording of such a call, if there is one or its time has come; and the tensors to call it with."""
         if not self.active or torch.cuda.is_current_stream_capturing():
             return None, []
@@ -81,20 +82,20 @@ class Programs:
         seen, large = self.calls.get(form, (0, []))
         seen = seen + 1 if all(ref() is not None for ref in large) else 1
         self.calls[form] = seen, [weakref.ref(x) for x in taken.large]
-        if seen <= WARM or self.forms.get(fn, 0) >= FORMS:
+        if seen <= WARM_CALLS or self.forms.get(fn, 0) >= FORMS:
             return None, []
         self.forms[fn] = self.forms.get(fn, 0) + 1
         if taken.large:  # of the recordings that hold large tensors only the last is kept
             self.forget(self.large.pop(fn, None))
             self.large[fn] = form
         self.pool = self.pool or torch.cuda.graph_pool_handle()
-        made = {key: len(found) for key, found in self.buffers.made.items()}
+        made = {key: len(tensors) for key, tensors in self.buffers.made.items()}
         try:
             self.recorded[form] = _Recording.of(fn, args, taken, self.pool, self.buffers, loop)
         except RuntimeError:  # waits for the host, or has no memory left
             self.recorded[form] = None
-            for key, found in self.buffers.made.items():  # memory of a recording that is none
-                del found[made.get(key, 0) :]
+            for key, tensors in self.buffers.made.items():  # the memory of a recording that failed
+                del tensors[made.get(key, 0) :]
         return self.recorded[form], taken.tensors
 
     def clear(self) -> None:
@@ -128,15 +129,15 @@ class _Taken:
     `spare`: large tensors count as fixed.
     """
 
-    def __init__(self, fixed: dict[int, Any]) -> None:
+    def __init__(self, fixed: dict[int, object]) -> None:
         self.fixed = fixed
         self.large: list[Tensor] = []
         self.spare = False
         self.tensors: list[Tensor] = []
-        self.kept: list[Any] = []
+        self.kept: list[object] = []
         self.places: dict[int, int] = {}
 
-    def form(self, x: Any) -> Hashable:
+    def form(self, x: object) -> Hashable:
         if isinstance(x, Tensor):
             return self._tensor(x)
         if x is None or isinstance(x, bool | int | float | str | torch.dtype | torch.device | torch.Size):
@@ -151,7 +152,7 @@ class _Taken:
         return (type(x), *((name, self.form(value)) for name, value in vars(x).items()))
 
     def _tensor(self, x: Tensor) -> Hashable:
-        if self.spare and x.numel() > LARGE and id(x) not in self.places:
+        if self.spare and x.numel() > READ_IN_PLACE and id(x) not in self.places:
             self.fixed = {**self.fixed, id(x): x}
             self.large.append(x)
         if id(x) in self.fixed:
@@ -162,7 +163,7 @@ class _Taken:
         return place, form_of(x)
 
 
-def _rebuilt(x: Any, fixed: dict[int, Any], tensors: Iterator[Tensor], known: dict[int, Tensor]) -> Any:
+def _rebuilt(x: Any, fixed: dict[int, object], tensors: Iterator[Tensor], known: dict[int, Tensor]) -> Any:
     """A copy of x with other tensors in it, taken in the order in which `_Taken` found them."""
     if id(x) in fixed:
         return x
@@ -186,11 +187,11 @@ def _rebuilt(x: Any, fixed: dict[int, Any], tensors: Iterator[Tensor], known: di
 class _Recording:
     """One recorded call: where it reads, the graph, where it writes; the state of a loop in the same place."""
 
-    fixed: dict[int, Any]
-    kept: list[Any]  # what else was told by its id: it must not die, ids would be used again
+    fixed: dict[int, object]
+    kept: list[object]  # what else was told by its id: it must not die, ids would be used again
     buffers: Buffers
     read: list[Tensor]  # the memory behind each input, without expanded axes
-    graph: Any
+    graph: torch.cuda.CUDAGraph
     result: Any
     wrote: list[Tensor]
     given: list[int | None]  # of every output: the input that it is, which is handed back instead of copied
@@ -199,24 +200,24 @@ class _Recording:
 
     @classmethod
     def of(
-        cls, fn: Callable[..., Any], args: Any, taken: _Taken, pool: Any, buffers: Buffers, loop: bool
+        cls, fn: Callable[..., object], args: tuple[object, ...], taken: _Taken, pool: Any, buffers: Buffers, loop: bool
     ) -> _Recording:
         read = buffers.like([dense(x) for x in taken.tensors], "in")
         buffers.fill(read, taken.tensors)
         inputs = [base.expand(x.shape) for base, x in zip(read, taken.tensors, strict=True)]
         own = _rebuilt(args, taken.fixed, iter(inputs), {})
         graph = torch.cuda.CUDAGraph()
-        here, aside = torch.cuda.current_stream(), _aside(taken.tensors[0].device)
-        aside.wait_stream(here)
+        stream, aside = torch.cuda.current_stream(), _aside(taken.tensors[0].device)
+        aside.wait_stream(stream)
         with warnings.catch_warnings(), _uncollected(), torch.cuda.stream(aside):
             warnings.simplefilter("ignore")  # a recording that failed is empty, and says so
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
                 result = fn(*own)
-                found = _Taken(taken.fixed)
-                found.form(result)
-                given = [None if loop else _place(x, inputs) for x in found.tensors]
-                new = [x for x, place in zip(found.tensors, given, strict=True) if place is None]
+                outputs = _Taken(taken.fixed)
+                outputs.form(result)
+                given = [None if loop else _place(x, inputs) for x in outputs.tensors]
+                new = [x for x, place in zip(outputs.tensors, given, strict=True) if place is None]
                 if loop:
                     wrote = read[: len(new)]
                     _back(wrote, own[0], new, taken.fixed)
@@ -225,7 +226,7 @@ class _Recording:
                     copy(wrote, new)
             finally:
                 graph.capture_end()
-        here.wait_stream(aside)
+        stream.wait_stream(aside)
         result = _rebuilt(result, taken.fixed, _outputs(given, wrote, inputs), {})
         made = [form_of(torch.empty_like(x, memory_format=torch.preserve_format)) for x in wrote]
         state = len(wrote) if loop else 0
@@ -254,7 +255,7 @@ def _outputs(given: list[int | None], new: list[Tensor], inputs: list[Tensor]) -
     return (next(fresh) if place is None else inputs[place] for place in given)
 
 
-def _back(read: list[Tensor], state: Any, new: list[Tensor], fixed: dict[int, Any]) -> None:
+def _back(read: list[Tensor], state: object, new: list[Tensor], fixed: dict[int, object]) -> None:
     """Write the new state where the old one is read."""
     old = _Taken(fixed)
     old.form(state)
@@ -276,6 +277,67 @@ def _uncollected() -> Iterator[None]:
 
 
 @cache
-def _aside(device: torch.device) -> Any:
+def _aside(device: torch.device) -> torch.cuda.Stream:
     """The stream on which everything is recorded: libraries keep a workspace per stream."""
     return torch.cuda.Stream(device)
+
+
+# ---------------------------------------------------------------------- memory of recordings
+
+
+class Buffers:
+    """Memory that recordings read from and write to, by form; each takes as many of a form as it needs."""
+
+    def __init__(self) -> None:
+        self.made: dict[Hashable, list[Tensor]] = {}
+        self.holds: dict[int, Callable[[], Tensor | None]] = {}  # what was last copied there
+
+    def like(self, tensors: list[Tensor], use: str) -> list[Tensor]:
+        out: list[Tensor] = []
+        taken: dict[Hashable, int] = {}
+        for x in tensors:
+            form = (use, form_of(x))
+            made, i = self.made.setdefault(form, []), taken.get(form, 0)
+            if i == len(made):
+                made.append(torch.empty_like(x, memory_format=torch.preserve_format))
+            out.append(made[i])
+            taken[form] = i + 1
+        return out
+
+    def fill(self, buffers: list[Tensor], tensors: list[Tensor]) -> None:
+        """Copy; tensors are never written to, so what lies there already need not be copied again."""
+        news = [i for i, x in enumerate(tensors) if self.holds.get(id(buffers[i]), _nothing)() is not x]
+        copy([buffers[i] for i in news], [dense(tensors[i]) for i in news])
+        for i in news:
+            self.holds[id(buffers[i])] = weakref.ref(tensors[i])
+
+    def spoiled(self, buffers: list[Tensor]) -> None:
+        for x in buffers:
+            self.holds.pop(id(x), None)
+
+
+def _nothing() -> None:
+    return None
+
+
+def form_of(x: Tensor) -> Hashable:
+    """Shape, strides and kind of numbers, kept with the tensor: asking for them takes longer than comparing them."""
+    known = getattr(x, "_auqadmm_form", None)
+    if known is None:
+        known = (x.shape, x.stride(), x.dtype, x.device)
+        x._auqadmm_form = known  # type: ignore[attr-defined]
+    return known
+
+
+def dense(x: Tensor) -> Tensor:
+    """x without its expanded axes: every number once."""
+    if 0 not in x.stride():
+        return x
+    return x.as_strided([1 if s == 0 else n for n, s in zip(x.shape, x.stride(), strict=True)], x.stride())
+
+
+def copy(to: list[Tensor], source: list[Tensor]) -> None:
+    """Many copies in few launches, one per dtype."""
+    for dtype in {x.dtype for x in to}:
+        pairs = [(a, b) for a, b in zip(to, source, strict=True) if a.dtype == dtype]
+        torch._foreach_copy_([a for a, _ in pairs], [b for _, b in pairs])

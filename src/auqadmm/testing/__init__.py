@@ -67,7 +67,7 @@ __all__ = ["EngineSuite", "EngineTests", "LossSuite", "MethodSuite", "Regularize
 METHODS = ("c-admm", "rb-admm", "ac-admm", "uq-admm", "auq-admm", "auq-lr", "lbfgs", "lbfgs-w", "owl-qn", "fista")
 # a first L measured as a difference of gradients is known to half the digits only
 OBJECTS = {"fista": FISTA(lipschitz=10.0)}
-LOOSE = 1e-6  # of what is made of differences of iterates: the weights of ac-admm
+DIFFERENCE_TOLERANCE = 1e-6  # of what is made of differences of iterates: the weights of ac-admm
 SMOOTH = ("lbfgs", "lbfgs-w")  # refuse an l1 term
 TIGHT = NewtonCG(tol=1e-13)
 ENDLESS: dict[str, Any] = {"abs_tol": 0.0, "rel_tol": 0.0, "certificate_tol": 0.0}
@@ -278,7 +278,7 @@ class EngineSuite:
             self._close("lam", ours.lam, theirs.lam, tolerance)
         if theirs.weights is not None:
             assert ours.weights is not None
-            self._close("weights", ours.weights.diagonal(), theirs.weights.diagonal(), LOOSE)
+            self._close("weights", ours.weights.diagonal(), theirs.weights.diagonal(), DIFFERENCE_TOLERANCE)
 
     def _close(self, what: str, a: Tensor, b: Tensor, tolerance: float | None = None) -> None:
         need(a.shape == b.shape, f"{what} has shape {tuple(a.shape)} instead of {tuple(b.shape)}")

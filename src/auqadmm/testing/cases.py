@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse
 import torch
 from torch import Tensor
 
+from auqadmm.core.reduce import B, Sums
 from auqadmm.core.solve import Iteration
 from auqadmm.local import NewtonCG
 from auqadmm.problem import L2, ElasticNet, LeastSquares, Logistic, Multinomial, Problem
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
+    from auqadmm.local.base import LocalProblem, LocalSolution
 
 
 # ---------------------------------------------------------------------- problems
@@ -69,35 +74,35 @@ def problems(skip: int = 0) -> dict[str, Problem]:
 
 
 # ---------------------------------------------------------------------- what travels to blocks, by name
-def total(shard: Any, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+def total(shard: Shard, blocks: B, shared: Tensor) -> tuple[B, Sums]:
     grad = shard.linearize(shard.zeros()).grad
     return blocks, {"one": grad.sum(0), "two": grad.square().sum(), "three": shared * shard.blocks}
 
 
-def ends(shard: Any, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+def ends(shard: Shard, blocks: B, shared: object) -> tuple[B, Sums]:
     return blocks, {"ends": torch.tensor([min(shard.index), max(shard.index)], dtype=torch.float64)}
 
 
-def ragged(shard: Any, blocks: Any) -> dict[str, Tensor]:
+def ragged(shard: Shard, blocks: object) -> dict[str, Tensor]:
     """Block j sends j rows of two numbers, and 5 − j numbers."""
     rows = torch.tensor([[j, i] for j in shard.index for i in range(j)], dtype=torch.float64).reshape(-1, 2)
     rest = torch.tensor([j for j in shard.index for _ in range(5 - j)], dtype=torch.float64)
     return {"rows": rows, "rest": rest, "bytes": torch.tensor([200 + j for j in shard.index], dtype=torch.uint8)}
 
 
-def numbers(shard: Any, blocks: Any) -> Tensor:
+def numbers(shard: Shard, blocks: object) -> Tensor:
     return torch.tensor(shard.index, dtype=torch.float64)
 
 
-def flags(shard: Any, blocks: Any) -> Tensor:
+def flags(shard: Shard, blocks: object) -> Tensor:
     return torch.tensor(shard.index) > 0
 
 
-def keep(shard: Any, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+def keep(shard: Shard, blocks: B, shared: object) -> tuple[B, Sums]:
     return blocks, {}
 
 
-def kept(shard: Any, blocks: Any) -> Tensor:
+def kept(shard: Shard, blocks: Tensor) -> Tensor:
     return blocks
 
 
@@ -124,7 +129,7 @@ def missing_file(rank: int, world: int) -> list[Any]:
 class OnFire(NewtonCG):
     """A solver that fails wherever the last block is."""
 
-    def solve(self, problem: Any, *args: Any) -> Any:
+    def solve(self, problem: LocalProblem, *args: Any) -> LocalSolution:
         if 4 in problem.shard.index:
             raise OSError("the disk is on fire")
         return super().solve(problem, *args)

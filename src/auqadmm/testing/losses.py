@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,14 +12,14 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from auqadmm.api import solve
-from auqadmm.blocks.rows import Point
+from auqadmm.blocks.rows import Loss, Point
 from auqadmm.blocks.shard import Shard
 from auqadmm.engines import shards_of
 from auqadmm.problem import L2, Problem, Zero
 from auqadmm.testing.suite import Suite, close, need
 
 STEP = 1e-5  # of differences
-EXACT = 1e-11  # what rounding may leave of two ways to the same number
+SAME_NUMBER = 1e-11  # what rounding may leave of two ways to the same number
 CPU = torch.device("cpu")
 Block = tuple[np.ndarray, ...]
 
@@ -39,7 +39,7 @@ class LossSuite(Suite):
         Columns of the data.
     """
 
-    loss: Any = None
+    loss: Loss | None = None
     coupled: bool = False
     tolerance: float = 1e-5
     features: int = 4
@@ -55,23 +55,23 @@ class LossSuite(Suite):
     def blocks(self, weighted: bool = True) -> list[Block]:
         """Uneven blocks: one without rows, one with a single row, one with weights of which some are zero."""
         rng = np.random.default_rng(5)
-        found: list[Block] = []
+        blocks: list[Block] = []
         for rows in (12, 9, 0, 15, 1, 6):
-            found.append((0.7 * rng.normal(size=(rows, self.features)), self.targets(rng, rows)))
+            blocks.append((0.7 * rng.normal(size=(rows, self.features)), self.targets(rng, rows)))
         if weighted:
             weights = rng.uniform(0.5, 2.0, size=9)
             weights[[2, 5]] = 0.0
-            found[1] = (*found[1], weights)
-        return found
+            blocks[1] = (*blocks[1], weights)
+        return blocks
 
-    def problem(self, blocks: list[Block] | None = None, loss: Any = None) -> Problem:
+    def problem(self, blocks: list[Block] | None = None, loss: Loss | None = None) -> Problem:
         loss = self.under_test("loss") if loss is None else loss
         return Problem(loss, Zero(), self.blocks() if blocks is None else blocks)
 
-    def shard(self, blocks: list[Block] | None = None, loss: Any = None) -> Shard:
+    def shard(self, blocks: list[Block] | None = None, loss: Loss | None = None) -> Shard:
         return self.problem(blocks, loss).shard(torch.float64, CPU)
 
-    def draw(self, shape: Any, seed: int, scale: float = 0.5) -> Tensor:
+    def draw(self, shape: Sequence[int], seed: int, scale: float = 0.5) -> Tensor:
         return scale * torch.from_numpy(np.random.default_rng(seed).normal(size=tuple(shape)))
 
     def at(self, shard: Shard, seed: int = 1) -> Point:
@@ -120,17 +120,17 @@ class LossSuite(Suite):
             P, Q = self.draw(shard.shape, 30 + seed, 1.0), self.draw(shard.shape, 40 + seed, 1.0)
             HP, HQ = point.hvp(P), point.hvp(Q)
             scale = float(HP.norm() * Q.norm())
-            close("⟨Q, HP⟩", (Q * HP).flatten(1).sum(1), (P * HQ).flatten(1).sum(1), EXACT, scale)
+            close("⟨Q, HP⟩", (Q * HP).flatten(1).sum(1), (P * HQ).flatten(1).sum(1), SAME_NUMBER, scale)
             least = float((P * HP).flatten(1).sum(1).min())
-            need(least >= -EXACT * scale, f"⟨P, HP⟩ is {least:.1e}: the loss is not convex")
+            need(least >= -SAME_NUMBER * scale, f"⟨P, HP⟩ is {least:.1e}: the loss is not convex")
 
     def test_several_right_hand_sides_at_once(self) -> None:
         shard = self.shard()
         point = self.at(shard)
         P = self.draw((*shard.shape, 3), 50)
         one_by_one = torch.stack([point.hvp(P[..., k].clone()) for k in range(3)], -1)
-        close("hvp of (B, m, C, k)", point.hvp(P), one_by_one, EXACT)
-        close("hessian.hvp", point.hessian.hvp(P[..., 0]), one_by_one[..., 0], EXACT)
+        close("hvp of (B, m, C, k)", point.hvp(P), one_by_one, SAME_NUMBER)
+        close("hessian.hvp", point.hessian.hvp(P[..., 0]), one_by_one[..., 0], SAME_NUMBER)
 
     def test_hessian_diagonal(self) -> None:
         shard = self.shard()
@@ -138,7 +138,9 @@ class LossSuite(Suite):
         B, m, C = shard.shape
         units = torch.eye(m * C, dtype=torch.float64).reshape(m, C, m * C).expand(B, m, C, m * C)
         whole = point.hvp(units.clone()).reshape(B, m * C, m * C)
-        close("hessian_diagonal", point.hessian_diagonal(), whole.diagonal(dim1=1, dim2=2).reshape(B, m, C), EXACT)
+        close(
+            "hessian_diagonal", point.hessian_diagonal(), whole.diagonal(dim1=1, dim2=2).reshape(B, m, C), SAME_NUMBER
+        )
 
     def test_nothing_is_written_into_what_is_given(self) -> None:
         shard = self.shard()
@@ -159,34 +161,36 @@ class LossSuite(Suite):
         t = torch.linspace(0, 1, 9, dtype=torch.float64)
         values = torch.stack([shard.linearize(u + x * (w - u)).value for x in t])
         bend = values[:-2] + values[2:] - 2 * values[1:-1]
-        need(float(bend.min()) >= -EXACT * float(values.abs().max()), f"second difference {float(bend.min()):.1e}")
-        here = shard.linearize(u)
-        above = shard.linearize(w).value - here.value - (here.grad * (w - u)).flatten(1).sum(1)
-        need(float(above.min()) >= -EXACT * float(values.abs().max()), "the value falls below a tangent")
+        need(
+            float(bend.min()) >= -SAME_NUMBER * float(values.abs().max()), f"second difference {float(bend.min()):.1e}"
+        )
+        point = shard.linearize(u)
+        above = shard.linearize(w).value - point.value - (point.grad * (w - u)).flatten(1).sum(1)
+        need(float(above.min()) >= -SAME_NUMBER * float(values.abs().max()), "the value falls below a tangent")
 
     def test_points_of_a_line(self) -> None:
         shard = self.shard()
         point, P = self.at(shard), self.draw(shard.shape, 70)
         t = torch.linspace(-0.5, 1.5, shard.blocks, dtype=torch.float64)
         ahead, there = point.line(P).at(t), shard.linearize(point.u + t[:, None, None] * P)
-        close("u of a line", ahead.u, there.u, EXACT)
-        close("value of a line", ahead.value, there.value, 10 * EXACT)
-        close("grad of a line", ahead.grad, there.grad, 10 * EXACT)
-        close("hvp of a line", ahead.hvp(P), there.hvp(P), 10 * EXACT)
+        close("u of a line", ahead.u, there.u, SAME_NUMBER)
+        close("value of a line", ahead.value, there.value, 10 * SAME_NUMBER)
+        close("grad of a line", ahead.grad, there.grad, 10 * SAME_NUMBER)
+        close("hvp of a line", ahead.hvp(P), there.hvp(P), 10 * SAME_NUMBER)
 
     # ------------------------------------------------------------------ rows and blocks
     def test_blocks_do_not_depend_on_who_shares_their_process(self) -> None:
         whole, P = self.at(self.shard()), self.draw(self.shard().shape, 2)
         parts = (whole.value, whole.grad, whole.hvp(P), whole.hessian_diagonal())
         for count in (2, len(self.blocks())):
-            first, found = 0, []
+            first, alone = 0, []
             for shard in shards_of(self.problem(), count, torch.float64, CPU):
                 some = slice(first, first := first + shard.blocks)
                 point = shard.linearize(whole.u[some])
-                found.append((point.value, point.grad, point.hvp(P[some]), point.hessian_diagonal()))
+                alone.append((point.value, point.grad, point.hvp(P[some]), point.hessian_diagonal()))
             names = ("value", "grad", "hvp", "hessian_diagonal")
-            for name, x, pieces in zip(names, parts, zip(*found, strict=True), strict=True):
-                close(f"{name} in {count} shards", torch.cat(pieces), x, EXACT)
+            for name, x, pieces in zip(names, parts, zip(*alone, strict=True), strict=True):
+                close(f"{name} in {count} shards", torch.cat(pieces), x, SAME_NUMBER)
 
     def test_a_block_without_rows_is_zero(self) -> None:
         shard = self.shard()
@@ -201,9 +205,9 @@ class LossSuite(Suite):
         with_them, without = [(far, y, w)], [(X[w > 0], y[w > 0], w[w > 0])]
         others: list[Block] = self.blocks()[3:4]  # all classes are there in either case
         a, b = self.at(self.shard(with_them + others)), self.at(self.shard(without + others))
-        close("value", a.value, b.value, EXACT)
-        close("grad", a.grad, b.grad, EXACT)
-        close("hvp", a.hvp(a.u), b.hvp(b.u), EXACT)
+        close("value", a.value, b.value, SAME_NUMBER)
+        close("grad", a.grad, b.grad, SAME_NUMBER)
+        close("hvp", a.hvp(a.u), b.hvp(b.u), SAME_NUMBER)
 
     def test_a_row_of_weight_two_counts_twice(self) -> None:
         X, y = self.blocks()[3][:2]
@@ -211,9 +215,9 @@ class LossSuite(Suite):
         weights = np.ones(15)
         weights[[0, 4, 7]] = 2.0
         a, b = self.at(self.shard([(X, y, weights)])), self.at(self.shard([(X[twice], y[twice])]))
-        close("value", a.value, b.value, EXACT)
-        close("grad", a.grad, b.grad, EXACT)
-        close("hvp", a.hvp(a.u), b.hvp(b.u), EXACT)
+        close("value", a.value, b.value, SAME_NUMBER)
+        close("grad", a.grad, b.grad, SAME_NUMBER)
+        close("hvp", a.hvp(a.u), b.hvp(b.u), SAME_NUMBER)
 
     def test_blocks_add_up_to_the_loss_of_all_rows(self) -> None:
         """However rows are split; not where rows of a block interact."""
@@ -226,10 +230,10 @@ class LossSuite(Suite):
             split, whole = self.shard(blocks, loss), self.shard([(X, y)], loss)
             v, P = self.draw(whole.shape[1:], 3), self.draw(whole.shape[1:], 4)
             many, one = split.linearize(split.expand(v)), whole.linearize(whole.expand(v))
-            close(f"value, {name}", many.value.sum(), one.value[0], EXACT)
-            close(f"grad, {name}", many.grad.sum(0), one.grad[0], EXACT)
+            close(f"value, {name}", many.value.sum(), one.value[0], SAME_NUMBER)
+            close(f"grad, {name}", many.grad.sum(0), one.grad[0], SAME_NUMBER)
             hvps = many.hvp(split.expand(P).clone()).sum(0), one.hvp(whole.expand(P).clone())[0]
-            close(f"hvp, {name}", *hvps, EXACT)
+            close(f"hvp, {name}", *hvps, SAME_NUMBER)
 
     def test_reductions_are_multiples_of_the_sum(self) -> None:
         if self.coupled:
@@ -238,10 +242,10 @@ class LossSuite(Suite):
         totals = [float(b[2].sum()) if len(b) > 2 else float(len(b[1])) for b in blocks]
         summed = self.at(self.shard(blocks, replace(loss, reduction="sum")))
         for name, divisor in (("mean", totals), ("pooled", [sum(totals)] * len(totals))):
-            found = self.at(self.shard(blocks, replace(loss, reduction=name)))
+            point = self.at(self.shard(blocks, replace(loss, reduction=name)))
             scale = torch.tensor([1 / t if t > 0 else 1.0 for t in divisor], dtype=torch.float64)
-            close(f"value, {name}", found.value, scale * summed.value, EXACT)
-            close(f"grad, {name}", found.grad, scale[:, None, None] * summed.grad, EXACT)
+            close(f"value, {name}", point.value, scale * summed.value, SAME_NUMBER)
+            close(f"grad, {name}", point.grad, scale[:, None, None] * summed.grad, SAME_NUMBER)
 
     def test_single_precision_is_kept(self) -> None:
         shard, wide = self.problem().shard(torch.float32, CPU), self.at(self.shard())
@@ -281,12 +285,12 @@ class LossSuite(Suite):
         far = shard.linearize(point.u + P)
         H0, H1 = ((P * x.hvp(P)).flatten(1).sum(1) for x in (point, far))
         if loss.quadratic:
-            close("the Hessian of a quadratic loss elsewhere", far.hvp(P), point.hvp(P), EXACT)
+            close("the Hessian of a quadratic loss elsewhere", far.hvp(P), point.hvp(P), SAME_NUMBER)
         XP = shard.design.forward(P)
         if math.isfinite(loss.concordance):
             reach = float(XP.norm(dim=1).max())
             most = math.exp(min(loss.concordance * reach, 500.0))
-            slack = EXACT * float(H0.max())
+            slack = SAME_NUMBER * float(H0.max())
             need(bool((most * H0 + slack >= H1).all() and (most * H1 + slack >= H0).all()), "concordance is too small")
             near = min(1.0, 0.1 / max(loss.concordance * reach, 1e-300))  # where the bound is close to 1
             close_by = shard.linearize(point.u + near * P)
@@ -326,7 +330,7 @@ class LossSuite(Suite):
         start = np.zeros(math.prod(shard.shape[1:]))
         oracle = minimize(objective, start, jac=True, method="L-BFGS-B", options={"gtol": 1e-9, "maxiter": 5000})
         for method in ("c-admm", "auto"):
-            found = solve(Problem(loss, L2(1.0), blocks), method, certificate_tol=1e-9, max_iter=2000)
-            need(str(found.status) in ("converged", "rounding"), f"{method}: {found.message}")
-            off = abs(found.objective - oracle.fun) / max(1.0, abs(oracle.fun))
-            need(off < 1e-6, f"{method}: the objective is {found.objective:.9g}, scipy finds {oracle.fun:.9g}")
+            result = solve(Problem(loss, L2(1.0), blocks), method, certificate_tol=1e-9, max_iter=2000)
+            need(str(result.status) in ("converged", "rounding"), f"{method}: {result.message}")
+            off = abs(result.objective - oracle.fun) / max(1.0, abs(oracle.fun))
+            need(off < 1e-6, f"{method}: the objective is {result.objective:.9g}, scipy finds {oracle.fun:.9g}")

@@ -17,7 +17,7 @@ from torch import Tensor
 from auqadmm.api import solve
 from auqadmm.checkpoint.settings import Checkpoint
 from auqadmm.core.result import Result
-from auqadmm.core.solve import Iteration
+from auqadmm.core.solve import Iteration, Method
 from auqadmm.local import NewtonCG
 from auqadmm.problem import L2, ElasticNet, LeastSquares, Logistic, NonNegative, Problem
 from auqadmm.testing.shards import Shards
@@ -43,7 +43,7 @@ class MethodSuite(Suite):
         Of iterates on other engines.
     """
 
-    method: Any = None
+    method: Method | None = None
     rounds: int | None = 1
     smooth: bool = False
     max_iter: int = 3000
@@ -53,22 +53,22 @@ class MethodSuite(Suite):
     def blocks(self, labels: bool = False) -> list[tuple[np.ndarray, np.ndarray]]:
         """Four blocks of uneven height, whose own optima are far apart."""
         rng = np.random.default_rng(8)
-        truth, found = rng.normal(size=5), []
+        truth, blocks = rng.normal(size=5), []
         for rows in (14, 9, 20, 11):
             X = rng.normal(size=(rows, 5)) * rng.uniform(0.7, 1.5, size=5)
             y = X @ (truth + rng.normal(size=5)) + 0.3 * rng.normal(size=rows)
-            found.append((X, np.where(y > 0, 1.0, -1.0) if labels else y))
-        return found
+            blocks.append((X, np.where(y > 0, 1.0, -1.0) if labels else y))
+        return blocks
 
     def problems(self) -> dict[str, Problem]:
-        found = {
+        problems = {
             "ridge": Problem(LeastSquares(), L2(5.0), self.blocks()),
             "logistic": Problem(Logistic(), L2(2.0), self.blocks(labels=True), intercept=True),
         }
         if not self.smooth:
-            found["elastic net"] = Problem(LeastSquares(), ElasticNet(4.0, 5.0), self.blocks())
-            found["not negative"] = Problem(LeastSquares(), NonNegative(), self.blocks())
-        return found
+            problems["elastic net"] = Problem(LeastSquares(), ElasticNet(4.0, 5.0), self.blocks())
+            problems["not negative"] = Problem(LeastSquares(), NonNegative(), self.blocks())
+        return problems
 
     def run(self, problem: Problem, engine: Any = "local", **options: Any) -> Result:
         # a copy: what a run leaves in the object is not there in another process
@@ -87,27 +87,27 @@ class MethodSuite(Suite):
         """Against scipy, with what the run itself says of the gap."""
         for name, problem in self.problems().items():
             v, best = optimum(problem)
-            found = self.run(problem, certificate_tol=1e-6, max_iter=self.max_iter)
-            need(str(found.status) in ("converged", "rounding"), f"{name}: {found.message}")
-            off = (found.objective - best) / max(1.0, abs(best))
-            need(off <= 1e-5, f"{name}: the objective is {found.objective:.9g}, scipy finds {best:.9g}")
-            close(f"{name}: v", found.v, v, 1e-3, 1.0 + float(v.abs().max()))
+            result = self.run(problem, certificate_tol=1e-6, max_iter=self.max_iter)
+            need(str(result.status) in ("converged", "rounding"), f"{name}: {result.message}")
+            off = (result.objective - best) / max(1.0, abs(best))
+            need(off <= 1e-5, f"{name}: the objective is {result.objective:.9g}, scipy finds {best:.9g}")
+            close(f"{name}: v", result.v, v, 1e-3, 1.0 + float(v.abs().max()))
 
     def test_one_block_and_a_block_without_rows(self) -> None:
         (X, y), empty = self.blocks()[0], (np.zeros((0, 5)), np.zeros(0))
         for blocks in ([(X, y)], [(X, y), empty]):
             problem = Problem(LeastSquares(), L2(1.0), blocks)
-            found = self.run(problem, certificate_tol=1e-6, max_iter=self.max_iter)
+            result = self.run(problem, certificate_tol=1e-6, max_iter=self.max_iter)
             best = np.linalg.solve(X.T @ X + np.eye(5), X.T @ y)
-            need(str(found.status) in ("converged", "rounding"), found.message)
-            close("v", found.v[:, 0], torch.from_numpy(best), 1e-3)
+            need(str(result.status) in ("converged", "rounding"), result.message)
+            close("v", result.v[:, 0], torch.from_numpy(best), 1e-3)
 
     def test_a_warm_start_at_the_optimum_stays_there(self) -> None:
         problem = self.problems()["ridge"]
         v, best = optimum(problem)
-        found = self.run(problem, warm_start=v, certificate_tol=1e-6, max_iter=self.max_iter)
-        need(str(found.status) in ("converged", "rounding"), found.message)
-        need(found.objective - best <= 1e-5 * max(1.0, abs(best)), "a run from the optimum ends elsewhere")
+        result = self.run(problem, warm_start=v, certificate_tol=1e-6, max_iter=self.max_iter)
+        need(str(result.status) in ("converged", "rounding"), result.message)
+        need(result.objective - best <= 1e-5 * max(1.0, abs(best)), "a run from the optimum ends elsewhere")
 
     # ------------------------------------------------------------------ the same run
     def test_the_same_iterates_however_blocks_are_placed(self) -> None:
@@ -136,13 +136,13 @@ class MethodSuite(Suite):
             with TemporaryDirectory() as folder:
                 for end in (3, 7):
                     saving = Checkpoint(folder, resume="auto")
-                    found = self.run(problem, max_iter=end, local=exact(problem), checkpoint=saving, **ENDLESS)
-            need(found.n_iter == whole.n_iter, f"{name}: {found.n_iter} iterations instead of {whole.n_iter}")
-            need(torch.equal(found.v, whole.v), f"{name}: a run that was resumed gives other bits")
+                    resumed = self.run(problem, max_iter=end, local=exact(problem), checkpoint=saving, **ENDLESS)
+            need(resumed.n_iter == whole.n_iter, f"{name}: {resumed.n_iter} iterations instead of {whole.n_iter}")
+            need(torch.equal(resumed.v, whole.v), f"{name}: a run that was resumed gives other bits")
             if whole.lam is not None:
-                need(found.lam is not None and torch.equal(found.lam, whole.lam), f"{name}: other multipliers")
+                need(resumed.lam is not None and torch.equal(resumed.lam, whole.lam), f"{name}: other multipliers")
             for column in ("rounds", "bytes_up", "bytes_down"):
-                a, b = found.history.column(column), whole.history.column(column)
+                a, b = resumed.history.column(column), whole.history.column(column)
                 need(a == b, f"{name}: {column} {a} after resuming, {b} without")
 
     def test_states_are_frozen(self) -> None:
@@ -167,8 +167,8 @@ class MethodSuite(Suite):
         if self.rounds is None:
             return
         for name, problem in self.problems().items():
-            found = self.run(problem, max_iter=8, stop="residuals", **ENDLESS)
-            spent = found.history.column("rounds")[:-1]  # the last row holds what ending the run took
+            result = self.run(problem, max_iter=8, stop="residuals", **ENDLESS)
+            spent = result.history.column("rounds")[:-1]  # the last row holds what ending the run took
             steps = {b - a for a, b in pairwise(spent)}
             need(steps == {self.rounds}, f"{name}: {sorted(steps)} rounds per iteration, declared are {self.rounds}")
 
@@ -182,7 +182,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and bool(torch.equal(a, b) or torch.equal(a.nan_to_num(), b.nan_to_num()))
 
 
-def tensors(value: Any) -> Iterator[Tensor]:
+def tensors(value: object) -> Iterator[Tensor]:
     """All tensors of nested frozen state, in a fixed order: fields, not what is cached beside them."""
     if isinstance(value, Tensor):
         yield value
@@ -218,6 +218,6 @@ def optimum(problem: Problem) -> tuple[Tensor, float]:
 
     top = [(0.0, None)] * m + [(0.0, 0.0 if isinstance(inner, NonNegative) else None)] * m
     options = {"maxiter": 20000, "maxfun": 50000, "ftol": 1e-16, "gtol": 1e-10, "maxcor": 30}
-    found = minimize(objective, np.zeros(2 * m), jac=True, method="L-BFGS-B", bounds=top, options=options)
-    v = torch.from_numpy(found.x[:m] - found.x[m:])[:, None]
-    return v, float(found.fun) if free else float(shard.linearize(shard.expand(v)).value.sum() + g.value(v))
+    minimum = minimize(objective, np.zeros(2 * m), jac=True, method="L-BFGS-B", bounds=top, options=options)
+    v = torch.from_numpy(minimum.x[:m] - minimum.x[m:])[:, None]
+    return v, float(minimum.fun) if free else float(shard.linearize(shard.expand(v)).value.sum() + g.value(v))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import pairwise, product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,6 +17,9 @@ from torch import Tensor
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.vstep import LowRankMetric
 from auqadmm.testing.suite import Suite, close, need
+
+if TYPE_CHECKING:
+    from auqadmm.problem.regularizers import Regularizer
 
 ROUND = 1e-9  # what rounding, and a proximal map that is itself computed by iteration, may leave
 
@@ -34,7 +37,7 @@ class RegularizerSuite(Suite):
         Sizes of s: some should be below the kinks of g and some above.
     """
 
-    regularizer: Any = None
+    regularizer: Regularizer | None = None
     shape: tuple[int, int] = (5, 2)
     scales: tuple[float, ...] = (0.3, 3.0)
 
@@ -270,13 +273,13 @@ class RegularizerSuite(Suite):
         metric = low_rank_metric(*self.shape)
         for i, scale in enumerate(self.scales):
             s = self.draw(950 + i, 5 * scale)
-            found = metric.solve(g, s, tol=1e-11 * float(s.norm()))
-            v, xi = found.v, s - metric.apply(found.v)
-            need(found.residual <= 1e-7 * float(s.norm()), f"{found.by} leaves a residual of {found.residual:.1e}")
+            v_step = metric.solve(g, s, tol=1e-11 * float(s.norm()))
+            v, xi = v_step.v, s - metric.apply(v_step.v)
+            need(v_step.residual <= 1e-7 * float(s.norm()), f"{v_step.by} leaves a residual of {v_step.residual:.1e}")
             for w in [*self.others(), v + self.draw(960 + i, 0.1)]:
                 excess = float(g.value(w) - g.value(v) - (xi * (w - v)).sum())
                 size = float(g.value(v).abs() + s.norm() * (w - v).norm() + 1e-12)
-                need(excess >= -1e-6 * size, f"{found.by}: a point lies {-excess:.1e} below the consensus step")
+                need(excess >= -1e-6 * size, f"{v_step.by}: a point lies {-excess:.1e} below the consensus step")
 
 
 def low_rank_metric(features: int, columns: int, blocks: int = 3, seed: int = 3) -> LowRankMetric:

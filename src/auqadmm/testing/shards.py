@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.blocks.shard import Shard
-from auqadmm.core.reduce import MapFn
+from auqadmm.core.reduce import A, B, MapFn, S, Sums
 from auqadmm.engines.shards import shards_of
 from auqadmm.problem import Problem
 
@@ -33,23 +33,23 @@ class ShardsEngine:
         self.census = shards[0].census
         self.names = self.census.names
 
-    def map_sum(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+    def map_sum(self, fn: MapFn[B, S, A], blocks: B, shared: S) -> tuple[A, Sums]:
         new, parts = self._mapped(fn, blocks, shared)
         return new, {name: sum((p[name].double() for p in parts[1:]), x.double()) for name, x in parts[0].items()}
 
-    def map_minmax(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+    def map_minmax(self, fn: MapFn[B, S, A], blocks: B, shared: S) -> tuple[A, Sums]:
         new, parts = self._mapped(fn, blocks, shared)
         stacked = {name: torch.stack([p[name].double() for p in parts]) for name in parts[0]}
         return new, {name: torch.stack([x[:, 0].amin(0), x[:, 1].amax(0)]) for name, x in stacked.items()}
 
-    def map_concat(self, fn: Callable[[Any, Any], dict[str, Tensor]], blocks: Any) -> dict[str, Tensor]:
+    def map_concat(self, fn: Callable[[Shard, B], Sums], blocks: B) -> Sums:
         parts = [fn(shard, part) for shard, part in self._both(blocks)]
         return {name: torch.cat([p[name] for p in parts]) for name in parts[0]}
 
-    def gather(self, fn: Callable[[Any, Any], Tensor], blocks: Any) -> Tensor:
+    def gather(self, fn: Callable[[Shard, B], Tensor], blocks: B) -> Tensor:
         return torch.cat([fn(shard, part) for shard, part in self._both(blocks)])
 
-    def peek(self, fn: Callable[[Any, Any], Any], blocks: Any) -> Any:
+    def peek(self, fn: Callable[[Shard, B], A], blocks: B) -> A:
         return fn(*self._both(blocks)[0])
 
     def scatter(self, x: Tensor) -> list[Tensor]:
@@ -58,7 +58,7 @@ class ShardsEngine:
     def agreed(self, number: float) -> float:
         return number
 
-    def same(self, settings: Mapping[str, Any]) -> None:
+    def same(self, settings: Mapping[str, object]) -> None:
         return None
 
     def first(self, work: Callable[[], bytes]) -> bytes:
@@ -72,6 +72,6 @@ class ShardsEngine:
         return list(zip(self.shards, [None] * len(self.shards) if blocks is None else blocks, strict=True))
 
     def _mapped(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, list[dict[str, Tensor]]]:
-        found = [fn(shard, part, shared) for shard, part in self._both(blocks)]
-        new = [part for part, _ in found]
-        return None if all(part is None for part in new) else new, [sums for _, sums in found]
+        answers = [fn(shard, part, shared) for shard, part in self._both(blocks)]
+        new = [part for part, _ in answers]
+        return None if all(part is None for part in new) else new, [sums for _, sums in answers]

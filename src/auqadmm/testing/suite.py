@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
+
 
 class Suite:
     """Laws as methods whose names begin with `test_`.
@@ -35,10 +37,10 @@ class Suite:
 
     def under_test(self, name: str) -> Any:
         """What the subclass set."""
-        found = getattr(self, name, None)
-        if found is None:
+        part = getattr(self, name, None)
+        if part is None:
             raise TypeError(f"{type(self).__name__} must set `{name}`: {name} = …")
-        return found
+        return part
 
 
 def need(fact: bool, otherwise: str) -> None:
@@ -47,7 +49,7 @@ def need(fact: bool, otherwise: str) -> None:
         raise AssertionError(otherwise)
 
 
-def close(what: str, a: Any, b: Any, tolerance: float, scale: float | None = None) -> None:
+def close(what: str, a: Tensor, b: Tensor, tolerance: float, scale: float | None = None) -> None:
     """Are two tensors the same, relative to the largest number of b or to `scale`?"""
     need(a.shape == b.shape, f"{what} has shape {tuple(a.shape)} instead of {tuple(b.shape)}")
     if not b.numel():

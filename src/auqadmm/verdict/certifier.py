@@ -6,20 +6,23 @@ Shapes: m features, C columns; v (m, C).
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from auqadmm.core.certificate import Certificate, score
-from auqadmm.core.reduce import Reduce
+from auqadmm.core.certificate import Certificate
+from auqadmm.core.reduce import Reduce, score
 from auqadmm.verdict.duality import full_gap, plain_gap
 from auqadmm.verdict.queries import ConjugateQuery
+
+if TYPE_CHECKING:
+    from auqadmm.problem.regularizers import Regularizer
 
 
 class Certifier:
     """Computes certificates, uncounted; remembers ‖Σ ∇f_j(0)‖, the scale of the problem."""
 
-    def __init__(self, reduce: Reduce, regularizer: Any, zero: Tensor, precision: float = 2.3e-16) -> None:
+    def __init__(self, reduce: Reduce, regularizer: Regularizer, zero: Tensor, precision: float = 2.3e-16) -> None:
         self.reduce, self.g, self.precision = reduce, regularizer, precision
         self.grad_at_zero = float(reduce.free(score, None, zero)["G"].norm())
 

@@ -15,20 +15,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from auqadmm.core.certificate import Certificate
 from auqadmm.verdict.model import EPS
-from auqadmm.verdict.point import ROUNDED, JudgedPoint, relative_to
+from auqadmm.verdict.point import OBJECTIVE_ROUNDING, JudgedPoint, relative_to
 from auqadmm.verdict.queries import ConjugateQuery, ProductsQuery
 
 ROUNDINGS = 64.0  # of the slopes, that their sum may be off by
 
 
-def plain_gap(g: Any, v: Tensor, G: Tensor, precision: float) -> float | None:
+def plain_gap(g: Regularizer, v: Tensor, G: Tensor, precision: float) -> float | None:
     """The gap where it costs nothing: no intercept, and −G in the domain of g*. None elsewhere."""
     if g.dual_scale(-G) != 1.0:
         return None
@@ -36,7 +36,7 @@ def plain_gap(g: Any, v: Tensor, G: Tensor, precision: float) -> float | None:
 
 
 def full_gap(
-    g: Any,
+    g: Regularizer,
     v: Tensor,
     f: float,
     G: Tensor,
@@ -48,7 +48,7 @@ def full_gap(
     """The gap with conjugates of the rows, `conjugate(scale, shift)`: one round. B where there is an intercept."""
     inner, shift, slopes = g, None, G
     if B is not None:
-        inner, inverse = g.inner, intercept_inverse(B[-1])
+        inner, inverse = penalised(g), intercept_inverse(B[-1])
         if inverse is None:
             return None
         shift = inverse @ G[-1]
@@ -64,6 +64,11 @@ def full_gap(
         return None
     terms = [f, float(inner.value(v)), conjugate(scale, shift), float(inner.conjugate(-scale * slopes))]
     return at_least_rounding(terms, precision, noise)
+
+
+def penalised(g: Regularizer) -> Regularizer:
+    """g of the rows that it penalises: beside a free intercept all but the last."""
+    return getattr(g, "inner", g)
 
 
 def intercept_inverse(block: Tensor) -> Tensor | None:
@@ -92,9 +97,10 @@ def at_least_rounding(terms: list[float], precision: float, noise: float = 0.0) 
 
 # ---------------------------------------------------------------------- asked for
 
-DIGITS = 1e-8  # of a gap, that the rounding of slopes times far bounds may take
+GAP_ROUNDING = 1e-8  # of a gap, that the rounding of slopes times far bounds may take
 
 if TYPE_CHECKING:
+    from auqadmm.problem.regularizers import Regularizer
     from auqadmm.verdict.judge import Judge
 
 
@@ -109,8 +115,8 @@ def gap_at(judge: Judge, at: JudgedPoint, B: Tensor | None) -> Certificate | Non
         return None
 
     def conjugate(scale: float, shift: Tensor | None) -> float:
-        here = v.to(judge.setup.device)
-        return float(judge.reduce.judging(ConjugateQuery(centre, scale, shift), here, (here,))["conjugate"])
+        v_there = v.to(judge.setup.device)
+        return float(judge.reduce.judging(ConjugateQuery(centre, scale, shift), v_there, (v_there,))["conjugate"])
 
     B = None if B is None else B.to(v)
     gap = full_gap(judge.g, v, float(at.f), at.G, B, conjugate, EPS, at.noise)
@@ -123,22 +129,22 @@ def gap_ahead(judge: Judge, at: JudgedPoint, d: Tensor) -> Certificate | None:
     """The duality gap with the slopes of v + d, which are nearer to the optimal ones: two rounds."""
     columns, there = judge.columns, at.v + d
     assert columns is not None
-    inner = judge.g.inner if judge.setup.intercept else judge.g
+    inner = penalised(judge.g) if judge.setup.intercept else judge.g
     G = at.G[:-1] if judge.setup.intercept else at.G
     if not hasattr(judge.loss, "row_value") or inner.dual_scale(-G) is None:
         return at.known if at.known.duality_gap is not None else None
-    here = there.to(judge.setup.device)
-    E = intercept_directions(judge, here)
-    sums = judge.reduce.judging(ProductsQuery(columns.centre, score=True), (here, E), (here,))
-    F = float(sums["f"]) + float(judge.g.value(here))
+    v_ahead = there.to(judge.setup.device)
+    E = intercept_directions(judge, v_ahead)
+    sums = judge.reduce.judging(ProductsQuery(columns.centre, score=True), (v_ahead, E), (v_ahead,))
+    F = float(sums["f"]) + float(judge.g.value(v_ahead))
     if not math.isfinite(F) or not bool(sums["G"].isfinite().all()):
         return at.known if at.known.duality_gap is not None else None
-    ahead = replace(at, v=here, G=sums["G"], F=F, f=sums["f"], known=replace(at.known, duality_gap=None))
-    found = gap_at(judge, ahead, sums.get("HP"))
+    ahead = replace(at, v=v_ahead, G=sums["G"], F=F, f=sums["f"], known=replace(at.known, duality_gap=None))
+    certificate = gap_at(judge, ahead, sums.get("HP"))
     known = at.known
-    if found is None or found.duality_gap is None:
+    if certificate is None or certificate.duality_gap is None:
         return known if known.duality_gap is not None else None
-    gap = (1 + DIGITS) * (max(at.F - F, 0.0) + found.duality_gap) + ROUNDED * at.noise
+    gap = (1 + GAP_ROUNDING) * (max(at.F - F, 0.0) + certificate.duality_gap) + OBJECTIVE_ROUNDING * at.noise
     if known.duality_gap is not None and known.duality_gap <= gap:
         return known
     return replace(known, duality_gap=gap, gap_bound=gap, relative=relative_to(gap, at.scale), evidence="proved")

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -28,12 +28,15 @@ from auqadmm.metrics.weights import DiagonalMetric
 from auqadmm.verdict.judge import Judge
 from auqadmm.verdict.point import Verdict
 
+if TYPE_CHECKING:
+    from auqadmm.problem.regularizers import Regularizer
+
 # A first estimate may be this far above the tolerance, or must be this far below: the blocks' own models promise more
 # than there is for squares, and less where curvature falls on the way.
 LENIENT, STRICT = 1.5, 0.15
-CORNERS = 0.1  # the same later on, for losses whose curvature jumps
-WARM = 100.0  # the same of a run that was started near the optimum, perhaps
-FIRST = 16  # the first iteration that asks in any case
+GATE_CORNERS = 0.1  # the same later on, for losses whose curvature jumps
+GATE_WARM = 100.0  # the same of a run that was started near the optimum, perhaps
+GATE_FIRST = 16  # the first iteration that asks in any case
 KEPT = 1024  # unknowns up to which the Hessian of a verdict is kept
 
 
@@ -89,24 +92,24 @@ class Gate:
         if self.ratio is None:
             assert judge.columns is not None
             factor = LENIENT if judge.loss.quadratic else STRICT
-            factor = factor if judge.setup.warm is None else WARM
+            factor = factor if judge.setup.warm is None else GATE_WARM
             return estimate <= factor * tol * abs(objective - judge.columns.infimum)
-        factor = CORNERS if judge.loss.cornered else 1.0
+        factor = GATE_CORNERS if judge.loss.cornered else 1.0
         return self.inflation * estimate <= max(factor * tol * judge.scale(objective), self.floor)
 
     def after(self, judge: Judge, shared: Consensus, sums: Mapping[str, Tensor], verdict: Verdict, tol: float) -> Gate:
         """With what this verdict teaches."""
-        found = verdict.certificate
+        certificate = verdict.certificate
         gram = (
             judge.gram if judge.gram is not None and judge.gram.numel() <= KEPT**2 else None
         )  # to be saved with a run
         new = replace(self, asked=shared.iteration, null=judge.null, floor=verdict.floor, gram=gram)
-        delta = found.delta if math.isfinite(found.delta) else found.gap_bound
+        delta = certificate.delta if math.isfinite(certificate.delta) else certificate.gap_bound
         if not math.isfinite(delta):
             return replace(new, wrong=min(self.wrong + 1, 6), ratio=self.ratio or 1.0)
         rough = replace(self, factors=(), ratio=None).estimate(judge, shared, sums)
         ratio = delta / rough if rough > 0 else 1.0
-        missed = self.ratio is not None and delta <= tol * found.scale  # small enough, and yet no yes
+        missed = self.ratio is not None and delta <= tol * certificate.scale  # small enough, and yet no yes
         factors = self.factors
         model = verdict.model
         if model is not None and judge.g.quadratic and judge.setup.unknowns <= KEPT:
@@ -126,10 +129,10 @@ class Gate:
 
 def is_due(k: int) -> bool:
     """Is it asked for in any case?"""
-    return k >= FIRST and k & (k - 1) == 0 and k.bit_length() % 2 == 1
+    return k >= GATE_FIRST and k & (k - 1) == 0 and k.bit_length() % 2 == 1
 
 
-def _predicted_fall(g: Any, v: Tensor, G: Tensor, K: Tensor) -> float:
+def _predicted_fall(g: Regularizer, v: Tensor, G: Tensor, K: Tensor) -> float:
     """What a proximal step in the diagonal metric K promises; v may be where g is infinite."""
     K = torch.as_tensor(K, dtype=v.dtype, device=v.device)
     x = g.prox(K * v - G, K)

@@ -15,14 +15,14 @@ Shapes: m features, C columns; v, G (m, C).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from auqadmm.core.certificate import Certificate, score
-from auqadmm.core.reduce import Reduce
+from auqadmm.core.certificate import Certificate
+from auqadmm.core.reduce import Reduce, Sums, score
 from auqadmm.core.state import Setup
 from auqadmm.verdict.duality import at_least_rounding
 from auqadmm.verdict.large import DIRECTIONS
@@ -34,14 +34,14 @@ from auqadmm.verdict.queries import NullQuery, moments
 from auqadmm.verdict.sentences import infinite, notes
 from auqadmm.verdict.triangle import by_triangle
 
-MOST = 4096  # unknowns whose triangle is formed at most
+TRIANGLE_UNKNOWNS = 4096  # unknowns whose triangle is formed at most
 ALWAYS = 2**17  # numbers of a triangle that are never too many; beyond, as many as the data have
 OWN = 512  # unknowns of a loss of the user's own, whose Hessian takes a product for each
-SHARE = 1 / 8  # of the data, where products would do as well
+TRIANGLE_SHARE = 1 / 8  # of the data, where products would do as well
 FAN, SEARCHES = 33, 4  # constants that are tried at once, and how often, closer each time
 MOVES = 12  # how often farther out, before
-NEAR = 2**17  # unknowns of a GPU that the host looks at itself
-EXPLAINED = 1e-4  # of F: the least that counts as explained
+HOST_UNKNOWNS = 2**17  # unknowns of a GPU that the host looks at itself
+LEAST_EXPLAINED = 1e-4  # of F: the least that counts as explained
 
 
 class Judge:
@@ -62,7 +62,7 @@ class Judge:
             self.columns = ColumnMoments.of(sums, self.setup.intercept, self.loss, self.setup.columns)
 
     # ------------------------------------------------------------------ what costs nothing
-    def cheap(self, v: Tensor, sums: Any) -> Certificate:
+    def cheap(self, v: Tensor, sums: Mapping[str, Tensor]) -> Certificate:
         """From Σf, Σ∇f and Σ‖∇f‖ at v: objective, KKT residual, and a duality gap that needs no conjugate, or that the
         method knows."""
         g = self.g
@@ -81,11 +81,11 @@ class Judge:
             gap = float(sums["gap"])
         if not self.loss.null_searched:  # else it takes rounds
             self.know_null(sums)
-        found = Certificate(objective, kkt, gap, notes=notes(self))
+        certificate = Certificate(objective, kkt, gap, notes=notes(self))
         if gap is None or self.columns is None:
-            return found
+            return certificate
         scale = self.scale(objective)
-        return replace(found, gap_bound=gap, relative=relative_to(gap, scale), evidence="proved", scale=scale)
+        return replace(certificate, gap_bound=gap, relative=relative_to(gap, scale), evidence="proved", scale=scale)
 
     def scale(self, objective: float, least: bool = True) -> float:
         """What gaps are relative to; the least it can be as long as the null model is not known, or the most."""
@@ -93,8 +93,8 @@ class Judge:
         F = objective - self.columns.infimum
         F = abs(objective) if F < 0 else F  # a loss of the user's own that falls below its infimum
         if self.null is None:
-            return EXPLAINED * F if least else F
-        return min(F, max(self.null - objective, EXPLAINED * F))
+            return LEAST_EXPLAINED * F if least else F
+        return min(F, max(self.null - objective, LEAST_EXPLAINED * F))
 
     def ask_null(self) -> None:
         """One round of one number."""
@@ -102,12 +102,14 @@ class Judge:
         if self.null is None:
             self.know_null(self.reduce.judging(NullQuery(self.columns.null), None))
 
-    def score(self, v: Tensor) -> Any:
+    def score(self, v: Tensor) -> Sums:
         """The sums of a cheap certificate, where they did not travel with an iteration."""
         return self.reduce.judging(score, v, (v,))
 
     # ------------------------------------------------------------------ the whole verdict
-    def full(self, v: Tensor, tol: float, known: Certificate | None = None, sums: Any = None) -> Verdict:
+    def full(
+        self, v: Tensor, tol: float, known: Certificate | None = None, sums: Mapping[str, Tensor] | None = None
+    ) -> Verdict:
         """The verdict at v; `known` is the cheap certificate there, `sums` what a round would tell of v."""
         self.begin()
         assert self.columns is not None
@@ -128,8 +130,8 @@ class Judge:
         p, numbers = self._triangle
         if not hasattr(self.loss, "row_value"):
             return p <= OWN
-        share = SHARE if self.g.quadratic else 1.0
-        return p <= MOST and numbers <= max(ALWAYS, share * self.columns.held)
+        share = TRIANGLE_SHARE if self.g.quadratic else 1.0
+        return p <= TRIANGLE_UNKNOWNS and numbers <= max(ALWAYS, share * self.columns.held)
 
     @property
     def _triangle(self) -> tuple[int, float]:
@@ -152,7 +154,7 @@ class Judge:
         return self.reduce.traffic.rounds * self.setup.round_cost + self.reduce.traffic.up / 8
 
     # ------------------------------------------------------------------ shared
-    def at(self, v: Tensor, sums: Any, known: Certificate) -> JudgedPoint | Verdict:
+    def at(self, v: Tensor, sums: Mapping[str, Tensor], known: Certificate) -> JudgedPoint | Verdict:
         F = float(sums["f"]) + float(self.g.value(v))
         if not math.isfinite(F) or not bool(sums["G"].isfinite().all()):
             return Verdict(replace(known, objective=F, evidence="none", reason=infinite(self, v)))
@@ -169,7 +171,7 @@ class Judge:
             return Verdict(at.rounding(known), floor=floor)
         return at
 
-    def know_null(self, sums: Any) -> None:
+    def know_null(self, sums: Mapping[str, Tensor]) -> None:
         if self.null is None and "null" in sums:
             columns = self.columns
             assert columns is not None
@@ -203,7 +205,7 @@ class Judge:
 
 def _near(*tensors: Tensor) -> list[Tensor]:
     """Few numbers of a GPU brought home in one piece: some dozen small operations are quicker there."""
-    if tensors[0].device.type == "cpu" or tensors[0].numel() > NEAR:
+    if tensors[0].device.type == "cpu" or tensors[0].numel() > HOST_UNKNOWNS:
         return list(tensors)
     whole = torch.cat([x.double().reshape(-1) for x in tensors]).cpu()
     parts = whole.split([x.numel() for x in tensors])

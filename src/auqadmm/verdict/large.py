@@ -26,8 +26,8 @@ from torch import Tensor
 
 from auqadmm.verdict.duality import intercept_inverse
 
-DIRECTIONS = 20
-PRODUCTS = 20
+DIRECTIONS = 20  # random ones of a sketch of the Hessian
+MOST_PRODUCTS = 20  # of conjugate gradients that bound δ, each a round
 DROP = 1e-12  # eigenvalues of the sketch below this share are rounding
 
 
@@ -125,7 +125,7 @@ def bounds(
     r: Tensor,
     base: float,
     enough: float,
-    most: int = PRODUCTS,
+    most: int = MOST_PRODUCTS,
 ) -> Bounds:
     """Conjugate gradients on (H̄ + l2)d = −r until the upper bound is `enough`, the lower one exceeds it, or `most`
     products are spent. `base`: the intercept's part of δ."""
@@ -133,10 +133,10 @@ def bounds(
     p, rz, d = z, float((r * z).sum()), torch.zeros_like(r)
     lower = 0.0
     node = 1 / P.mu if P.mu > 0 else math.inf
-    found = Bounds(base, base + 0.5 * node * rz if rz > 0 else base, d, 0)
+    best = Bounds(base, base + 0.5 * node * rz if rz > 0 else base, d, 0)
     tiny = 1e-26 * rz
     for k in range(1, most + 1):
-        if not rz > tiny or found.upper <= enough or found.lower > enough:
+        if not rz > tiny or best.upper <= enough or best.lower > enough:
             break
         Hp = multiply(p)
         pHp = float((p * Hp).sum())
@@ -151,8 +151,8 @@ def bounds(
         if math.isfinite(node):
             node = max((node - a) / (P.mu * (node - a) + b), 0.0) if new > tiny else 0.0
         p, rz = z + b * p, max(new, 0.0)
-        found = Bounds(base + lower, base + lower + (0.5 * node * rz if rz > 0 else 0.0), d, k)
-    return found
+        best = Bounds(base + lower, base + lower + (0.5 * node * rz if rz > 0 else 0.0), d, k)
+    return best
 
 
 def random_signs(v: Tensor, k: int, intercept: bool) -> Tensor:

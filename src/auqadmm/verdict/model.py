@@ -16,22 +16,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from auqadmm.metrics.pivoting import pivot
-from auqadmm.metrics.proximal_gradient import Composite, accelerated, prox_and_slope
+from auqadmm.metrics.proximal_gradient import Composite, accelerated
 from auqadmm.metrics.proximal_gradient import scale as metric_scale
+from auqadmm.metrics.weights import Penalty, prox_and_slope
 
 EPS = torch.finfo(torch.float64).eps
 SINGULAR = 80.0  # times ε·p: an eigenvalue below this is rounding
 LIFT = 1e-9  # curvature, in scaled unknowns, that makes a singular Hessian one to step with
 HOME = 512  # unknowns up to which the host is as fast as a GPU
-EXACT = 256  # and up to which all eigenvalues are
-STEPS = 2000  # of the general inner solver
-POLISH = 3
+ALL_EIGENVALUES = 256  # and up to which all eigenvalues are
+MODEL_STEPS = 2000  # of the general inner solver
+POLISH = 3  # steps that bring back the digits of the minimiser
 CANCELLED = 2.0  # roundings of the numbers that r is a sum of
 
 
@@ -98,7 +98,7 @@ class HessianGroup:
 
 def _smallest_eigenvalue(S: Tensor, L: Tensor) -> float:
     """The smallest eigenvalue; for many unknowns 0.7 of what a few steps of inverse iteration say."""
-    if len(S) <= EXACT:
+    if len(S) <= ALL_EIGENVALUES:
         return float(torch.linalg.eigvalsh(S)[0])
     coins = torch.Generator().manual_seed(0)
     X = torch.randn(len(S), 4, generator=coins, dtype=S.dtype).to(S.device)
@@ -167,7 +167,7 @@ class QuadraticModel:
         """1 + what rounding of S may hide of δ."""
         return 1 + 4 * EPS * max(len(g.s) for g in self.groups) / max(self.least, 1e-300)
 
-    def step(self, g: Any, G: Tensor, v: Tensor, enough: float) -> ProximalStep:
+    def step(self, g: Penalty, G: Tensor, v: Tensor, enough: float) -> ProximalStep:
         """The proximal Newton step and δ; the model is minimised until `enough` of δ is left, or as rounding allows."""
         if g.quadratic:
             return self.newton(G, v)
@@ -208,7 +208,7 @@ class QuadraticModel:
             d.append(e / group.s)
         return ProximalStep(self._join(d), max(delta, 0.0) + rest, rest)
 
-    def _composite(self, g: Any, G: Tensor, v: Tensor, enough: float) -> ProximalStep:
+    def _composite(self, g: Penalty, G: Tensor, v: Tensor, enough: float) -> ProximalStep:
         s = self.s
         scaled, Gs = _Scaled(g, s), G / s
         D = self._join([k.K.diagonal() for k in self.groups]).clamp(min=1e-10)
@@ -216,7 +216,7 @@ class QuadraticModel:
         target = self._apply(v * s) - Gs
         problem = Composite(self._apply, self._restricted, scaled, target, D, wide)
         tol = max(math.sqrt(max(enough, 0.0) * self.least), 1e-15 * float(target.norm()))
-        x = (pivot(problem, v * s, tol) if g.separable else accelerated(problem, v * s, tol, STEPS)).v
+        x = (pivot(problem, v * s, tol) if g.separable else accelerated(problem, v * s, tol, MODEL_STEPS)).v
         best: ProximalStep | None = None
         for k in range(POLISH):  # with d in place of v + d the digits of G are kept
             slope = Gs + self._apply(x - v * s)
@@ -270,7 +270,7 @@ class QuadraticModel:
 class _Scaled:
     """g of x̃ = s·x."""
 
-    g: Any
+    g: Penalty
     s: Tensor
 
     def prox(self, t: Tensor, K: Tensor) -> Tensor:

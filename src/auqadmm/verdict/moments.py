@@ -14,12 +14,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from auqadmm.metrics import double_double
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.rows import Loss
 
 EPS = torch.finfo(torch.float64).eps
 CONSTANT = 64.0  # times ε·|μ|: what is left of a constant column after centring
@@ -44,7 +47,7 @@ class ColumnMoments:
     intercept: bool
 
     @classmethod
-    def of(cls, sums: Mapping[str, Tensor], intercept: bool, loss: Any, columns: int) -> ColumnMoments:
+    def of(cls, sums: Mapping[str, Tensor], intercept: bool, loss: Loss, columns: int) -> ColumnMoments:
         weight, xx = float(sums["weight"]), sums["xx"]
         mean = sums["x"] / weight if weight > 0 else torch.zeros_like(xx)
         mean[-1:] = torch.where(torch.tensor(intercept), 0.0, mean[-1:])

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
@@ -18,8 +17,8 @@ from auqadmm.verdict.gate import Gate, is_due
 from auqadmm.verdict.judge import Judge
 from auqadmm.verdict.point import at_rounding, relative_to
 
-PATIENCE = 3  # iterations without a way on, before a run ends
-NOTHING = 1e-3  # of the tolerance: a fall that is none
+MONITOR_PATIENCE = 3  # iterations without a way on, before a run ends
+NOTHING = 1e-3  # of the tolerance: a decrease that does not count
 GONE = 1e-12  # of what there was to explain
 PART = 0.1  # of the objective that the next step takes away, where classes are separable
 
@@ -46,22 +45,22 @@ class Monitor:
             self.judge.reduce.traffic = before
         return self.judge.score(v)
 
-    def verdict(self, shared: Consensus, sums: Mapping[str, Tensor], found: Certificate) -> Certificate:
+    def verdict(self, shared: Consensus, sums: Mapping[str, Tensor], certificate: Certificate) -> Certificate:
         """The cheap certificate, or the whole verdict where the cheap one says that it may pass."""
         judge, tol = self.judge, self.tol
-        gap = found.duality_gap
-        if gap is not None and judge.null is None and gap <= tol * abs(found.objective):
+        gap = certificate.duality_gap
+        if gap is not None and judge.null is None and gap <= tol * abs(certificate.objective):
             judge.ask_null()  # what the gap is relative to
-            found = judge.cheap(shared.v, sums)
+            certificate = judge.cheap(shared.v, sums)
         estimate = self.gate.estimate(judge, shared, sums)
         self.expected = (
-            relative_to(estimate, judge.scale(found.objective, least=False)) if math.isfinite(estimate) else None
+            relative_to(estimate, judge.scale(certificate.objective, least=False)) if math.isfinite(estimate) else None
         )
         exactly = shared.exactly
         free = exactly is not None and "H" in exactly
-        opens = free or self.gate.opens(judge, shared.iteration, estimate, found.objective, tol)
+        opens = free or self.gate.opens(judge, shared.iteration, estimate, certificate.objective, tol)
         if opens and not free and exactly is not None and "gap" in sums:  # nothing better to be asked for
-            opens = at_rounding(float(sums["gap"]), float(exactly["noise"]), found.objective) or is_due(
+            opens = at_rounding(float(sums["gap"]), float(exactly["noise"]), certificate.objective) or is_due(
                 shared.iteration
             )
         opens = opens or (shared.still and not self.gate.rest)
@@ -69,50 +68,50 @@ class Monitor:
         waiting = self.gate.waits(judge, gap, by_gradients) if opens and not free else None
         if waiting is not None:
             opens, self.gate = False, waiting
-        if not found.passes(tol) and opens:
-            verdict = judge.full(shared.v, tol, found, exactly)
-            found = verdict.certificate
+        if not certificate.passes(tol) and opens:
+            verdict = judge.full(shared.v, tol, certificate, exactly)
+            certificate = verdict.certificate
             self.gate = self.gate.after(judge, shared, sums, verdict, tol)
-            self.judged = (shared.iteration, found)
+            self.judged = (shared.iteration, certificate)
         else:
             self.gate = replace(self.gate, null=judge.null)
-        self.gate = replace(self.gate, rest=self.gate.rest + 1 if self._rests(shared, found) else 0)
-        return found
+        self.gate = replace(self.gate, rest=self.gate.rest + 1 if self._rests(shared, certificate) else 0)
+        return certificate
 
-    def _rests(self, shared: Consensus, found: Certificate) -> bool:
+    def _rests(self, shared: Consensus, certificate: Certificate) -> bool:
         """Has F nowhere to fall, by a model that knows its curvature, and yet nothing is proved? Then columns are
         collinear, or F has no minimum."""
         if shared.still:
-            return not found.passes(self.tol)
+            return not certificate.passes(self.tol)
         exactly, judge = shared.exactly, self.judge
-        if exactly is None or shared.predicted is None or found.evidence != "none" or judge.columns is None:
+        if exactly is None or shared.predicted is None or certificate.evidence != "none" or judge.columns is None:
             return False
-        left, null = (0.0 if x is None else x - judge.columns.infimum for x in (found.objective, judge.null))
+        left, null = (0.0 if x is None else x - judge.columns.infimum for x in (certificate.objective, judge.null))
         gone = GONE * null if math.isfinite(null) else 0.0
         if left <= gone and shared.predicted >= PART * left:  # all that is left falls away, and ever will
             return True
-        least = max(float(exactly["noise"]), NOTHING * self.tol * judge.scale(found.objective), gone)
-        return bool(self.reason(found)) and shared.predicted <= least
+        least = max(float(exactly["noise"]), NOTHING * self.tol * judge.scale(certificate.objective), gone)
+        return bool(self.reason(certificate)) and shared.predicted <= least
 
-    def reason(self, found: Certificate) -> str:
+    def reason(self, certificate: Certificate) -> str:
         """Why nothing is proved: now, or when it was asked last."""
-        return found.reason or ("" if self.judged is None else self.judged[1].reason)
+        return certificate.reason or ("" if self.judged is None else self.judged[1].reason)
 
-    def ends(self, found: Certificate) -> Certificate | None:
+    def ends(self, certificate: Certificate) -> Certificate | None:
         """The certificate of a run that gets no further, with its reason; None: it may."""
-        if self.gate.rest < PATIENCE or found.passes(self.tol) or found.evidence == "rounding":
+        if self.gate.rest < MONITOR_PATIENCE or certificate.passes(self.tol) or certificate.evidence == "rounding":
             return None
-        return replace(found, reason=self.reason(found))
+        return replace(certificate, reason=self.reason(certificate))
 
     def last(self, shared: Consensus | None, v: Tensor, whole: bool) -> Certificate:
         """The certificate of the v that a run ends with; `whole`: a verdict, and not only what is cheap."""
         if self.judged is not None and shared is not None and self.judged[0] == shared.iteration:
             return self.judged[1]
-        known: Any = None if shared is None else shared.scored
-        found = self.judge.cheap(v, self.judge.score(v) if known is None else known)
-        if whole and self.tol > 0 and not found.passes(self.tol):
+        known = None if shared is None else shared.scored
+        certificate = self.judge.cheap(v, self.judge.score(v) if known is None else known)
+        if whole and self.tol > 0 and not certificate.passes(self.tol):
             exactly = None if shared is None else shared.exactly
-            return self.judge.full(v, self.tol, found, exactly).certificate
-        if not math.isfinite(found.objective):
-            return replace(found, reason=self.judge.infinite(v))
-        return found
+            return self.judge.full(v, self.tol, certificate, exactly).certificate
+        if not math.isfinite(certificate.objective):
+            return replace(certificate, reason=self.judge.infinite(v))
+        return certificate

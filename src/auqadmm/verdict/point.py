@@ -14,10 +14,10 @@ from torch import Tensor
 from auqadmm.core.certificate import Certificate
 from auqadmm.verdict.model import EPS, QuadraticModel
 
-POWER = 16  # of the sum that stands for a maximum over rows
+REACH_POWER = 16  # of the sum that stands for a maximum over rows
 UNTOLD = 8.0  # roundings of F that a duality gap is added up from
-ROUNDED = 4.0  # roundings of F, that a difference of two of them may be off by
-MARGIN = 4.0  # on an estimate: two points are not all
+OBJECTIVE_ROUNDING = 4.0  # roundings of F, that a difference of two of them may be off by
+ESTIMATE_MARGIN = 4.0  # on an estimate: two points are not all
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,14 @@ class JudgedPoint:
     def untold(self, gap: float) -> bool:
         return at_rounding(gap, self.noise, self.F)
 
-    def rounding(self, found: Certificate, floor: float | None = None) -> Certificate:
+    def rounding(self, certificate: Certificate, floor: float | None = None) -> Certificate:
         reach = relative_to(self.floor if floor is None else floor, self.scale)
         far = (
             f"to about {reach:.0e} of the scale, no further" if math.isfinite(reach) else "no further: nothing is left"
         )
-        return replace(found, evidence="rounding", reason=f"Float64 sums of these rows tell objectives apart {far}.")
+        return replace(
+            certificate, evidence="rounding", reason=f"Float64 sums of these rows tell objectives apart {far}."
+        )
 
 
 def at_rounding(gap: float, noise: float, F: float) -> bool:
@@ -90,19 +92,21 @@ def expected_inflation(x: float, delta: float, enough: float) -> float:
     if not delta > 0:
         return 1.0
     there = inflation(x * math.sqrt(enough / delta)) if math.isfinite(x) else math.inf
-    return there if math.isfinite(there) else MARGIN
+    return there if math.isfinite(there) else ESTIMATE_MARGIN
 
 
-def agrees(at: JudgedPoint, delta: float, fell: float, after: float, small: float, found: Certificate) -> Certificate:
+def agrees(
+    at: JudgedPoint, delta: float, fell: float, after: float, small: float, certificate: Certificate
+) -> Certificate:
     # what neither F nor an inexact minimiser of the model can tell from nothing counts as nothing; the bound has it all
     shrunk = after <= max(0.25 * delta, small, at.noise)
-    true = shrunk and abs(fell - delta) <= max(0.5 * delta, small) + ROUNDED * at.noise
+    true = shrunk and abs(fell - delta) <= max(0.5 * delta, small) + OBJECTIVE_ROUNDING * at.noise
     if not true:
-        return replace(found, reason="The quadratic model does not hold where it leads: run on.")
-    bound = MARGIN * (max(delta, fell) + 2 * after)
-    return replace(found, gap_bound=bound, relative=relative_to(bound, at.scale), evidence="estimated")
+        return replace(certificate, reason="The quadratic model does not hold where it leads: run on.")
+    bound = ESTIMATE_MARGIN * (max(delta, fell) + 2 * after)
+    return replace(certificate, gap_bound=bound, relative=relative_to(bound, at.scale), evidence="estimated")
 
 
 def root(total: Tensor) -> float:
     """The largest of many numbers, from the sum of their powers."""
-    return float(total) ** (1 / POWER)
+    return float(total) ** (1 / REACH_POWER)

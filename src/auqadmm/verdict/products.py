@@ -6,8 +6,9 @@ Shapes: m features, C columns; v, G, d (m, C), directions (m, C, k).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from auqadmm.verdict.judge import Judge
 
 
-def by_products(judge: Judge, v: Tensor, tol: float, known: Certificate, sums: Any = None) -> Verdict:
+def by_products(
+    judge: Judge, v: Tensor, tol: float, known: Certificate, sums: Mapping[str, Tensor] | None = None
+) -> Verdict:
     """`sums`: value, gradient and rounding at v, where they are known, and products with the intercept's unknowns."""
     columns, C = judge.columns, judge.setup.columns
     assert columns is not None
@@ -46,16 +49,18 @@ def by_products(judge: Judge, v: Tensor, tol: float, known: Certificate, sums: A
         return at
     B = sums["HP"][:, :, -C:] if intercept else None
     dual = gap_at(judge, at, B)
-    found = dual or at.known
-    if found.passes(tol) or not bounded:
-        if not found.passes(tol) and found.evidence == "none":
-            found = replace(found, reason=undecidable(judge))
-        elif not found.passes(tol) and at.untold(found.gap_bound):
-            found = at.rounding(found, found.gap_bound)
-        return Verdict(found, floor=at.floor)
+    certificate = dual or at.known
+    if certificate.passes(tol) or not bounded:
+        if not certificate.passes(tol) and certificate.evidence == "none":
+            certificate = replace(certificate, reason=undecidable(judge))
+        elif not certificate.passes(tol) and at.untold(certificate.gap_bound):
+            certificate = at.rounding(certificate, certificate.gap_bound)
+        return Verdict(certificate, floor=at.floor)
     out = large.EliminatedIntercept.of(B, v)
     if not bool(out.inverse.isfinite().all()):
-        return Verdict(replace(found, reason="The intercept hardly bends the objective any more."), floor=at.floor)
+        return Verdict(
+            replace(certificate, reason="The intercept hardly bends the objective any more."), floor=at.floor
+        )
     HO = out.products(sums["HP"] if B is None else sums["HP"][:, :, :-C])
     Q = large.orthonormal_basis(HO)
     HQ = _products(judge, v, Q)

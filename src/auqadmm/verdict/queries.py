@@ -6,14 +6,17 @@ Shapes: m features, C columns, k directions; v in centred columns (m, C), centre
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-Sums = dict[str, Tensor]
+from auqadmm.core.reduce import B, Sums
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
 
 
-def moments(shard: Any, blocks: Any, shared: Any) -> tuple[Any, Sums]:
+def moments(shard: Shard, blocks: B, shared: object) -> tuple[B, Sums]:
     """Round 0: weighted moments of features and targets, and the gradient at zero."""
     return blocks, shard.exact().moments()
 
@@ -24,7 +27,7 @@ class NullQuery:
 
     logits: Tensor
 
-    def __call__(self, shard: Any, blocks: Any, v: Any) -> tuple[Any, Sums]:
+    def __call__(self, shard: Shard, blocks: B, v: object) -> tuple[B, Sums]:
         return blocks, {"null": shard.exact().null(self.logits.to(shard.device))}
 
 
@@ -36,7 +39,7 @@ class TriangleQuery:
     spread: Tensor | None
     null: Tensor | None
 
-    def __call__(self, shard: Any, blocks: Any, v: Tensor) -> tuple[Any, Sums]:
+    def __call__(self, shard: Shard, blocks: B, v: Tensor) -> tuple[B, Sums]:
         spread = None if self.spread is None else self.spread.to(shard.device)
         sums = shard.exact(self.centre).triangle(v.to(shard.device), spread)
         if self.null is not None:
@@ -50,7 +53,7 @@ class ReachQuery:
 
     centre: Tensor | None
 
-    def __call__(self, shard: Any, blocks: Any, roots: Tensor) -> tuple[Any, Sums]:
+    def __call__(self, shard: Shard, blocks: B, roots: Tensor) -> tuple[B, Sums]:
         return blocks, {"reach": shard.exact(self.centre).reach(roots.to(shard.device))}
 
 
@@ -61,7 +64,7 @@ class DiagonalReachQuery:
     centre: Tensor | None
     gamma: float
 
-    def __call__(self, shard: Any, blocks: Any, diagonal: tuple[Tensor, Tensor]) -> tuple[Any, Sums]:
+    def __call__(self, shard: Shard, blocks: B, diagonal: tuple[Tensor, Tensor]) -> tuple[B, Sums]:
         alpha, beta = (x.to(shard.device) for x in diagonal)
         return blocks, {"reach": shard.exact(self.centre).reach_diagonal(alpha, beta, self.gamma)}
 
@@ -76,8 +79,8 @@ class ProductsQuery:
     score: bool = False
     null: Tensor | None = None
 
-    def __call__(self, shard: Any, blocks: Any, asked: tuple[Tensor, Tensor | None]) -> tuple[Any, Sums]:
-        v, directions = (None if x is None else x.to(shard.device) for x in asked)
+    def __call__(self, shard: Shard, blocks: B, asked: tuple[Tensor, Tensor | None]) -> tuple[B, Sums]:
+        v, directions = asked[0].to(shard.device), None if asked[1] is None else asked[1].to(shard.device)
         sums = shard.exact(self.centre).sketch(v, directions, self.diagonal, self.score)
         if self.null is not None:
             sums |= NullQuery(self.null)(shard, None, v)[1]
@@ -92,6 +95,6 @@ class ConjugateQuery:
     scale: float
     shift: Tensor | None
 
-    def __call__(self, shard: Any, blocks: Any, v: Tensor) -> tuple[Any, Sums]:
+    def __call__(self, shard: Shard, blocks: B, v: Tensor) -> tuple[B, Sums]:
         shift = None if self.shift is None else self.shift.to(shard.device)
         return blocks, {"conjugate": shard.exact(self.centre).conjugates(v.to(shard.device), self.scale, shift)}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from auqadmm.verdict.model import QuadraticModel
 
 if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
     from auqadmm.verdict.judge import Judge
 
 
@@ -85,5 +86,5 @@ class _BadRow:
     centre: Tensor | None
     v: Tensor
 
-    def __call__(self, shard: Any, blocks: Any) -> Tensor:
+    def __call__(self, shard: Shard, blocks: object) -> Tensor:
         return shard.exact(self.centre).bad_rows(self.v.to(shard.device))

@@ -6,8 +6,9 @@ Shapes: m features, C columns; v, G, d (m, C).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from auqadmm.core.certificate import Certificate
 from auqadmm.metrics.triangles import unpack
 from auqadmm.verdict.duality import gap_ahead
 from auqadmm.verdict.model import QuadraticModel
-from auqadmm.verdict.point import ROUNDED, JudgedPoint, Verdict, agrees, expected_inflation, inflation, root
+from auqadmm.verdict.point import OBJECTIVE_ROUNDING, JudgedPoint, Verdict, agrees, expected_inflation, inflation, root
 from auqadmm.verdict.queries import ProductsQuery, ReachQuery, TriangleQuery
 from auqadmm.verdict.sentences import collinear, notes
 
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from auqadmm.verdict.judge import Judge
 
 
-def by_triangle(judge: Judge, v: Tensor, tol: float, known: Certificate, sums: Any = None) -> Verdict:
+def by_triangle(
+    judge: Judge, v: Tensor, tol: float, known: Certificate, sums: Mapping[str, Tensor] | None = None
+) -> Verdict:
     """`sums`: what a round at v would tell, where it is known."""
     columns, M = judge.columns, judge.loss.concordance
     assert columns is not None
@@ -32,9 +35,10 @@ def by_triangle(judge: Judge, v: Tensor, tol: float, known: Certificate, sums: A
     null = columns.null if judge.null is None else None
     if sums is None and judge.gram is None:
         sums = judge.reduce.judging(TriangleQuery(columns.centre, spread, null), v, (v,))
-    elif sums is None:
+    elif sums is None and judge.gram is not None:
         ask = ProductsQuery(columns.centre, score=True, null=null)
         sums = judge.reduce.judging(ask, (v, None), (v,)) | {"H": judge.gram}
+    assert sums is not None
     judge.know_null(sums)
     at = judge.at(v, sums, known)
     if isinstance(at, Verdict):
@@ -47,14 +51,14 @@ def by_triangle(judge: Judge, v: Tensor, tol: float, known: Certificate, sums: A
     freed, reason = None, ""
     if model.singular:
         reason = collinear(judge, model)
-        found = gap_ahead(judge, at, model.lifted().step(judge.g, G, v, 0.01 * tol * at.scale).d)
-        if found is not None and found.passes(tol):
-            return Verdict(found, floor=at.floor)
-        if found is not None and at.untold(found.gap_bound):
-            return Verdict(at.rounding(found, found.gap_bound), floor=at.floor)
-        freed = _freed(judge, at, sums) if found is None else None
+        certificate = gap_ahead(judge, at, model.lifted().step(judge.g, G, v, 0.01 * tol * at.scale).d)
+        if certificate is not None and certificate.passes(tol):
+            return Verdict(certificate, floor=at.floor)
+        if certificate is not None and at.untold(certificate.gap_bound):
+            return Verdict(at.rounding(certificate, certificate.gap_bound), floor=at.floor)
+        freed = _freed(judge, at, sums) if certificate is None else None
         if freed is None:
-            return Verdict(replace(found or at.known, reason=reason), floor=at.floor)
+            return Verdict(replace(certificate or at.known, reason=reason), floor=at.floor)
         model = freed
     step = model.step(judge.g, G, v, 0.01 * tol * at.scale) if freed is None else model.newton(G, v)
     delta = at.rounded(model.slack * step.delta)
@@ -68,24 +72,26 @@ def by_triangle(judge: Judge, v: Tensor, tol: float, known: Certificate, sums: A
         reach = judge.reduce.judging(ReachQuery(columns.centre), roots.to(judge.setup.device), (roots,))
         x = M * root(reach["reach"]) * math.sqrt(2 * delta)
         bound = inflation(x) * delta
-    found = at.judged(delta, bound)
-    verdict = Verdict(found, model, None, expected_inflation(x, delta, tol * at.scale), at.floor)
-    if found.passes(tol):
+    certificate = at.judged(delta, bound)
+    verdict = Verdict(certificate, model, None, expected_inflation(x, delta, tol * at.scale), at.floor)
+    if certificate.passes(tol):
         return verdict
-    found = replace(found, reason=reason)
+    certificate = replace(certificate, reason=reason)
     if delta <= tol * at.scale and not math.isfinite(bound):
         dual = gap_ahead(judge, at, step.d)
         if dual is not None and dual.passes(tol):
             return replace(verdict, certificate=replace(dual, delta=delta))
-    floor = max(at.floor, ROUNDED * step.floor)
+    floor = max(at.floor, OBJECTIVE_ROUNDING * step.floor)
     if step.delta <= floor:
-        return replace(verdict, certificate=at.rounding(found, floor))
+        return replace(verdict, certificate=at.rounding(certificate, floor))
     if delta > tol * at.scale or math.isfinite(bound):
-        return replace(verdict, certificate=found)
-    return replace(verdict, certificate=_second_look(judge, at, step.d, delta, tol, found))
+        return replace(verdict, certificate=certificate)
+    return replace(verdict, certificate=_second_look(judge, at, step.d, delta, tol, certificate))
 
 
-def _second_look(judge: Judge, at: JudgedPoint, d: Tensor, delta: float, tol: float, found: Certificate) -> Certificate:
+def _second_look(
+    judge: Judge, at: JudgedPoint, d: Tensor, delta: float, tol: float, certificate: Certificate
+) -> Certificate:
     """No proof: does the model hold where it leads?"""
     assert judge.columns is not None
     there = at.v + d
@@ -96,10 +102,10 @@ def _second_look(judge: Judge, at: JudgedPoint, d: Tensor, delta: float, tol: fl
         model = _model(judge, replace(at, v=there), sums)
         if not model.singular:
             after = model.step(judge.g, sums["G"].to(there), there, small).delta
-    return agrees(at, delta, fell, after, small, found)
+    return agrees(at, delta, fell, after, small, certificate)
 
 
-def _freed(judge: Judge, at: JudgedPoint, sums: Any) -> QuadraticModel | None:
+def _freed(judge: Judge, at: JudgedPoint, sums: Mapping[str, Tensor]) -> QuadraticModel | None:
     """The model without g, where classes may be shifted together and g forbids it: where v minimises g, F without g
     can fall no less far. None elsewhere, or where that is singular too."""
     g, zero = judge.g, torch.zeros_like(at.v)
@@ -110,7 +116,7 @@ def _freed(judge: Judge, at: JudgedPoint, sums: Any) -> QuadraticModel | None:
     return None if model.singular else model
 
 
-def _model(judge: Judge, at: JudgedPoint, sums: Any, free: bool = False) -> QuadraticModel:
+def _model(judge: Judge, at: JudgedPoint, sums: Mapping[str, Tensor], free: bool = False) -> QuadraticModel:
     columns = judge.columns
     assert columns is not None
     H = unpack(sums["H"]).to(at.v)

@@ -81,7 +81,7 @@ for size, kind, method, local, solver in cases():
         continue
     for module in (cg, descent, mixed):
         module.SMALL = 0 if size == "light" else 2**21
-    single_precision.SMALL = 0 if size == "light" else 2**21
+    single_precision.SMALL_DATA = 0 if size == "light" else 2**21
     path, length = [], 30 if size == "light" else int(os.environ.get("LENGTH", "30"))
     result = aq.solve(
         problem(kind),

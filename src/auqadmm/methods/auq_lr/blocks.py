@@ -1,4 +1,4 @@
-"""The blocks' side of AUQ-LR: one round where the data live (S12; the method is in lowrank.py).
+"""The blocks' side of AUQ-LR: one round where the data live (S12; the method is in method.py).
 
     λ_j = W_j v − z_j;   W_j renewed when due
     u_j ≈ argmin f_j(u) − ⟨λ_j, u − v⟩ + ½‖u − v‖²_{W_j}           or one gradient step v − W_j⁻¹(∇f_j(v) − λ_j)
@@ -6,7 +6,7 @@
 
 Summed: T z, ‖r‖², the residuals of S3, and the scalars of Anderson acceleration.
 
-Shapes: B blocks, m features, C columns; z, Tz, r (B, m, C); dR and dS = dR + dZ: columns (columns.py).
+Shapes: B blocks, m features, C columns; z, Tz, r (B, m, C); dR and dS = dR + dZ: columns, in pieces (B, q, m, C).
 """
 
 from __future__ import annotations
@@ -14,16 +14,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from auqadmm.core.certificate import score
+from auqadmm.core.reduce import score
 from auqadmm.core.state import Blocks, Consensus
 from auqadmm.curvature.posterior import Posterior
-from auqadmm.methods.auq_lr.anderson import append, combined, inner, latest
-from auqadmm.metrics.weights import sum_blocks
+from auqadmm.metrics.weights import sum_blocks, sum_squares
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
+    from auqadmm.local.base import LocalSolution
+    from auqadmm.metrics.lowrank import LowRank
 
 Sums = dict[str, Tensor]
 
@@ -39,11 +43,13 @@ class Action(IntEnum):
 # What a block remembers besides Tz, r and Wr.
 KEPT = ("U", "z", "plain", "dR", "dS")
 
+# Columns of memory that are kept in one tensor: appending copies no more than these.
+COLUMNS_PER_TENSOR = 8
 # Of local solves, relative to the solver's own tolerance: in the norm of W⁻¹ a fourteenth of ‖r‖ is enough.
 ACCURACY = 7.0
 # Where local solves start: so much of the distance to v as after the last round.
-CLOSER = 0.5
-CORNERED = 4  # times the products of a local solve where rows bend by turns: a weak ridge takes up to 400 of them
+START_SHARE = 0.5
+TURNS = 4  # times the products of a local solve where rows bend by turns: a weak ridge takes up to 400 of them
 
 
 @dataclass(frozen=True)
@@ -74,8 +80,8 @@ class BlockRound:
     skip: float
     products: int | None = None
 
-    def __call__(self, shard: Any, blocks: Blocks, told: tuple[Directive, Consensus]) -> tuple[Blocks, Sums]:
-        directive, shared = told
+    def __call__(self, shard: Shard, blocks: Blocks, message: tuple[Directive, Consensus]) -> tuple[Blocks, Sums]:
+        directive, shared = message
         memory = _apply_action(blocks.memory, directive)
         if directive.home is not None:
             home = shard.expand(directive.home)
@@ -95,8 +101,8 @@ class BlockRound:
                 if directive.contest is not None:
                     ways = (directive.posterior, directive.contest)
                     sums["contest"] = torch.stack([way.unexplained(shard, shared.v, memory["U"]) for way in ways])
-        found, spent = self._solve(shard, W, v, lam, blocks, shared)
-        u = found.u
+        solution, spent = self._solve(shard, W, v, lam, blocks, shared)
+        u = solution.u
         pull = W.apply(u - v)
         # λ_j = W_j v − z_j, so that r_j = αW_j(u_j − v): no difference of large numbers, no inverse
         r, Wr = directive.relaxation * pull, directive.relaxation * (u - v)
@@ -104,33 +110,33 @@ class BlockRound:
         memory, more = self._columns(W, memory, r, Wr)
         if directive.look_ahead and blocks.W is not None:
             sums["stale"] = self._stale(shard, W, memory["U"], directive, shared)
-        healthy = found.grad_norm.isfinite() & Tz.isfinite().flatten(1).all(1)
+        healthy = solution.grad_norm.isfinite() & Tz.isfinite().flatten(1).all(1)
         sums |= more | {
             "Tz": sum_blocks(Tz),
             "rr": sum_blocks((r * Wr).flatten(1).sum(1)),
-            "primal": _square(u - v),
-            "dual": _square(pull),
-            "u": _square(u),
-            "lam": _square(lam),
+            "primal": sum_squares(u - v),
+            "dual": sum_squares(pull),
+            "u": sum_squares(u),
+            "lam": sum_squares(lam),
             "hvps": spent.double(),
-            "failed": (~found.converged).sum().double(),
+            "failed": (~solution.converged).sum().double(),
             "not_finite": (~healthy).sum().double(),
         }
         if shared.setup.scoring:
             sums |= score(shard, None, shared.v)[1]
         memory = {name: memory[name] for name in KEPT if name in memory} | {"Tz": Tz, "r": r, "Wr": Wr}
-        return Blocks(u, lam, W, ~found.converged, memory, found.memory), sums
+        return Blocks(u, lam, W, ~solution.converged, memory, solution.memory), sums
 
     def _renew(
         self,
-        shard: Any,
-        W: Any,
+        shard: Shard,
+        W: LowRank | None,
         v: Tensor,
         lam: Tensor,
         memory: Mapping[str, Any],
         directive: Directive,
         shared: Consensus,
-    ) -> tuple[Any, dict[str, Any]]:
+    ) -> tuple[LowRank, dict[str, Any]]:
         """New weights at v; v and λ_j stay, so z_j moves with W_j, and differences of before mean nothing."""
         posterior = directive.posterior
         U = memory["U"] if "U" in memory else posterior.directions(shard, shared.v)
@@ -139,7 +145,7 @@ class BlockRound:
             W.drop_cache()
         return new, {"U": U, "z": new.apply(v) - lam}
 
-    def _stale(self, shard: Any, W: Any, U: Tensor, directive: Directive, shared: Consensus) -> Tensor:
+    def _stale(self, shard: Shard, W: LowRank, U: Tensor, directive: Directive, shared: Consensus) -> Tensor:
         """How many blocks would get other weights at v."""
         if shard.loss.quadratic and self.skip > 0:  # the same curvature everywhere
             return torch.zeros((), dtype=torch.float64, device=shard.device)
@@ -147,24 +153,24 @@ class BlockRound:
         return (new.change(W) >= self.skip).sum().double()
 
     def _solve(
-        self, shard: Any, W: Any, v: Tensor, lam: Tensor, blocks: Blocks, shared: Consensus
-    ) -> tuple[Any, Tensor]:
+        self, shard: Shard, W: LowRank, v: Tensor, lam: Tensor, blocks: Blocks, shared: Consensus
+    ) -> tuple[LocalSolution | _GradientSolution, Tensor]:
         if self.local:
             start = blocks.u
             # v takes u_j along, and it comes closer: a quarter of the products saved; not where the slope of f_j jumps
             if shared.v_prev is not None and not getattr(shard.loss, "expects", False):
-                start = v + CLOSER * (start - shard.expand(shared.v_prev))
+                start = v + START_SHARE * (start - shard.expand(shared.v_prev))
             known = (shared.reference, blocks.solver_memory)
-            by_turns = CORNERED if shared.setup.loss.cornered else 1
+            by_turns = TURNS if shared.setup.loss.cornered else 1
             most = None if self.products is None else by_turns * self.products
-            found = shared.setup.solve(shard, W, v, lam, start, *known, ACCURACY, most)
-            return found, found.hvps.sum()
+            solution = shared.setup.solve(shard, W, v, lam, start, *known, ACCURACY, most)
+            return solution, solution.hvps.sum()
         grad = shard.linearize(v).grad - lam
         done = torch.ones(shard.blocks, dtype=torch.bool, device=shard.device)
         stepped = _GradientSolution(v - W.solve(grad), done, grad.flatten(1).norm(dim=1), None)
         return stepped, torch.zeros((), device=shard.device)
 
-    def _columns(self, W: Any, memory: dict[str, Any], r: Tensor, Wr: Tensor) -> tuple[dict[str, Any], Sums]:
+    def _columns(self, W: LowRank, memory: dict[str, Any], r: Tensor, Wr: Tensor) -> tuple[dict[str, Any], Sums]:
         """Append the newest difference; its Gram rows and ⟨ΔR_i, r⟩ go to the server."""
         if not self.memory or "r_old" not in memory:
             return memory, {}
@@ -183,7 +189,7 @@ class _GradientSolution:
     u: Tensor
     converged: Tensor
     grad_norm: Tensor
-    memory: Any
+    memory: None
 
 
 def _apply_action(memory: Mapping[str, Any], directive: Directive) -> dict[str, Any]:
@@ -201,5 +207,37 @@ def _apply_action(memory: Mapping[str, Any], directive: Directive) -> dict[str, 
     return {**kept, "z": z, **last}
 
 
-def _square(x: Tensor) -> Tensor:
-    return sum_blocks(x.flatten(1).double().square().sum(1))
+# ---------------------------------------------------------------------- the columns that a block keeps
+
+Columns = tuple[Tensor, ...]
+
+
+def append(columns: Columns, new: Tensor) -> Columns:
+    """One column more, the newest last."""
+    new = new[:, None]
+    if columns and columns[-1].shape[1] < COLUMNS_PER_TENSOR:
+        return (*columns[:-1], torch.cat([columns[-1], new], 1))
+    return (*columns, new)
+
+
+def latest(columns: Columns, most: int) -> Columns:
+    """The newest, after one more than `most` at most."""
+    if sum(piece.shape[1] for piece in columns) <= most:
+        return columns
+    first, *others = columns
+    return (first[:, 1:], *others) if first.shape[1] > 1 else tuple(others)
+
+
+def inner(columns: Columns, x: Tensor) -> Tensor:
+    """⟨column_i, x⟩ over all blocks here, (q,) in float64."""
+    rows = x.flatten(1)[:, None]  # vectors as rows: BLAS is slower with columns
+    return sum_blocks(torch.cat([rows @ piece.flatten(2).mT for piece in columns], 2)[:, 0])
+
+
+def combined(columns: Columns, gamma: Tensor) -> Tensor:
+    """Σ_i γ_i column_i, (B, m, C)."""
+    parts = gamma.to(columns[0]).split([piece.shape[1] for piece in columns])
+    out = torch.zeros_like(columns[0][:, :1].flatten(2))
+    for piece, part in zip(columns, parts, strict=True):
+        out = torch.baddbmm(out, part.expand(len(piece), 1, -1), piece.flatten(2))
+    return out.reshape(columns[0][:, 0].shape)

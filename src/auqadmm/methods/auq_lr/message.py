@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,14 +23,17 @@ from auqadmm.metrics.coupled import Coupled, from_pairs, sum_over_pairs, to_pair
 from auqadmm.metrics.kronecker import Basis
 from auqadmm.metrics.lowrank import LowRank, pieces
 
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
 
-def first_parts(shard: Any, blocks: Blocks) -> dict[str, Tensor]:
+
+def first_parts(shard: Shard, blocks: Blocks) -> dict[str, Tensor]:
     W: LowRank = blocks.W
     used = _used(W.U)
     return {"rank": used.sum(1).double(), "rows": W.U.mT[used].double(), **next_parts(shard, blocks)}
 
 
-def next_parts(shard: Any, blocks: Blocks) -> dict[str, Tensor]:
+def next_parts(shard: Shard, blocks: Blocks) -> dict[str, Tensor]:
     W: LowRank = blocks.W
     name, squares = ("pairs", to_pairs(W)) if isinstance(W, Coupled) else ("M", W.M[:, None])
     i, j = _triangle(W.S)

@@ -21,38 +21,52 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
 from auqadmm.blocks.rows import RowLoss
-from auqadmm.core.consensus import failed_blocks, start_blocks
-from auqadmm.core.reduce import Reduce
-from auqadmm.core.state import ROUND_COST, Consensus, Residuals, Setup, State
+from auqadmm.core.consensus import start_blocks
+from auqadmm.core.reduce import Reduce, failed_blocks
+from auqadmm.core.state import ROUND_COST, Blocks, Consensus, Residuals, Setup, State
 from auqadmm.core.stopping import is_number
 from auqadmm.curvature.posterior import Posterior, second_wins, typical_curvature
 from auqadmm.errors import InputError
-from auqadmm.methods.auq_lr.anderson import EPSILON, Anderson, D
 from auqadmm.methods.auq_lr.blocks import BlockRound, Directive
 from auqadmm.methods.auq_lr.message import directions, first_parts, next_parts, unpacked
-from auqadmm.methods.auq_lr.server import RoundSums, Schedule, ServerState, first_z, next_z, tolerance, watch_objective
+from auqadmm.methods.auq_lr.server import (
+    EPSILON,
+    Anderson,
+    D,
+    RoundSums,
+    Schedule,
+    ServerState,
+    first_z,
+    next_z,
+    tolerance,
+    watch_objective,
+)
 from auqadmm.methods.checks import at_least_one, one_of, relaxation, round_cost, whole
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.vstep import LowRankMetric
 from auqadmm.problem.scaled import ScaledRegularizer
 
-ALPHA = 1.8
-ROOM = 2**30  # bytes that the directions of all blocks may take on the server
-MOST = 140  # directions that a block may keep from the start
+if TYPE_CHECKING:
+    from auqadmm.blocks.rows import Loss
+    from auqadmm.problem.regularizers import Regularizer
+
+ALPHA = 1.8  # over-relaxation; 1.6 and 1 are compared by benchmarks/ablation.py
+DIRECTIONS_BYTES = 2**30  # bytes that the directions of all blocks may take on the server
+MOST_DIRECTIONS = 140  # directions that a block may keep from the start
 # read off runs on images with 5 to 80 coupled directions; how often weights are sent; what renewing them may take
-WORTH, RENEWALS, PRODUCTS = 500.0, 5, 20
+COUPLING_WORTH, COUPLING_RENEWALS, COUPLING_PRODUCTS = 500.0, 5, 20
 # products of a block in a local solve: in runs that arrive less than 80; one class and a weak ridge take ever more
 BOUND = 100
-FEWEST = 16  # with fewer that could be coupled, many directions with classes alike are better
+FEWEST_COUPLED = 16  # with fewer that could be coupled, many directions with classes alike are better
 # Where rows have labels their curvature is largest at zero, and falls as they get them right: of that at zero the first
 # weights take so much, else the first rounds do nothing but follow it down; and so much where classes stay coupled
-FIRST, FIRST_COUPLED = 0.3, 0.1
+FIRST_SHARE, FIRST_SHARE_COUPLED = 0.3, 0.1
 
 
 @dataclass(frozen=True)
@@ -153,11 +167,11 @@ class AUQLR:
         lam = None if warm is None or warm.lam is None else reduce.scatter(warm.lam)
         posterior = posterior_for(self.rank, curvature_of(setup.regularizer), setup, self.round_cost)
         coupled = coupled_directions(setup, self.round_cost)
-        if coupled >= FEWEST:
+        if coupled >= FEWEST_COUPLED:
             rank = min(posterior.rank, coupled) if self.rank == "auto" else posterior.rank
             posterior = replace(posterior, coupled=True, rank=rank)
         if warm is None and curvature_falls(setup.loss):
-            posterior = replace(posterior, first=FIRST_COUPLED if posterior.coupled else FIRST)
+            posterior = replace(posterior, first=FIRST_SHARE_COUPLED if posterior.coupled else FIRST_SHARE)
         shared = Consensus(setup=setup, iteration=0, v=v)
         blocks = reduce.place(start_blocks, lam, shared)
         typical = 0.0
@@ -177,12 +191,12 @@ class AUQLR:
         k, g = old.iteration + 1, old.setup.regularizer
         server = next_z(old.memory) if k > 1 else first_z(old.memory, metric, g, old.v)
         server = watch_objective(server, metric, g, old.v, old.scored)
-        found = metric.solve(g, server.z, old.v, tolerance(server))
-        server = replace(self._schedule.told(server, k), v_residual=found.residual)
+        v_step = metric.solve(g, server.z, old.v, tolerance(server))
+        server = replace(self._schedule.told(server, k), v_residual=v_step.residual)
         shared = replace(
             old,
             iteration=k,
-            v=found.v,
+            v=v_step.v,
             v_prev=old.v,
             memory=server,
             failed_blocks=failed,
@@ -190,12 +204,12 @@ class AUQLR:
         )
         if server.directive.refresh:  # the next v-step has another metric
             metric.drop_cache()
-        told = (found.v, server.directive.gamma, server.directive.home)
-        down = tuple(x for x in told if x is not None)
+        sent = (v_step.v, server.directive.gamma, server.directive.home)
+        down = tuple(x for x in sent if x is not None)
         blocks, sums = reduce(self._round, state.blocks, (server.directive, _broadcast(shared)), down=down)
         return State(blocks, self._received(shared, sums, blocks, reduce))
 
-    def _received(self, shared: Consensus, sums: Mapping[str, Tensor], blocks: Any, reduce: Reduce) -> Consensus:
+    def _received(self, shared: Consensus, sums: Mapping[str, Tensor], blocks: Blocks, reduce: Reduce) -> Consensus:
         """Book the sums of a round; renewed weights bring a new metric K."""
         setup, server, metric = shared.setup, shared.memory, shared.metric
         N = setup.blocks
@@ -260,7 +274,7 @@ def most_directions(rank: int | str, setup: Setup) -> int:
     """Directions that a block may keep from the start."""
     if rank != "auto":
         return int(rank)
-    return min(MOST, ROOM // (8 * setup.blocks * setup.features))
+    return min(MOST_DIRECTIONS, DIRECTIONS_BYTES // (8 * setup.blocks * setup.features))
 
 
 def coupled_directions(setup: Setup, round_cost: float) -> int:
@@ -271,15 +285,15 @@ def coupled_directions(setup: Setup, round_cost: float) -> int:
     pairs = C * (C - 1) / 2
     if not pairs:
         return 0
-    cheapest = (WORTH * (setup.unknowns + round_cost) / (RENEWALS * pairs)) ** (1 / 3)
-    quick = (PRODUCTS * setup.rows * setup.unknowns / N) ** (1 / 3) / C if setup.rows else cheapest
-    return min(round(min(cheapest, quick)), math.isqrt(ROOM // (8 * N)) // C)
+    cheapest = (COUPLING_WORTH * (setup.unknowns + round_cost) / (COUPLING_RENEWALS * pairs)) ** (1 / 3)
+    quick = (COUPLING_PRODUCTS * setup.rows * setup.unknowns / N) ** (1 / 3) / C if setup.rows else cheapest
+    return min(round(min(cheapest, quick)), math.isqrt(DIRECTIONS_BYTES // (8 * N)) // C)
 
 
-def curvature_falls(loss: Any) -> bool:
+def curvature_falls(loss: Loss) -> bool:
     """Is the curvature of rows largest where logits are zero?"""
-    labels = loss.target_kind in ("binary", "classes") and isinstance(loss, RowLoss)
-    return labels and not loss.cornered and not loss.expects
+    labels = loss.target_kind in ("binary", "classes")
+    return labels and isinstance(loss, RowLoss) and not loss.cornered and not loss.expects
 
 
 def _broadcast(shared: Consensus) -> Consensus:
@@ -287,14 +301,14 @@ def _broadcast(shared: Consensus) -> Consensus:
     return replace(shared, memory=None, metric=None)
 
 
-def curvature_of(regularizer: Any) -> float:
+def curvature_of(regularizer: Regularizer) -> float:
     """l2 of g on the penalised rows; in other columns the least of them (blocks know the rest: `Frame.prior`)."""
     if isinstance(regularizer, ScaledRegularizer):
         return regularizer.least
     return float(getattr(regularizer, "inner", regularizer).strong_convexity)
 
 
-def found(weights: Any) -> str:
+def found(weights: object) -> str:
     """What a run made of its weights: directions per block, and the basis of the rest."""
     if not isinstance(weights, LowRank):
         return ""

@@ -1,20 +1,42 @@
-"""The server's side of AUQ-LR between two rounds: what it heard, and which Σz comes next (S12; the method: lowrank.py).
+"""The server's side of AUQ-LR between two rounds: which Σz comes next, and Anderson acceleration (S12).
 
-Shapes: N blocks, m features, C columns, r directions per block; v, z and other sums over blocks (m, C).
+Anderson acceleration (type II) of z ← Tz in the norm of W⁻¹, where only scalars are exchanged:
+
+    γ = argmin ‖r − Σ_i γ_i ΔR_i‖_{W⁻¹}        z⁺ = Tz − Σ_i γ_i (ΔR_i + ΔZ_i)
+    r = Tz − z,  ΔR_i, ΔZ_i the differences of r and z between neighbouring rounds
+
+Blocks keep their own columns ΔR_i, ΔZ_i (`blocks.py`). What travels is one row of the Gram matrix ⟨ΔR_i, ΔR_new⟩ and
+⟨ΔR_i, r⟩; the sums Σ_j of the columns, which the v-step needs, follow from Σ Tz and Σ z, which are known anyway.
+
+Safeguard. T is averaged, so plain steps converge, and they still do when perturbed by a summable amount. An
+accelerated step is taken only if it is such a perturbation, ‖z⁺ − Tz‖ ≤ D‖r⁰‖(a + 1)^{−(1+ε)} with a the number of
+accelerated steps so far. Besides, a step that more than doubled ‖r‖ is taken back. docs/theory.md has the proof.
+
+Reference: H. F. Walker, P. Ni, Anderson acceleration for fixed-point iterations, 2011; A. Fu, J. Zhang, S. Boyd,
+Anderson accelerated Douglas–Rachford splitting, 2020 (a summability test on ‖r‖ instead).
+
+Shapes: N blocks, m features, C columns, r directions per block, q columns of memory; v, z and other sums over blocks
+(m, C), Anderson's columns (m, C, q), Gram matrices (q, q).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
-from auqadmm.methods.auq_lr.anderson import Anderson
 from auqadmm.methods.auq_lr.blocks import Action, Directive
 from auqadmm.metrics.vstep import LowRankMetric
 
+if TYPE_CHECKING:
+    from auqadmm.problem.regularizers import Regularizer
+
+ANDERSON_RIDGE = 1e-9  # on the scaled Gram matrix: columns of neighbouring rounds are nearly parallel
+STEP_BACK = 2.0  # of ‖r‖, beyond which an accelerated step is taken back
+D, EPSILON = 1e3, 1e-6  # of the allowance of accelerated steps, D‖r⁰‖(a + 1)^{−(1+ε)}: summable for any of these
 TELLING = 1e-6  # relative differences below this count as none
 STRAY = 1e-2  # of F: so far above its best, twice in a row, a run has lost its way
 
@@ -62,7 +84,7 @@ class BestPoint:
 
 
 def watch_objective(
-    server: ServerState, metric: LowRankMetric, g: Any, v: Tensor, sums: Mapping[str, Tensor] | None
+    server: ServerState, metric: LowRankMetric, g: Regularizer, v: Tensor, sums: Mapping[str, Tensor] | None
 ) -> ServerState:
     """With F at v. Where the weights are far from the curvature, over-relaxed steps lead astray: a run that has lost
     its way goes back to its best v, and on without over-relaxation."""
@@ -79,12 +101,12 @@ def watch_objective(
     return replace(server, anderson=server.anderson.cleared(), directive=home, z=z, before=None, plain=None, best=None)
 
 
-def first_z(server: ServerState, metric: LowRankMetric, g: Any, v: Tensor) -> ServerState:
+def first_z(server: ServerState, metric: LowRankMetric, g: Regularizer, v: Tensor) -> ServerState:
     """After the first round. A start whose v does not come from its z (a neighbour's model and multipliers, say) has
     taught nothing of T, nor has one that was a solution: keep z, and begin with the v that belongs to it."""
     assert server.heard is not None
-    found = metric.solve(g, server.z, v, tolerance(server))
-    consistent = float((found.v - v).norm()) <= TELLING * float(v.norm())
+    v_step = metric.solve(g, server.z, v, tolerance(server))
+    consistent = float((v_step.v - v).norm()) <= TELLING * float(v.norm())
     if consistent and server.heard.dual > TELLING * float(server.z.norm()):
         return next_z(server)
     return replace(
@@ -94,11 +116,11 @@ def first_z(server: ServerState, metric: LowRankMetric, g: Any, v: Tensor) -> Se
 
 def next_z(server: ServerState) -> ServerState:
     """Judge the round that came back, and choose the next Σz: accelerated, plain, or the step taken back."""
-    heard, anderson, told = server.heard, server.anderson, server.directive
+    heard, anderson, last = server.heard, server.anderson, server.directive
     assert heard is not None
-    quiet = replace(told, gamma=None, refresh=False, home=None)
+    quiet = replace(last, gamma=None, refresh=False, home=None)
     # a round with new weights measures r in another norm: no verdict on the step before it
-    if anderson.worse(heard.norm, told.action == Action.ACCELERATE and not told.refresh) and server.plain is not None:
+    if anderson.worse(heard.norm, last.action == Action.ACCELERATE and not last.refresh) and server.plain is not None:
         back = replace(quiet, action=Action.BACK)
         return replace(server, anderson=anderson.cleared(), directive=back, z=server.plain, before=None)
     anderson = anderson.measured(heard.norm)
@@ -132,12 +154,14 @@ class Schedule:
 
     def told(self, server: ServerState, k: int) -> ServerState:
         """What the blocks are told for iteration k + 1. Whether weights are stale was found out one round earlier."""
-        heard, told = server.heard, server.directive
+        heard, directive_before = server.heard, server.directive
         assert heard is not None
         renew = heard.contest_won or ((k + 1) in self.refresh and heard.stale)
         directive = replace(
-            told,
-            posterior=told.contest if heard.contest_won and told.contest is not None else told.posterior,
+            directive_before,
+            posterior=directive_before.contest
+            if heard.contest_won and directive_before.contest is not None
+            else directive_before.posterior,
             refresh=renew,
             look_ahead=(k + 2) in self.refresh,
             forget=renew,  # another map: what was learned of the old one does not count
@@ -145,3 +169,84 @@ class Schedule:
         )
         anderson = server.anderson.cleared() if renew else server.anderson
         return replace(server, directive=directive, anderson=anderson)
+
+
+# ---------------------------------------------------------------------- Anderson acceleration
+
+
+@dataclass(frozen=True)
+class Anderson:
+    """The replicated half of the acceleration.
+
+    `columns` are Σ_j(ΔR_i + ΔZ_i), `gram` holds ⟨ΔR_i, ΔR_k⟩ and `heft` ⟨ΔR_i + ΔZ_i, ΔR_k + ΔZ_k⟩, in W⁻¹.
+    """
+
+    size: int
+    gram: Tensor
+    heft: Tensor
+    columns: Tensor
+    accelerated: int = 0
+    first: float | None = None
+    last: float | None = None
+
+    @staticmethod
+    def empty(size: int, like: Tensor) -> Anderson:
+        """No memory yet, for sums shaped like `like` (m, C)."""
+        return Anderson(size, like.new_zeros(0, 0), like.new_zeros(0, 0), like.new_zeros(*like.shape, 0))
+
+    @property
+    def used(self) -> int:
+        return self.gram.shape[0]
+
+    def cleared(self) -> Anderson:
+        """Forget the columns (the map has changed), keep the counts."""
+        none = self.gram.new_zeros(0, 0)
+        return replace(self, gram=none, heft=none, columns=self.columns[..., :0])
+
+    def worse(self, norm: float, was_accelerated: bool) -> bool:
+        """Did an accelerated step more than double the residual?"""
+        return was_accelerated and self.last is not None and norm > STEP_BACK * self.last
+
+    def measured(self, norm: float) -> Anderson:
+        """Remember the residual of an accepted point."""
+        return replace(self, first=self.first if self.first is not None else norm, last=norm)
+
+    def extended(self, gram_row: Tensor, heft_row: Tensor, column: Tensor) -> Anderson:
+        """A new column (m, C), with its Gram entries (used + 1,) with the others and itself."""
+        full = self.used == self.size
+        columns = torch.cat([self.columns, column[..., None]], -1)
+        return replace(
+            self,
+            gram=_bordered(self.gram, gram_row, full),
+            heft=_bordered(self.heft, heft_row, full),
+            columns=columns[..., 1:] if full else columns,
+        )
+
+    def coefficients(self, against: Tensor) -> Tensor | None:
+        """γ (used,) for `against` = ⟨ΔR_i, r⟩; None: take the plain step."""
+        if self.used == 0 or self.last is None or self.first is None:
+            return None
+        scale = self.gram.diagonal().clamp(min=0).sqrt()
+        # a column of zeros: two neighbouring rounds had the same residual
+        inverse = torch.where(scale > 0, 1 / torch.where(scale > 0, scale, 1.0), 0.0)
+        G = inverse[:, None] * self.gram * inverse
+        eye = torch.eye(self.used, dtype=G.dtype, device=G.device)
+        # a system that cannot be solved (NaN among the scalars) fails the test below
+        gamma = torch.linalg.solve_ex(G + ANDERSON_RIDGE * eye, inverse * against).result * inverse
+        size = float(gamma @ self.heft @ gamma)
+        return gamma if size <= self.allowance**2 else None  # False for NaN too
+
+    @property
+    def allowance(self) -> float:
+        """How far an accelerated step may lead from the plain one: summable over all of them."""
+        assert self.first is not None
+        return D * self.first * (self.accelerated + 1) ** -(1 + EPSILON)
+
+    def step(self) -> Anderson:
+        return replace(self, accelerated=self.accelerated + 1)
+
+
+def _bordered(gram: Tensor, row: Tensor, full: bool) -> Tensor:
+    """One more row and column; the oldest make room when the memory is full."""
+    wide = torch.cat([torch.cat([gram, row[:-1, None]], 1), row[None]], 0)
+    return wide[1:, 1:] if full else wide

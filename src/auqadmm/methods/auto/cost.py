@@ -11,21 +11,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from auqadmm.core.state import ROUND_COST
-from auqadmm.methods.auq_lr.method import MOST as MOST_DIRECTIONS
-from auqadmm.methods.newton.method import MOST
+from auqadmm.methods.auq_lr.method import MOST_DIRECTIONS
+from auqadmm.methods.newton.method import HESSIAN_ROOM
 from auqadmm.methods.newton.working_set import affordable, numbers, some_rest, whole
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.rows import Loss
+    from auqadmm.problem.regularizers import Regularizer
 
 __all__ = ["ROUND_COST", "CostEstimate", "Facts", "estimates"]
 
 # Rounds of Newton's method: squares, smooth losses, and what corners add for every factor e; with a working set, and
 # what it adds on squares whenever it has to double
-SQUARES, SMOOTH, CORNERS, ACTIVE, DOUBLED = 2.0, 7.0, 4.0, 8.0, 2.0
+NEWTON_SQUARES, NEWTON_SMOOTH, NEWTON_CORNERS, NEWTON_ACTIVE, NEWTON_DOUBLED = 2.0, 7.0, 4.0, 8.0, 2.0
 BENDS, BENDS_STIFF = 7.0, 0.9  # where rows bend one after another, with l2: for every factor e of the stiffness
-STAY = 0.7  # of the unknowns that would leave zero by themselves: so many do
-CROWD, CROWDED = 4.0, 0.6  # without l2 they keep each other out: no more than 4·movers^0.6
+STAY_ACTIVE = 0.7  # of the unknowns that would leave zero by themselves: so many do
+CROWD_FACTOR, CROWD_POWER = 4.0, 0.6  # without l2 they keep each other out: no more than 4·movers^0.6
 # of AUQ-LR: squares, one column, several; corners by the number of blocks; kinks of g
 LR_SQUARES, LR_SMOOTH, LR_CLASSES, LR_CORNERS, LR_SPLIT, LR_KINKS = 10.0, 14.0, 20.0, 14.0, 0.5, 3.0
 # of squares with l2: rounds at a stiffness of 1e5, the power of it for 784 features and at most, what a dearer round
@@ -40,7 +44,7 @@ LR_COUPLED, LR_HINGED = 4.2, 2.0  # times n: numbers of a round, all told, where
 LR_NEAR, LR_FARTHER = 1e2, 0.3  # how far logits may have to go; beyond, rounds grow with this power
 # of L-BFGS, and of FISTA where g has kinks
 GRADIENT, PROXIMAL = 300.0, 3000.0
-LEAST = 8.0  # of L-BFGS, however easy
+LBFGS_LEAST = 8.0  # of L-BFGS, however easy
 GRADIENT_MOST = 4.0, 0.4  # times this power of the stiffness, however hard
 # of L-BFGS with the weights of AUQ-LR: not known, one column, several, and where those of AUQ-LR would couple classes
 W_UNKNOWN, W_SMOOTH, W_CLASSES, W_UNCOUPLED = 60.0, 2.2, 1.8, 3.0
@@ -65,8 +69,8 @@ class Facts:
     blocks: int
     features: int
     columns: int
-    loss: Any
-    g: Any
+    loss: Loss
+    g: Regularizer
     movers: int | None = None
     stiff: float = math.inf
     far: float = math.inf
@@ -104,38 +108,38 @@ class CostEstimate:
 def estimates(facts: Facts, round_cost: float) -> tuple[CostEstimate, ...]:
     """Of every method that can solve the problem, the cheapest first."""
     every = (_newton(facts, round_cost), _lowrank(facts, round_cost), _weighted(facts, round_cost), _gradient(facts))
-    found = [e for e in every if e is not None]
-    return tuple(sorted(found, key=lambda e: e.cost(round_cost)))
+    known = [e for e in every if e is not None]
+    return tuple(sorted(known, key=lambda e: e.cost(round_cost)))
 
 
 def _newton(facts: Facts, round_cost: float) -> CostEstimate | None:
     n, shape, loss = facts.unknowns, (facts.features, facts.columns), facts.loss
     easing = loss.sharpness(facts.spread)
-    rounds = SQUARES if loss.quadratic else SMOOTH
+    rounds = NEWTON_SQUARES if loss.quadratic else NEWTON_SMOOTH
     if not loss.quadratic and math.isfinite(facts.stiff):
         least, factor = (3, 0.5) if facts.columns == 1 else (1, 1.5)
         rounds = least + factor * math.log10(max(facts.stiff, 1.0))
     if easing > 1:
-        rounds = CORNERS + math.log(easing)
+        rounds = NEWTON_CORNERS + math.log(easing)
         if loss.dispersed and math.isfinite(facts.stiff):
             rounds = BENDS + BENDS_STIFF * math.log(max(facts.stiff, 1.0))
     if loss.cornered and math.isfinite(facts.far):
         rounds = 6 + 2 * math.log(max(facts.far, 1.0))
     if some_rest(facts.g, loss, shape, round_cost):
-        stay = STAY * (facts.movers or 0)
+        stay = STAY_ACTIVE * (facts.movers or 0)
         if math.isinf(facts.stiff):
-            stay = min(stay, CROWD * (facts.movers or 0) ** CROWDED)
+            stay = min(stay, CROWD_FACTOR * (facts.movers or 0) ** CROWD_POWER)
         active = max(affordable(round_cost), int(stay))
         active = n if 2 * active >= n else active
         if loss.quadratic:
-            rounds += DOUBLED * math.log2(max(active / affordable(round_cost), 1.0))
+            rounds += NEWTON_DOUBLED * math.log2(max(active / affordable(round_cost), 1.0))
         else:
-            rounds = max(rounds, ACTIVE)
+            rounds = max(rounds, NEWTON_ACTIVE)
         triangles = 1.0 if loss.quadratic else rounds
         why = "few unknowns will be active" if active < n else "it needs the fewest rounds"
         return CostEstimate("newton", rounds, triangles * numbers(active) + rounds * n, why)
     size = whole(loss, shape)
-    if size > MOST:
+    if size > HESSIAN_ROOM:
         return None
     triangles = 1.0 if loss.quadratic else rounds - 1
     return CostEstimate("newton", rounds, triangles * size + rounds * n, f"{n} unknowns make small Hessians")
@@ -208,5 +212,5 @@ def _gradient(facts: Facts) -> CostEstimate:
         rounds = 3 + 5 * math.sqrt(facts.far)
     elif smooth:
         most = max(rounds, facts.by_stiffness(rounds, 0, *GRADIENT_MOST))
-        rounds = min(facts.by_stiffness(rounds, LEAST, 2.5, 0.5), most)
+        rounds = min(facts.by_stiffness(rounds, LBFGS_LEAST, 2.5, 0.5), most)
     return CostEstimate(name, rounds, rounds * facts.unknowns, "a gradient a round is all that this takes")

@@ -10,7 +10,7 @@ import math
 import torch
 
 from auqadmm.core.state import Setup
-from auqadmm.methods.auq_lr.method import FEWEST, coupled_directions
+from auqadmm.methods.auq_lr.method import FEWEST_COUPLED, coupled_directions
 from auqadmm.methods.auto.cost import Facts
 
 
@@ -18,7 +18,7 @@ def facts_of(setup: Setup) -> Facts:
     """What a choice goes by."""
     known = (setup.blocks, setup.features, setup.columns, setup.loss, setup.regularizer)
     stiff, far = hardness(setup)
-    coupled = coupled_directions(setup, setup.round_cost) >= FEWEST
+    coupled = coupled_directions(setup, setup.round_cost) >= FEWEST_COUPLED
     return Facts(*known, would_move(setup), stiff, far, spread_of(setup), coupled, setup.rows)
 
 
@@ -36,12 +36,12 @@ def hardness(setup: Setup) -> tuple[float, float]:
         return math.inf, math.inf
     some = slice(None, -1) if setup.intercept else slice(None)
     G = seen.slopes(seen.start)
-    held = ~seen.empty[some]
-    l2 = setup.regularizer.convexity(torch.zeros_like(G))[some][held]
+    filled = ~seen.empty[some]
+    l2 = setup.regularizer.convexity(torch.zeros_like(G))[some][filled]
     least = float(l2.min()) if l2.numel() else 0.0
     if not least > 0:
         return math.inf, math.inf
-    trace = float(seen.spread[some][held].sum())
+    trace = float(seen.spread[some][filled].sum())
     far = math.sqrt(trace / seen.weight) * float(G[some].norm()) / least
     spread = spread_of(setup)
     if loss.dispersed and spread > 0:  # few rows bend at a time; and logits move in units of the target

@@ -1,7 +1,7 @@
 """`auto`: the method that should cost least, watched, and changed where it does not keep its promise.
 
 A method is left when
-    F has not fallen below its best for PATIENCE iterations, local solves take too much, or v is not finite any more;
+    F has not fallen below its best for a few iterations, local solves take too much, or v is not finite any more;
     its working set has grown so much that the next Hessian would cost more than all of another method;
     by how its steps shrink, the rest would cost more than all of another, or take AUQ-LR longer than L-BFGS with W;
     it has cost twice what was expected of it, and more than all of another, and so would the rest.
@@ -25,17 +25,18 @@ from auqadmm.methods.auto.cost import ROUND_COST, CostEstimate, estimates
 from auqadmm.methods.auto.facts import facts_of
 from auqadmm.methods.auto.plan import Change, Choice, Plan
 from auqadmm.methods.checks import round_cost
-from auqadmm.methods.newton.working_set import GROWTH, numbers
+from auqadmm.methods.newton.working_set import SET_GROWTH, numbers
 
-PATIENCE = 3
-LOOK, BACK = 8, 16  # iterations that a rate is measured over, at least and at most
-START = 6  # iterations in which a method may be worse than the one before
+AUTO_PATIENCE = 3  # iterations without progress, or too hard, before another method takes over
+RATE_LEAST, RATE_MOST = 8, 16  # iterations that a rate is measured over, at least and at most
+AUTO_START = 6  # iterations in which a method may be worse than the one before
 GOAL = 1e-7  # of F: where runs are expected to end
 HARD = 50  # Hessian products of a block in one iteration, on average; one that meets its bound is too hard in any case
 ALIKE = 0.8  # of the rounds of L-BFGS with weights: it goes on where AUQ-LR is, so that a change costs nothing
-SOON = 1.0  # of its expected cost: nobody is left before, nor before a good part of what the other one costs is spent
-NEAR = 1e-3  # of F, above the best so far: on its way
-TWICE = 2.0
+# of its expected cost: nobody is left before, nor before a good part of what the other one costs is spent
+BEFORE_LEAVING = 1.0
+NEAR_BEST = 1e-3  # of F, above the best so far: on its way
+TWICE = 2.0  # the expected cost: a method that took more may be left
 DEARER = 3.0  # the rest of a method than all of another
 
 
@@ -138,7 +139,7 @@ class Auto:
         rest = _remaining_cost(plan, spent, shared.iteration)
         if (plan.method, other.method) == ("auq-lr", "lbfgs-w") and (ahead or 0.0) > ALIKE * other.rounds:
             return LONGER, other
-        least = max(SOON * mine.cost(self.round_cost), other.cost(self.round_cost) / DEARER)
+        least = max(BEFORE_LEAVING * mine.cost(self.round_cost), other.cost(self.round_cost) / DEARER)
         if spent > least and (rest or 0.0) > DEARER * other.cost(self.round_cost):
             return REST, other
         dear = spent > TWICE * mine.cost(self.round_cost) and spent > other.cost(self.round_cost)
@@ -162,10 +163,10 @@ class Auto:
         from auqadmm import baselines, methods  # which know this one
 
         if name not in self._made:
-            found = methods.resolve(name, {**methods.KNOWN, **baselines.KNOWN})
-            if hasattr(found, "round_cost"):
-                found = replace(found, round_cost=self.round_cost)
-            self._made[name] = found if name == "newton" else in_columns(found, self._run)
+            method = methods.resolve(name, {**methods.KNOWN, **baselines.KNOWN})
+            if hasattr(method, "round_cost"):
+                method = replace(method, round_cost=self.round_cost)
+            self._made[name] = method if name == "newton" else in_columns(method, self._run)
         return self._made[name]
 
     # ------------------------------------------------------------------ data in other columns (`inside`)
@@ -215,11 +216,11 @@ def _observe(plan: Plan, shared: Consensus) -> Plan:
     delta = shared.predicted
     if delta is None and better and math.isfinite(plan.best):
         delta = plan.best - F  # which shrinks as what is left does
-    expected = plan.expected if delta is None else (*plan.expected, delta / max(abs(F), 1e-300))[-BACK:]
+    expected = plan.expected if delta is None else (*plan.expected, delta / max(abs(F), 1e-300))[-RATE_MOST:]
     if better:
         return replace(plan, best=F, best_v=shared.v, waited=0, expected=expected)
-    near = math.isfinite(F) and F - plan.best <= NEAR * abs(plan.best)
-    new = shared.iteration <= START and bool(plan.changes)
+    near = math.isfinite(F) and F - plan.best <= NEAR_BEST * abs(plan.best)
+    new = shared.iteration <= AUTO_START and bool(plan.changes)
     return replace(plan, waited=plan.waited if near or new else plan.waited + 1, expected=expected)
 
 
@@ -227,18 +228,18 @@ def _failure(plan: Plan, shared: Consensus) -> str:
     """Why a method has failed; empty: it has not."""
     if not bool(shared.v.isfinite().all()) or shared.not_finite:
         return "numbers that are not finite"
-    if plan.waited >= PATIENCE:
-        return f"no progress in {PATIENCE} iterations"
-    return "local problems are too hard" if plan.hard >= PATIENCE else ""
+    if plan.waited >= AUTO_PATIENCE:
+        return f"no progress in {AUTO_PATIENCE} iterations"
+    return "local problems are too hard" if plan.hard >= AUTO_PATIENCE else ""
 
 
-def _next_hessian(here: Any) -> float:
+def _next_hessian(newton: Any) -> float:
     """Numbers that a working set of Newton's method will send next, if that is what it has."""
-    if getattr(here, "complete", True) or here.stalled:
+    if getattr(newton, "complete", True) or newton.stalled:
         return 0.0
-    active = int((here.inside != 0).sum())
-    known = len(here.index) if here.gram is not None else 0
-    return numbers(min(int(GROWTH * active), here.inside.numel())) - numbers(known)
+    active = int((newton.inside != 0).sum())
+    known = len(newton.index) if newton.gram is not None else 0
+    return numbers(min(int(SET_GROWTH * active), newton.inside.numel())) - numbers(known)
 
 
 def _remaining_cost(plan: Plan, spent: float, iterations: int) -> float | None:
@@ -250,7 +251,7 @@ def _remaining_cost(plan: Plan, spent: float, iterations: int) -> float | None:
 def _iterations_left(plan: Plan) -> float | None:
     """Iterations that are left, by how fast expected falls shrink; None: not known yet."""
     seen = [x for x in plan.expected if 0 < x < math.inf]
-    if len(seen) < LOOK:
+    if len(seen) < RATE_LEAST:
         return None
     logs, middle = [math.log(x) for x in seen], (len(seen) - 1) / 2
     slope = sum((k - middle) * y for k, y in enumerate(logs)) / sum((k - middle) ** 2 for k in range(len(logs)))

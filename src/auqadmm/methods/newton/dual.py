@@ -25,17 +25,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from auqadmm.verdict.duality import ROUNDINGS, at_least_rounding
+from auqadmm.verdict.duality import ROUNDINGS, at_least_rounding, penalised
 from auqadmm.verdict.moments import EPS, ColumnMoments
 
+if TYPE_CHECKING:
+    from auqadmm.blocks.rows import Loss
+    from auqadmm.problem.regularizers import Regularizer
+
 SCALES = (0.5, 0.9, 0.99, 0.999, 0.9999)
-FAR = 1e300  # a slope that no g with kinks leaves as it is
-ROUNDED = 64.0  # of ε: what is left of a column's mean in its spread
+ANY_SLOPE = 1e300  # a slope that no g with kinks leaves as it is
+SPREAD_ROUNDING = 64.0  # of ε: what is left of a column's mean in its spread
 
 
 @dataclass(frozen=True)
@@ -45,28 +49,28 @@ class DualBound:
     gap: float
     w: Tensor
 
-    def zero(self, g: Any, bend: float, columns: ColumnMoments) -> Tensor | None:
+    def zero(self, g: Regularizer, bend: float, columns: ColumnMoments) -> Tensor | None:
         """Which unknowns (m, C) are zero at the optimum, as far as this shows; None: nothing is known."""
         if not math.isfinite(bend):
             return None
         size = columns.spread.to(self.w)
         if columns.centre is not None:  # a difference of sums
-            size = size + ROUNDED * EPS * columns.weight * columns.centre.to(self.w).square()
+            size = size + SPREAD_ROUNDING * EPS * columns.weight * columns.centre.to(self.w).square()
         radius = (2 * bend * self.gap * size).sqrt()[:, None].expand_as(self.w)
         return g.at_rest(self.w, radius)
 
 
-def scales(g: Any, loss: Any, like: Tensor) -> tuple[float, ...]:
+def scales(g: Regularizer, loss: Loss, like: Tensor) -> tuple[float, ...]:
     """The r whose conjugates are worth sending: where slopes may have to be scaled."""
     inner = getattr(g, "inner", g)
     if loss.quadratic or not hasattr(loss, "row_value"):
         return ()
-    limit = inner.dual_scale(torch.full_like(like if inner is g else like[:-1], FAR))
+    limit = inner.dual_scale(torch.full_like(like if inner is g else like[:-1], ANY_SLOPE))
     return SCALES if limit is not None and limit < 1 else ()
 
 
 def predicted_bound(
-    g: Any, loss: Any, columns: ColumnMoments, v: Tensor, sums: Mapping[str, Tensor]
+    g: Regularizer, loss: Loss, columns: ColumnMoments, v: Tensor, sums: Mapping[str, Tensor]
 ) -> DualBound | None:
     """The bound at v by slopes that the step to it foresaw; None: they are no dual point, or did not come along."""
     if "foreseen_G" not in sums:
@@ -77,7 +81,7 @@ def predicted_bound(
         if not left <= ROUNDINGS * noise:  # slopes that do not add up to zero are no dual point
             return None
         noise += left * float(v[-1].abs().max())
-        inner, inside, slopes = g.inner, v[:-1], slopes[:-1]
+        inner, inside, slopes = penalised(g), v[:-1], slopes[:-1]
     s = inner.dual_scale(-slopes)
     if s is None:
         return None
@@ -91,7 +95,7 @@ def predicted_bound(
 
 
 def _gap_bound(
-    inner: Any, terms: list[float], s: float, slopes: Tensor, noise: float, intercept: bool
+    inner: Regularizer, terms: list[float], s: float, slopes: Tensor, noise: float, intercept: bool
 ) -> DualBound | None:
     """The gap f + g + D + g*(−Σxθ), with what rounding leaves of it."""
     w = -s * slopes
@@ -102,7 +106,7 @@ def _gap_bound(
 
 
 def dual_bound(
-    g: Any, loss: Any, columns: ColumnMoments, v: Tensor, sums: Mapping[str, Tensor], B: Tensor | None
+    g: Regularizer, loss: Loss, columns: ColumnMoments, v: Tensor, sums: Mapping[str, Tensor], B: Tensor | None
 ) -> DualBound | None:
     """The bound at v, from f, G, noise and conjugates; B where there is an intercept. None: there is none."""
     if not hasattr(loss, "row_value") or (columns.intercept and (B is None or v.shape[1] > 1)):
@@ -111,7 +115,7 @@ def dual_bound(
     at_one = float((slopes * v).sum()) - f
     a, bends, tilt, inner, inside = 0.0, 0.0, 0.0, g, v
     if B is not None:
-        b, inner, inside = B.reshape(-1), g.inner, v[:-1]
+        b, inner, inside = B.reshape(-1), penalised(g), v[:-1]
         bends, tilt = float(b[-1]), float(b @ v[:, 0])
         if not bends > 0:
             return None

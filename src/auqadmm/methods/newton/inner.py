@@ -22,18 +22,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from auqadmm.metrics.pivoting import PATIENCE, ROUNDS, ActivePieces
+from auqadmm.metrics.cg import Operator
+from auqadmm.metrics.pivoting import PIVOT_PATIENCE, PIVOT_ROUNDS, ActivePieces
 from auqadmm.metrics.proximal_gradient import Composite
+from auqadmm.metrics.weights import Penalty
 from auqadmm.verdict.model import EPS, SINGULAR
 
 THIN = 1 / 8  # of a factor: borders up to which it is worth keeping
-DIGITS = 1e-6  # of a value, that rounding may cost
-MANY = 64  # that come at once
+MODEL_ROUNDING = 1e-6  # of a value, that rounding may cost
+MANY_ARRIVALS = 64  # that come at once
 SAME = 1e-12  # of a diagonal
 
 
@@ -118,7 +119,7 @@ class ModelPoint:
     value: float
 
 
-def minimise_model(g: Any, H: Tensor, G: Tensor, v: Tensor, enough: float, share: float) -> ModelPoint | None:
+def minimise_model(g: Penalty, H: Tensor, G: Tensor, v: Tensor, enough: float, share: float) -> ModelPoint | None:
     """The minimiser, or a point that is as good for a step; None: guesses went round in circles."""
     D = H.diagonal()[:, None]
     if not bool((D > 0).all()):
@@ -127,11 +128,11 @@ def minimise_model(g: Any, H: Tensor, G: Tensor, v: Tensor, enough: float, share
     problem = Composite(H.__matmul__, _factored_here, g, H @ v - G, D, D)
     start, start_w = v, -G
     guess, factor, best = _first(problem, v, -G), None, ModelPoint(v, -G, 0.0)
-    fewest, patience, settled = math.inf, PATIENCE, False
-    for _ in range(ROUNDS):
+    fewest, patience, settled = math.inf, PIVOT_PATIENCE, False
+    for _ in range(PIVOT_ROUNDS):
         x = torch.where(guess.active, start, guess.t)
-        here = ModelPoint(x, start_w, 0.0) if torch.equal(x, start) else at(x)
-        b = torch.where(guess.active, here.w - guess.line(x), 0.0)[:, 0]
+        point = ModelPoint(x, start_w, 0.0) if torch.equal(x, start) else at(x)
+        b = torch.where(guess.active, point.w - guess.line(x), 0.0)[:, 0]
         active, h = guess.active[:, 0], guess.h[:, 0]
         d = factor.solve(active, h, b) if factor is not None else None
         if d is None:
@@ -146,11 +147,11 @@ def minimise_model(g: Any, H: Tensor, G: Tensor, v: Tensor, enough: float, share
         if moves == 0:  # once more for the digits
             left = torch.where(guess.active, there.w - guess.line(there.x), 0.0)
             if settled or 0.5 * float((left.square() / D).sum()) <= enough:
-                return there if gained >= -DIGITS * abs(best.value) else None
+                return there if gained >= -MODEL_ROUNDING * abs(best.value) else None
         settled = moves == 0
         if 0 <= gained <= max(enough, -share * best.value):
             return best
-        patience = PATIENCE if moves < fewest else patience - 1
+        patience = PIVOT_PATIENCE if moves < fewest else patience - 1
         fewest = min(fewest, moves)
         if patience == 0:
             return None
@@ -165,13 +166,13 @@ def _first(problem: Composite, v: Tensor, w: Tensor) -> ActivePieces:
     coming = (v == problem.g.prox(torch.zeros_like(v), torch.ones_like(v))) & guess.active
     resting = ActivePieces(torch.zeros_like(coming), v, w, torch.zeros_like(v))
     count = int(coming.sum())
-    if count < MANY:
+    if count < MANY_ARRIVALS:
         return guess
     far = torch.where(coming, D.sqrt() * (guess.t - v).abs(), 0.0)
     return guess.where(~coming | (far > far[coming].median()), resting)
 
 
-def _model_at(g: Any, H: Tensor, G: Tensor, v: Tensor) -> Callable[[Tensor], ModelPoint]:
+def _model_at(g: Penalty, H: Tensor, G: Tensor, v: Tensor) -> Callable[[Tensor], ModelPoint]:
     def at(x: Tensor) -> ModelPoint:
         d = x - v
         Hd = H @ d
@@ -188,10 +189,10 @@ def _cholesky(A: Tensor) -> Tensor | None:
         return None if bool(info != 0) else L
     from scipy.linalg.lapack import dpotrf  # without the copies of torch's
 
-    found, info = dpotrf(A.numpy().T, lower=1, overwrite_a=1)
-    return None if info else torch.from_numpy(found)
+    factor, info = dpotrf(A.numpy().T, lower=1, overwrite_a=1)
+    return None if info else torch.from_numpy(factor)
 
 
-def _factored_here(active: Tensor, h: Tensor) -> Any:
+def _factored_here(active: Tensor, h: Tensor) -> Operator:
     """In place of the inverse that a `Composite` has: `minimised` keeps factors of its own, and guesses need none."""
     raise AssertionError("The pivots of a working set are solved by their own factors.")

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -49,14 +49,17 @@ from auqadmm.methods.newton.working_set import (
 from auqadmm.verdict.moments import ColumnMoments
 from auqadmm.verdict.queries import moments
 
+if TYPE_CHECKING:
+    from auqadmm.problem.regularizers import Regularizer
+
 FAN = (2.0, 1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
 DECREASE = 1e-4  # of what the linear model promises
-CLOSE = 0.1  # of F: steps that promise no more foresee slopes well enough to be told of them
+FORESEEN_DECREASE = 0.1  # of F: steps that promise no more foresee slopes well enough to be told of them
 CLEARLY = 0.1  # better at twice the step: of the fall at once
 TIGHTER, SLOWER = 0.35, 0.7  # corners after an accepted step; and after a refused one
 TRIES = 4  # fans, each a thousand times as small
-NOISE = 4.0  # roundings of F that a difference may be off by
-MOST = 2**27  # numbers of a Hessian
+NEWTON_NOISE = 4.0  # roundings of F that a difference may be off by
+HESSIAN_ROOM = 2**27  # numbers of a Hessian
 
 
 @dataclass(frozen=True)
@@ -125,73 +128,73 @@ class Newton:
         return State(None, self._shared(setup, 0, v, state_from_sums(at, setup, inside, sums, index), cost))
 
     def step(self, state: State, reduce: Reduce) -> State:
-        old, here = state.shared, state.shared.memory
+        old, current = state.shared, state.shared.memory
         setup = old.setup
-        if not here.finite:
+        if not current.finite:
             return State(None, replace(old, iteration=old.iteration + 1, v=torch.full_like(old.v, math.nan)))
-        if here.stalled:
-            return State(None, self._shared(setup, old.iteration + 1, old.v, here, reduce.cost(hvps=0), old))
-        if not here.complete and here.movers(setup).outside(here.index):
-            here = self._wider(here, setup, reduce)
+        if current.stalled:
+            return State(None, self._shared(setup, old.iteration + 1, old.v, current, reduce.cost(hvps=0), old))
+        if not current.complete and current.movers(setup).outside(current.index):
+            current = self._wider(current, setup, reduce)
         for _ in range(TRIES):
-            v, there, cost = self._tried(here, setup, reduce)
+            v, there, cost = self._tried(current, setup, reduce)
             if there is not None:
                 return State(None, self._shared(setup, old.iteration + 1, v, there, cost, old))
-            here = replace(here, shrink=here.shrink * FAN[-1], stretch=1.0)
-            if here.move(setup).linear <= NOISE * float(here.noise):
+            current = replace(current, shrink=current.shrink * FAN[-1], stretch=1.0)
+            if current.move(setup).linear <= NEWTON_NOISE * float(current.noise):
                 break
-        return State(None, self._shared(setup, old.iteration + 1, old.v, here.rest(), reduce.cost(hvps=0), old))
+        return State(None, self._shared(setup, old.iteration + 1, old.v, current.rest(), reduce.cost(hvps=0), old))
 
     # ------------------------------------------------------------------ one step
-    def _tried(self, here: NewtonState, setup: Setup, reduce: Reduce) -> tuple[Tensor, NewtonState | None, Cost]:
+    def _tried(self, current: NewtonState, setup: Setup, reduce: Reduce) -> tuple[Tensor, NewtonState | None, Cost]:
         """A step along d that lowers F, in one round or two; None if no t of the fan does."""
-        columns, move, g = here.columns, here.move(setup), setup.regularizer
-        full = here.stretch * here.shrink
-        easier = max(1.0, here.tighter * here.ease) if here.shrink == 1 else here.ease
-        fan = () if setup.loss.quadratic else tuple(here.shrink * t for t in FAN)
-        x, penalty = _along(g, here, move, full)
+        columns, move, g = current.columns, current.move(setup), setup.regularizer
+        full = current.stretch * current.shrink
+        easier = max(1.0, current.tighter * current.ease) if current.shrink == 1 else current.ease
+        fan = () if setup.loss.quadratic else tuple(current.shrink * t for t in FAN)
+        x, penalty = _along(g, current, move, full)
         v, inside = _outside(columns, x)
-        index = self._next(here, setup, inside)
+        index = self._next(current, setup, inside)
         cost = reduce.cost(hvps=0)
         offsets = tuple(t - full for t in fan)
-        foreseen = full == 1 and move.linear <= CLOSE * abs(here.F)
-        sums = self._ask(here, setup, reduce, inside, move.d, index, offsets, easier, here.ease, foreseen)
+        foreseen = full == 1 and move.linear <= FORESEEN_DECREASE * abs(current.F)
+        sums = self._ask(current, setup, reduce, inside, move.d, index, offsets, easier, current.ease, foreseen)
         values = {t: float(f) for t, f in zip(fan, sums.get("fan", ()), strict=True)}
         values.setdefault(full, float(sums["f"]))
-        F = {t: f + (penalty if t == full else _along(g, here, move, t)[1]) for t, f in values.items()}
-        slack = NOISE * float(here.noise + torch.where(sums["noise"].isfinite(), sums["noise"], 0.0))
-        good = {t for t, x in F.items() if x <= here.F - DECREASE * t * move.linear + slack}
+        F = {t: f + (penalty if t == full else _along(g, current, move, t)[1]) for t, f in values.items()}
+        slack = NEWTON_NOISE * float(current.noise + torch.where(sums["noise"].isfinite(), sums["noise"], 0.0))
+        good = {t for t, x in F.items() if x <= current.F - DECREASE * t * move.linear + slack}
         if full in good:
             twice = F.get(2 * full, math.inf)
-            stretch = 2.0 if twice < F[full] - CLEARLY * (here.F - F[full]) and here.shrink == 1 else 1.0
-            tighter = max(TIGHTER, SLOWER * here.tighter)
+            stretch = 2.0 if twice < F[full] - CLEARLY * (current.F - F[full]) and current.shrink == 1 else 1.0
+            tighter = max(TIGHTER, SLOWER * current.tighter)
             new = replace(
-                here, ease=easier, tighter=tighter, stretch=stretch, shrink=1.0, fell=max(here.F - F[full], 0.0)
+                current, ease=easier, tighter=tighter, stretch=stretch, shrink=1.0, fell=max(current.F - F[full], 0.0)
             )
             return v, state_from_sums(new, setup, inside, sums, index), cost
-        good -= {t for t in good if not F[t] < here.F}  # a smaller step must be better, and not only no worse
+        good -= {t for t in good if not F[t] < current.F}  # a smaller step must be better, and not only no worse
         if not good:
             return v, None, cost
         t = min(good, key=lambda t: F[t])
-        v, inside = _outside(columns, _along(g, here, move, t)[0])
-        index = self._next(here, setup, inside)
+        v, inside = _outside(columns, _along(g, current, move, t)[0])
+        index = self._next(current, setup, inside)
         cost = reduce.cost(hvps=0)
-        ease = here.ease if here.eased else _easing(setup, columns)  # a start that was far away after all
-        sums = self._ask(here, setup, reduce, inside, None, index, (), ease, ease)
+        ease = current.ease if current.eased else _easing(setup, columns)  # a start that was far away after all
+        sums = self._ask(current, setup, reduce, inside, None, index, (), ease, ease)
         new = replace(
-            here,
+            current,
             ease=ease,
             eased=True,
             tighter=SLOWER,
             stretch=1.0,
             shrink=1.0,
-            fell=max(here.F - F[t], 0.0),
+            fell=max(current.F - F[t], 0.0),
         )
         return v, state_from_sums(new, setup, inside, sums, index), cost
 
     def _ask(
         self,
-        here: NewtonState,
+        current: NewtonState,
         setup: Setup,
         reduce: Reduce,
         inside: Tensor,
@@ -204,12 +207,14 @@ class Newton:
     ) -> dict[str, Tensor]:
         """One round at `inside`; for squares only products that are not known yet."""
         known = None
-        if here.gram is not None:
-            index, known = drop_screened(index, here.index), here.index
-        aside = here.aside is not None
-        ask = NewtonQuery(here.columns.centre, index, known, fan, None, None, aside, ease, eased, here.scales, foreseen)
+        if current.gram is not None:
+            index, known = drop_screened(index, current.index), current.index
+        aside = current.aside is not None
+        ask = NewtonQuery(
+            current.columns.centre, index, known, fan, None, None, aside, ease, eased, current.scales, foreseen
+        )
         down = (inside,) if d is None else (inside, d)
-        if not here.complete:  # workers are told for which unknowns
+        if not current.complete:  # workers are told for which unknowns
             down = (*down, index)
         return reduce(ask, None, (inside, d), down=down)[1]
 
@@ -232,53 +237,53 @@ class Newton:
         if some_rest(setup.regularizer, setup.loss, shape, self.round_cost):
             return False
         size, n = whole(setup.loss, shape), setup.unknowns
-        if size > MOST:
+        if size > HESSIAN_ROOM:
             raise InputError(
                 f"'newton' would send {size:.1e} numbers a round for {n} unknowns, none of which this regularizer sets "
                 "to zero; use 'auq-lr' or 'lbfgs' instead."
             )
         return True
 
-    def _next(self, here: NewtonState, setup: Setup, inside: Tensor) -> Tensor:
+    def _next(self, current: NewtonState, setup: Setup, inside: Tensor) -> Tensor:
         """Of the round at `inside`: its support, and those that would move farthest by what is known now."""
-        if here.complete:
-            return here.index
-        movers = here.movers(setup)
+        if current.complete:
+            return current.index
+        movers = current.movers(setup)
         rest = setup.regularizer.prox(torch.zeros_like(inside), torch.ones_like(inside))
-        movers = replace(movers, support=(inside != rest) & here.free)
-        return chosen(movers, together(setup.regularizer, inside.shape, inside.device), here.least, setup.columns)
+        movers = replace(movers, support=(inside != rest) & current.free)
+        return chosen(movers, together(setup.regularizer, inside.shape, inside.device), current.least, setup.columns)
 
-    def _wider(self, here: NewtonState, setup: Setup, reduce: Reduce) -> NewtonState:
+    def _wider(self, current: NewtonState, setup: Setup, reduce: Reduce) -> NewtonState:
         """One more round at the same point, for unknowns that would move farther than all that were asked for."""
         index = chosen(
-            here.movers(setup),
-            together(setup.regularizer, here.inside.shape, here.inside.device),
-            here.least,
+            current.movers(setup),
+            together(setup.regularizer, current.inside.shape, current.inside.device),
+            current.least,
             setup.columns,
         )
-        sums = self._ask(here, setup, reduce, here.inside, None, index, (), here.ease, here.ease)
-        return state_from_sums(here, setup, here.inside, sums, index)
+        sums = self._ask(current, setup, reduce, current.inside, None, index, (), current.ease, current.ease)
+        return state_from_sums(current, setup, current.inside, sums, index)
 
     # ------------------------------------------------------------------ bookkeeping
     def _shared(
-        self, setup: Setup, k: int, v: Tensor, here: NewtonState, cost: Cost, old: Consensus | None = None
+        self, setup: Setup, k: int, v: Tensor, current: NewtonState, cost: Cost, old: Consensus | None = None
     ) -> Consensus:
-        finite = here.finite
+        finite = current.finite
         return Consensus(
             setup=setup,
             iteration=k,
             v=v,
             v_prev=None if old is None else old.v,
             cost=cost,
-            memory=here,
-            scored=here.scored if setup.scoring else None,
-            predicted=here.expected(setup) if finite and setup.scoring else None,
+            memory=current,
+            scored=current.scored if setup.scoring else None,
+            predicted=current.expected(setup) if finite and setup.scoring else None,
         )
 
 
-def _along(g: Any, here: NewtonState, move: NewtonStep, t: float) -> tuple[Tensor, float]:
+def _along(g: Regularizer, current: NewtonState, move: NewtonStep, t: float) -> tuple[Tensor, float]:
     """v + td, and g there; between v and v + d rounding may not leave the domain of g."""
-    x = here.inside + t * move.d
+    x = current.inside + t * move.d
     return into_domain(g, x) if t <= 1 else (x, float(g.value(x)))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from torch import Tensor
 from auqadmm.methods.newton.inner import minimise_model
 from auqadmm.metrics.triangles import unpack
 from auqadmm.verdict.model import QuadraticModel
+
+if TYPE_CHECKING:
+    from auqadmm.problem.regularizers import Regularizer
 
 LIFTS = (1e-6, 1e-4, 1e-2)  # of the diagonal of a singular GroupedHessian, one after the other
 SHARP = 1e100  # a metric in which a proximal step moves nothing that may stay
@@ -25,7 +28,7 @@ SHARP = 1e100  # a metric in which a proximal step moves nothing that may stay
 class RestrictedRegularizer:
     """g as a function of some unknowns, the others left where they are in v."""
 
-    g: Any
+    g: Regularizer
     v: Tensor
     index: Tensor
 
@@ -37,7 +40,7 @@ class RestrictedRegularizer:
     def separable(self) -> bool:
         return self.g.separable
 
-    def prox(self, t: Tensor, K: Any) -> Tensor:
+    def prox(self, t: Tensor, K: Tensor | float) -> Tensor:
         return self._some(self.g.prox(self._whole(t, 0.0), self._whole(torch.as_tensor(K).expand_as(t), 1.0)))
 
     def value(self, x: Tensor) -> Tensor:
@@ -71,13 +74,13 @@ class GroupedHessian:
     def of(cls, upper: Tensor, index: Tensor, columns: int, apart: bool) -> GroupedHessian:
         """From what workers send: a triangle for every class (`apart`), or one for all."""
         parts = [index[index % columns == c] for c in range(columns)] if apart else [index]
-        found, first = [], 0
+        groups, first = [], 0
         for part in parts:
             size = len(part) * (len(part) + 1) // 2
             if len(part):
-                found.append((part, unpack(upper[None, first : first + size])[0]))
+                groups.append((part, unpack(upper[None, first : first + size])[0]))
             first += size
-        return cls(tuple(found))
+        return cls(tuple(groups))
 
     def joined(self) -> GroupedHessian:
         """In one group."""
@@ -88,11 +91,11 @@ class GroupedHessian:
 
     def where(self, flat: Tensor) -> GroupedHessian:
         """Of the unknowns for which `flat` holds alone."""
-        found = []
+        groups = []
         for index, H in self.groups:
             few = flat[index].nonzero()[:, 0]
-            found.append((index[few], H.index_select(0, few).index_select(1, few)))
-        return GroupedHessian(tuple(found))
+            groups.append((index[few], H.index_select(0, few).index_select(1, few)))
+        return GroupedHessian(tuple(groups))
 
     def lifted(self, share: float) -> GroupedHessian:
         """With more curvature, a share of the diagonal."""
@@ -126,7 +129,7 @@ class NewtonStep:
     linear: float
 
 
-def into_domain(g: Any, x: Tensor) -> tuple[Tensor, float]:
+def into_domain(g: Regularizer, x: Tensor) -> tuple[Tensor, float]:
     """x, moved back by a rounding where g would be infinite for it, and g there."""
     value = float(g.value(x))
     if math.isfinite(value):
@@ -137,19 +140,21 @@ def into_domain(g: Any, x: Tensor) -> tuple[Tensor, float]:
 
 
 def newton_step(
-    g: Any, v: Tensor, G: Tensor, H: GroupedHessian, enough: float, share: float | None = None
+    g: Regularizer, v: Tensor, G: Tensor, H: GroupedHessian, enough: float, share: float | None = None
 ) -> NewtonStep:
     """The step; a singular H is given a little curvature in every direction, and more where the step would not lower
     the model. With a `share` of δ that may be missing δ is what was found, else a bound of what there is."""
-    found = _newton_step(g, v, G, H, enough, share)
+    step = _newton_step(g, v, G, H, enough, share)
     for lift in LIFTS:
-        if math.isfinite(found.linear) and found.linear >= -enough:
+        if math.isfinite(step.linear) and step.linear >= -enough:
             break
-        found = _newton_step(g, v, G, H.lifted(lift), enough, share)
-    return found
+        step = _newton_step(g, v, G, H.lifted(lift), enough, share)
+    return step
 
 
-def _newton_step(g: Any, v: Tensor, G: Tensor, H: GroupedHessian, enough: float, share: float | None) -> NewtonStep:
+def _newton_step(
+    g: Regularizer, v: Tensor, G: Tensor, H: GroupedHessian, enough: float, share: float | None
+) -> NewtonStep:
     groups: Sequence[tuple[Tensor, Tensor]] = H.groups if g.separable or g.quadratic else H.joined().groups
     l2, d, delta = g.convexity(v).reshape(-1), torch.zeros_like(v.reshape(-1)), 0.0
     for index, matrix in groups:
@@ -171,9 +176,9 @@ def _newton_step(g: Any, v: Tensor, G: Tensor, H: GroupedHessian, enough: float,
         model = QuadraticModel.of(matrix[None].to(v), strength, absent)
         if model.singular:
             model = model.lifted()
-        found = model.step(RestrictedRegularizer(g, v, index), slopes, some, enough)
-        d[index] = found.d[:, 0]
-        delta += found.delta
+        proximal = model.step(RestrictedRegularizer(g, v, index), slopes, some, enough)
+        d[index] = proximal.d[:, 0]
+        delta += proximal.delta
     d = d.reshape(v.shape)
     fell = float(g.fall(v, into_domain(g, v + d)[0])[0])
     return NewtonStep(d, delta, fell - float((G * d).sum()))

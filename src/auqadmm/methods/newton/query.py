@@ -15,13 +15,15 @@ Shapes: m features, C columns; v, d, G (m, C); index flat.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from auqadmm.core.reduce import B, Sums
 from auqadmm.verdict.queries import NullQuery
 
-Sums = dict[str, Tensor]
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,9 @@ class NewtonQuery:
     scales: tuple[float, ...] = ()
     foreseen: bool = False
 
-    def __call__(self, shard: Any, blocks: Any, told: tuple[Tensor, Tensor | None]) -> tuple[Any, Sums]:
-        v, index, loss = told[0].to(shard.device), self.index.to(shard.device), shard.loss
-        d, known = (None if x is None else x.to(shard.device) for x in (told[1], self.known))
+    def __call__(self, shard: Shard, blocks: B, points: tuple[Tensor, Tensor | None]) -> tuple[B, Sums]:
+        v, index, loss = points[0].to(shard.device), self.index.to(shard.device), shard.loss
+        d, known = (None if x is None else x.to(shard.device) for x in (points[1], self.known))
         now = shard.exact(self.centre, loss.eased(self.ease) if self.ease > 1 else None)
         same = self.eased == self.ease
         scales = self.scales if self.ease == 1 else ()

@@ -21,7 +21,7 @@ from auqadmm.methods.newton.working_set import Movers
 from auqadmm.metrics.triangles import pack
 from auqadmm.verdict.moments import ColumnMoments
 
-INNER = 1e-4  # of the decrease of the last step: what the next may miss of its own
+STEP_SHARE = 1e-4  # of the decrease of the last step: what the next may miss of its own
 MISS = 1e-2  # of its own decrease: what a step on a working set may miss at first
 
 
@@ -107,7 +107,7 @@ class NewtonState:
     def move(self, setup: Setup) -> NewtonStep:
         """The step from here; found once."""
         if "_move" not in vars(self):
-            enough = max(INNER * self.fell, 1e-3 * float(self.noise), 1e-300)
+            enough = max(STEP_SHARE * self.fell, 1e-3 * float(self.noise), 1e-300)
             if self.dual is not None:  # which shrinks with the root of δ
                 share = 0.0 if setup.loss.quadratic else self.fell / max(abs(self.F), 1e-300)
                 enough *= min(1.0, max(share, 1e-6)) ** 2

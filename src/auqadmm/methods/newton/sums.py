@@ -19,7 +19,7 @@ from auqadmm.metrics.triangles import unpack
 
 
 def state_from_sums(
-    here: NewtonState, setup: Setup, inside: Tensor, sums: dict[str, Tensor], index: Tensor
+    current: NewtonState, setup: Setup, inside: Tensor, sums: dict[str, Tensor], index: Tensor
 ) -> NewtonState:
     """What a round told, at `inside`."""
     f, g = float(sums["f"]), setup.regularizer
@@ -27,10 +27,10 @@ def state_from_sums(
     F = f + float(g.value(inside))
     upper, gram = sums.get("H"), None
     if setup.loss.quadratic and setup.columns == 1:
-        index, gram = grow_gram(here, sums, index)
+        index, gram = grow_gram(current, sums, index)
         upper = None
     new = replace(
-        here,
+        current,
         inside=inside,
         f=f,
         F=F,
@@ -41,10 +41,10 @@ def state_from_sums(
         index=index,
         upper=upper if upper is not None or gram is not None else inside.new_zeros(0),
         gram=gram,
-        reach=sums.get("reach", here.reach),  # which v has no part in
+        reach=sums.get("reach", current.reach),  # which v has no part in
         aside=sums.get("aside"),
         dual=None,
-        turned=here.turned if inside is here.inside else sums["G"] - here.G,
+        turned=current.turned if inside is current.inside else sums["G"] - current.G,
     )
     known, size = new.hessian, scale(new)
     new = replace(new, scale=size)
@@ -53,44 +53,44 @@ def state_from_sums(
     return new
 
 
-def screen(here: NewtonState, setup: Setup, sums: Mapping[str, Tensor]) -> NewtonState:
+def screen(current: NewtonState, setup: Setup, sums: Mapping[str, Tensor]) -> NewtonState:
     """With a duality gap, where there is one; unknowns at zero which it proves to be zero stay there for good."""
-    g, loss, columns = setup.regularizer, setup.loss, here.columns
+    g, loss, columns = setup.regularizer, setup.loss, current.columns
     bounds = (
-        dual_bound(g, loss, columns, here.inside, sums, here.aside),
-        predicted_bound(g, loss, columns, here.inside, sums),
+        dual_bound(g, loss, columns, current.inside, sums, current.aside),
+        predicted_bound(g, loss, columns, current.inside, sums),
     )
-    found = min((x for x in bounds if x is not None), key=lambda x: x.gap, default=None)
-    zero = None if found is None else found.zero(g, loss.bend, columns)
-    if found is None or zero is None:
-        return replace(here, dual=found)
-    out = zero & (here.inside == 0)
-    return replace(here, dual=found, out=out if here.out is None else here.out | out)
+    bound = min((x for x in bounds if x is not None), key=lambda x: x.gap, default=None)
+    zero = None if bound is None else bound.zero(g, loss.bend, columns)
+    if bound is None or zero is None:
+        return replace(current, dual=bound)
+    out = zero & (current.inside == 0)
+    return replace(current, dual=bound, out=out if current.out is None else current.out | out)
 
 
-def grow_gram(here: NewtonState, sums: dict[str, Tensor], index: Tensor) -> tuple[Tensor, Tensor]:
+def grow_gram(current: NewtonState, sums: dict[str, Tensor], index: Tensor) -> tuple[Tensor, Tensor]:
     """The products of squares known so far, with the new ones."""
     H = sums.get("H")
-    if here.gram is None:
+    if current.gram is None:
         return index, sums["G"].new_zeros(0, 0) if H is None else unpack(H[None])[0]
-    new = drop_screened(index, here.index)
+    new = drop_screened(index, current.index)
     if H is None or not len(new):
-        return here.index, here.gram
-    k, p = len(new), len(here.index)
+        return current.index, current.gram
+    k, p = len(new), len(current.index)
     H = H.reshape(k, p + k)
-    top = torch.cat([here.gram, H[:, :p].mT], 1)
+    top = torch.cat([current.gram, H[:, :p].mT], 1)
     corner = 0.5 * (H[:, p:] + H[:, p:].mT)
-    return torch.cat([here.index, new]), torch.cat([top, torch.cat([H[:, :p], corner], 1)])
+    return torch.cat([current.index, new]), torch.cat([top, torch.cat([H[:, :p], corner], 1)])
 
 
-def scale(here: NewtonState) -> float:
+def scale(current: NewtonState) -> float:
     """The diagonal of H over the spread of its columns, on average."""
-    size = here.hessian.diagonal(here.inside)
+    size = current.hessian.diagonal(current.inside)
     known = size.isfinite()
-    spread = here.columns.spread.to(size)[:, None].expand(size.shape)
+    spread = current.columns.spread.to(size)[:, None].expand(size.shape)
     total = float(spread[known].sum())
-    found = float(size[known].sum()) / total if total > 0 else 0.0
-    return found if math.isfinite(found) and found > 0 else here.scale
+    ratio = float(size[known].sum()) / total if total > 0 else 0.0
+    return ratio if math.isfinite(ratio) and ratio > 0 else current.scale
 
 
 def drop_screened(index: Tensor, known: Tensor) -> Tensor:

@@ -20,12 +20,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-GROWTH = 1.5
+if TYPE_CHECKING:
+    from auqadmm.blocks.rows import Loss
+    from auqadmm.problem.regularizers import Regularizer
+
+SET_GROWTH = 1.5  # times the support: the next working set has room for that many
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class Movers:
     soon: Tensor | None = None
 
     @classmethod
-    def at(cls, g: Any, v: Tensor, G: Tensor, D: Tensor, free: Tensor, turned: Tensor | None = None) -> Movers:
+    def at(cls, g: Regularizer, v: Tensor, G: Tensor, D: Tensor, free: Tensor, turned: Tensor | None = None) -> Movers:
         """`free` (m, C): unknowns that F depends on; `turned`: how much G changed in the last step."""
         root = D.sqrt()
 
@@ -66,7 +70,7 @@ class Movers:
 def chosen(movers: Movers, units: Tensor | None, least: int, columns: int) -> Tensor:
     """The working set, class by class. `units` (mC,): which unknowns come together; None: each by itself."""
     far, support = movers.far.reshape(-1), movers.support.reshape(-1)
-    many = max(least, int(GROWTH * int(support.sum())))
+    many = max(least, int(SET_GROWTH * int(support.sum())))
     if 2 * many >= len(far):
         return everything(movers.far.shape, movers.free)
     soon = None if movers.soon is None else movers.soon.reshape(-1)
@@ -109,7 +113,7 @@ def affordable(round_cost: float) -> int:
     return math.isqrt(int(2 * round_cost))
 
 
-def some_rest(g: Any, loss: Any, shape: Sequence[int], round_cost: float) -> bool:
+def some_rest(g: Regularizer, loss: Loss, shape: Sequence[int], round_cost: float) -> bool:
     """Does g leave most unknowns where they are, and are they many? Then a working set is asked for, and not all."""
     own = not hasattr(loss, "row_value")  # whose Hessian is known as a whole
     if g.quadratic or own or math.prod(shape) <= affordable(round_cost):
@@ -118,12 +122,12 @@ def some_rest(g: Any, loss: Any, shape: Sequence[int], round_cost: float) -> boo
     return units is None or int(units.max()) > 0
 
 
-def apart(loss: Any, columns: int) -> bool:
+def apart(loss: Loss, columns: int) -> bool:
     """Do the columns of the model share no curvature?"""
     return columns == 1 or (hasattr(loss, "row_value") and not loss.gauge)
 
 
-def whole(loss: Any, shape: Sequence[int]) -> int:
+def whole(loss: Loss, shape: Sequence[int]) -> int:
     """Numbers of the Hessian of all unknowns."""
     m, C = shape
     return C * numbers(m) if apart(loss, C) else numbers(m * C)
@@ -134,7 +138,7 @@ def numbers(unknowns: int) -> int:
     return unknowns * (unknowns + 1) // 2
 
 
-def together(g: Any, shape: Sequence[int], device: Any) -> Tensor | None:
+def together(g: Regularizer, shape: Sequence[int], device: torch.device | str) -> Tensor | None:
     """Which unknowns g ties together, a label each; None: none, and where nothing is known all of them."""
     inner, (m, C) = getattr(g, "inner", g), shape
     if g.separable:
