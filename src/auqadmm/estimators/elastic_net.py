@@ -5,15 +5,15 @@ minimise over c, b   1/(2Σs) Σ_i s_i (x_iᵀc + b − y_i)² + α·ρ‖c‖�
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 
 from auqadmm.estimators import checks, squares
 from auqadmm.estimators.base import ConsensusEstimator
 from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.fitting import FitSettings, FitTask, fit
+from auqadmm.estimators.types import EngineChoice, MatrixLike, MethodChoice, PerRow
 from auqadmm.problem import LeastSquares
 
 
@@ -85,8 +85,8 @@ class ConsensusElasticNet(RegressorMixin, ConsensusEstimator):
         n_blocks: int = 1,
         max_iter: int = 500,
         tol: float = 1e-18,
-        method: Any = "auto",
-        engine: Any = "local",
+        method: MethodChoice = "auto",
+        engine: EngineChoice = "local",
         warm_start: bool = False,
         verbose: int = 0,
     ) -> None:
@@ -101,7 +101,9 @@ class ConsensusElasticNet(RegressorMixin, ConsensusEstimator):
         self.warm_start = warm_start
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> ConsensusElasticNet:
+    def fit(
+        self, X: MatrixLike, y: ArrayLike, sites: PerRow = None, sample_weight: PerRow = None
+    ) -> ConsensusElasticNet:
         """Fit the model.
 
         Parameters
@@ -161,7 +163,7 @@ class ConsensusElasticNet(RegressorMixin, ConsensusEstimator):
         """α and ρ, for the mean over rows."""
         return float(self.alpha), checks.share("l1_ratio", self.l1_ratio)
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: MatrixLike) -> np.ndarray:
         """The predictions xᵀc + b.
 
         Parameters

@@ -23,10 +23,9 @@ Shapes: k problems, K strengths, m features; G (k, m, m), v, p, ∇ (k, m), l1, 
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -86,7 +85,7 @@ def _threads() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def _one_thread(features: int) -> Any:
+def _one_thread(features: int) -> AbstractContextManager[object]:
     """Factors of this size gain nothing from threads, and lose much where cores are busy."""
     return _threads().limit(limits=1, user_api="blas") if SMALL < features < LARGE else nullcontext()
 

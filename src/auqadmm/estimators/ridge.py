@@ -11,12 +11,16 @@ Shapes: n rows, m features, K strengths, f folds.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
+
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import scipy.sparse
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from auqadmm.core.result import Result
@@ -27,6 +31,7 @@ from auqadmm.estimators.elastic_net_cv import folds_of, mse
 from auqadmm.estimators.fitting import FitSettings, FitTask, Fitted, fit, report
 from auqadmm.estimators.moments import CHUNK, Moments, cell_rows
 from auqadmm.estimators.quadratic import ridges
+from auqadmm.estimators.types import EngineChoice, Fold, Folds, MatrixLike, MethodChoice, PerRow, Start, is_sparse
 from auqadmm.problem import InputError, LeastSquares
 
 SCORES = (None, "r2", "neg_mean_squared_error")
@@ -64,8 +69,8 @@ class ConsensusRidge(ConsensusElasticNet):
         n_blocks: int = 1,
         max_iter: int = 500,
         tol: float = 1e-18,
-        method: Any = "auto",
-        engine: Any = "local",
+        method: MethodChoice = "auto",
+        engine: EngineChoice = "local",
         warm_start: bool = False,
         verbose: int = 0,
     ) -> None:
@@ -132,14 +137,14 @@ class ConsensusRidgeCV(ConsensusElasticNet):
 
     def __init__(
         self,
-        alphas: Any = (0.1, 1.0, 10.0),
+        alphas: ArrayLike = (0.1, 1.0, 10.0),
         *,
         fit_intercept: bool = True,
-        scoring: Any = None,
-        cv: Any = None,
+        scoring: str | None = None,
+        cv: Folds = None,
         n_blocks: int = 1,
         tol: float = 1e-18,
-        engine: Any = "local",
+        engine: EngineChoice = "local",
     ) -> None:
         self.alphas = alphas
         self.fit_intercept = fit_intercept
@@ -151,7 +156,7 @@ class ConsensusRidgeCV(ConsensusElasticNet):
 
     max_iter, method, verbose, warm_start = 500, "auto", 0, False
 
-    def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> ConsensusRidgeCV:
+    def fit(self, X: MatrixLike, y: ArrayLike, sites: PerRow = None, sample_weight: PerRow = None) -> ConsensusRidgeCV:
         """Choose the strength, then fit all rows.
 
         Parameters
@@ -267,13 +272,13 @@ class ConsensusRidgeCV(ConsensusElasticNet):
         )
         return replace(last, message=words)
 
-    def _one(self, rows: Rows, alpha: float, settings: FitSettings, start: Any) -> tuple[Fitted, float]:
+    def _one(self, rows: Rows, alpha: float, settings: FitSettings, start: Start | None) -> tuple[Fitted, float]:
         """One fit, with the mean that its target was centred at."""
         kept, mean = centred(rows, bool(self.fit_intercept))
         loss = LeastSquares(reduction="pooled")
         return fit(kept, FitTask(loss, 0.0, alpha / rows.total, bool(self.fit_intercept)), settings, start), mean
 
-    def _scores(self, errors: np.ndarray, rows: Rows, folds: list[Any]) -> np.ndarray:
+    def _scores(self, errors: np.ndarray, rows: Rows, folds: list[Fold]) -> np.ndarray:
         """(K, f) from mean squared errors (f, K)."""
         if self.scoring == "neg_mean_squared_error":
             return -errors.T
@@ -290,7 +295,7 @@ class ConsensusRidgeCV(ConsensusElasticNet):
         alphas: np.ndarray,
         scores: np.ndarray,
         coef: np.ndarray,
-        settings: Any,
+        settings: FitSettings,
     ) -> Result | None:
         """The strength of the best score, and its model among coef (K, m)."""
         best = self._choose(alphas, scores)
@@ -305,7 +310,7 @@ class ConsensusRidgeCV(ConsensusElasticNet):
         return best
 
 
-def left_out(shard: Any, blocks: Any, shared: tuple[Tensor, ...]) -> tuple[Any, dict[str, Tensor]]:
+def left_out(shard: Shard, blocks: None, shared: tuple[Tensor, ...]) -> tuple[None, dict[str, Tensor]]:
     """Σs e² of the rows here, e the error of the model without the row: μ (m,), ȳ (1,), V (m, m), 1/(Λ + α) (m, K),
     models (m, K), and what an intercept adds to a leverage, (1,)."""
     mean, middle, V, inverse, models, one = (t.cpu().numpy() for t in shared)
@@ -314,7 +319,7 @@ def left_out(shard: Any, blocks: Any, shared: tuple[Tensor, ...]) -> tuple[Any, 
     for _, X, y, s in cell_rows(shard, (0,) * shard.census.blocks):
         for i in range(0, len(y), step):
             some = slice(i, i + step)
-            A = (X[some].toarray() if scipy.sparse.issparse(X) else X[some]) - mean
+            A = (X[some].toarray() if is_sparse(X) else X[some]) - mean
             leverage = s[some, None] * ((A @ V) ** 2 @ inverse + one)
             error = (y[some, None] - middle - A @ models) / (1 - leverage)
             total += s[some] @ error**2

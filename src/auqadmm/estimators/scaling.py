@@ -12,8 +12,8 @@ Shapes: m features, C columns of the model; v (m, C) or (m + 1, C), the intercep
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.chunks import later, mapped
+from auqadmm.estimators.types import EngineChoice, Matrix, is_sparse
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Scaling:
         return Scaling(np.zeros(features), np.ones(features), intercept)
 
     @staticmethod
-    def of(rows: Rows, intercept: bool, ridge: float = 0.0, engine: Any = None) -> Scaling:
+    def of(rows: Rows, intercept: bool, ridge: float = 0.0, engine: EngineChoice | None = None) -> Scaling:
         """From the weighted rows of all blocks, which may live where the engine's do."""
         total = rows.total
         mean = np.zeros(rows.features)
@@ -51,12 +52,12 @@ class Scaling:
         scale = np.sqrt(_finite(square, 1.0))
         return Scaling(mean, np.where(scale > 0, scale, 1.0), intercept)
 
-    def apply(self, X: Any) -> Any:
+    def apply(self, X: Matrix) -> Matrix:
         """X̃, or where X stays elsewhere the order to make it there."""
         return later(self._applied, X)
 
-    def _applied(self, X: Any) -> Any:
-        if scipy.sparse.issparse(X):
+    def _applied(self, X: Matrix) -> Matrix:
+        if is_sparse(X):
             scaled = X.tocsr(copy=True)
             scaled.data = scaled.data * (1 / self.scale)[scaled.indices]
             return scaled
@@ -77,16 +78,16 @@ class Scaling:
         return coef, b - coef @ self.mean
 
 
-def _sum(parts: Any) -> np.ndarray:
+def _sum(parts: Sequence[np.ndarray]) -> np.ndarray:
     return np.sum([np.asarray(p, dtype=np.float64).ravel() for p in parts], axis=0)
 
 
-def _weighed(X: Any, weight: np.ndarray) -> np.ndarray:
+def _weighed(X: Matrix, weight: np.ndarray) -> np.ndarray:
     return weight @ X
 
 
-def _squares(X: Any, weight: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    if scipy.sparse.issparse(X):
+def _squares(X: Matrix, weight: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    if is_sparse(X):
         X = X.tocsr()
         if not X.has_canonical_format:  # numbers of one place add up first
             return X.multiply(X).T @ weight

@@ -45,6 +45,7 @@ from auqadmm.estimators.chunks import later
 from auqadmm.estimators.fitting import FitSettings
 from auqadmm.estimators.moments import Moments, Squares
 from auqadmm.estimators.quadratic import EPS, Quadratics, ridges
+from auqadmm.estimators.types import EngineChoice, Matrix
 from auqadmm.problem import LeastSquares, Problem, Zero
 
 WIDEST = 4096  # features
@@ -101,7 +102,7 @@ def fits(rows: Rows, split: Split) -> bool:
     return rows.features <= WIDEST and len(split.masks) * rows.features**2 <= NUMBERS
 
 
-def several(engine: Any) -> bool:
+def several(engine: EngineChoice) -> bool:
     """Do several processes call this, each with rows of its own?"""
     return bool(getattr(resolve(engine), "spmd", False))
 
@@ -152,7 +153,7 @@ def looking(rows: Rows, split: Split, settings: FitSettings) -> Iterator[Look]:
     engine.close()
 
 
-def _some(X: Any, keep: np.ndarray) -> Any:
+def _some(X: Matrix, keep: np.ndarray) -> Matrix:
     return X[keep]
 
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -34,6 +33,7 @@ from auqadmm.estimators.columns import Sides, Wider
 from auqadmm.estimators.fitting import FitSettings
 from auqadmm.estimators.moments import Means, Moments, Sums
 from auqadmm.estimators.quadratic import EPS, Kept, Quadratics
+from auqadmm.estimators.types import Grid
 from auqadmm.methods.newton.working_set import affordable
 from auqadmm.metrics.triangles import unpack
 
@@ -47,7 +47,7 @@ LEAST = affordable(ROUND_COST)  # columns that a set has room for
 TINY = float(np.finfo(np.float64).tiny)
 
 
-def suits(rows: Rows, settings: FitSettings, split: squares.Split, ratios: Sequence[float], alphas: Any) -> bool:
+def suits(rows: Rows, settings: FitSettings, split: squares.Split, ratios: Sequence[float], alphas: Grid) -> bool:
     """Is this the way to go? Gram matrices do not fit, and l1 leaves columns out."""
     few = min(ratios) > 0 and (np.ndim(alphas) == 0 or float(np.min(alphas)) > 0)
     return few and squares.by_sums(settings, split) and not squares.fits(rows, split)
