@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 from auqadmm.callbacks.glance import Glance
 from auqadmm.core.solve import Iteration
 from auqadmm.words import visible
+
+if TYPE_CHECKING:
+    from rich.console import Group
 
 MISSING = "–"
 
@@ -23,7 +26,7 @@ def line(title: str, event: Iteration, glance: Glance) -> str:
     return ", ".join(parts)
 
 
-def drawing(title: str, event: Iteration, glance: Glance) -> Any:
+def drawing(title: str, event: Iteration, glance: Glance) -> Group:
     """For `rich.live`. Text, never markup: names are data."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar

@@ -24,7 +24,7 @@ import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from uuid import uuid4
 
 from auqadmm.checkpoint.codec import CheckpointError
@@ -38,7 +38,7 @@ LARGEST_MANIFEST = 2**28
 
 
 # ---------------------------------------------------------------------- writing
-def write(folder: Path, number: int, files: Mapping[str, bytes], about: Mapping[str, Any]) -> Path:
+def write(folder: Path, number: int, files: Mapping[str, bytes], about: Mapping[str, object]) -> Path:
     """A new checkpoint; on an error the folder is as it was."""
     table = {name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()}
     content = {"format": FORMAT, "version": VERSION, **about, "files": table}
@@ -133,7 +133,7 @@ def parse(name: str, data: bytes) -> Any:
         raise CheckpointError(f"{name} is not JSON") from None
 
 
-def _no_constant(text: str) -> Any:
+def _no_constant(text: str) -> NoReturn:
     raise ValueError(text)
 
 
@@ -150,7 +150,7 @@ def _manifest(data: bytes) -> dict[str, Any]:
     return content
 
 
-def _table(files: Any) -> dict[str, tuple[int, str]]:
+def _table(files: object) -> dict[str, tuple[int, str]]:
     """Names, sizes and checksums; in all no more than this machine could hold."""
     found = {}
     for name, entry in files.items() if isinstance(files, dict) else ():
@@ -187,7 +187,7 @@ def _read_file(path: Path, size: int | None) -> bytes:
     return data
 
 
-def _checksum(content: Mapping[str, Any]) -> str:
+def _checksum(content: Mapping[str, object]) -> str:
     try:
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (ValueError, RecursionError):

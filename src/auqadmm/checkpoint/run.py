@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 import torch
 
 from auqadmm.checkpoint.blocks import Part, from_bytes, to_bytes
-from auqadmm.checkpoint.codec import CheckpointError, Reader, Registry, Writer, is_instance
+from auqadmm.checkpoint.codec import CheckpointError, Json, Reader, Registry, Writer, is_instance
 from auqadmm.checkpoint.files import parse
 from auqadmm.core.certificate import Certificate
 from auqadmm.core.history import Row
@@ -43,7 +43,7 @@ class Saved:
     certificate: Certificate | None = None
 
 
-_SHARED: dict[str, Any] = {
+_SHARED: dict[str, object] = {
     "shared": Consensus,
     "traffic": tuple[int, int, int, int, int],
     "seconds": float,
@@ -99,7 +99,7 @@ def from_files(contents: Mapping[str, bytes], setup: Setup, registry: Registry) 
     return Saved(State(None, shared), rows, len(rows), Traffic(*held["traffic"]), **rest), parts
 
 
-def _refs(setup: Setup) -> dict[str, Any]:
+def _refs(setup: Setup) -> dict[str, object]:
     return {"setup": setup, "regularizer": setup.regularizer}
 
 
@@ -107,13 +107,13 @@ def _refs(setup: Setup) -> dict[str, Any]:
 _COLUMNS = get_type_hints(Row)
 
 
-def _table(rows: Sequence[Row]) -> dict[str, Any]:
+def _table(rows: Sequence[Row]) -> dict[str, object]:
     plain = Writer(Registry({}), {}, torch.device("cpu"))
     columns = {f.name: [plain.encode(getattr(row, f.name), f.name) for row in rows] for f in fields(Row)}
     return {"columns": columns}
 
 
-def _rows(tree: Any) -> tuple[Row, ...]:
+def _rows(tree: Json) -> tuple[Row, ...]:
     columns = tree.get("columns") if isinstance(tree, dict) else None
     if not isinstance(columns, dict) or set(columns) != set(_COLUMNS):
         raise CheckpointError("history.json does not have the columns of a history")
@@ -127,5 +127,5 @@ def _rows(tree: Any) -> tuple[Row, ...]:
     return tuple(Row(**dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True))
 
 
-def _json(tree: Any) -> bytes:
+def _json(tree: object) -> bytes:
     return json.dumps(tree, allow_nan=False).encode()

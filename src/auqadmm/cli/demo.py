@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 import typer
 from rich.console import Console
@@ -160,7 +161,7 @@ def write_all(folder: Path, runs: list[MethodRun], pictures: dict[str, Snapshot]
     classes = [f"class {digit}" for digit in range(DIGITS)]
     for model, snapshot in pictures.items():
         title = f"Weights $W_j$ of AUQ-ADMM in iteration 2, {model}: bright where worker $j$ is certain"
-        picture = figures.weight_images(snapshot.weights, IMAGE, title, classes)
+        picture = figures.weight_images(np.asarray(snapshot.weights), IMAGE, title, classes)
         written.append(figures.save(picture, folder / f"weights-{model.replace(' ', '-')}.png"))
     images = {model: path.read_bytes() for model, path in zip(pictures, written[1:], strict=True)}
     page = demo_report(runs, images, {**about, "versions": versions(), "command": "auqadmm demo"})

@@ -28,7 +28,7 @@ from auqadmm.paper import bundle, problems
 from auqadmm.paper.catalogue import FIGURES, essential, select
 from auqadmm.paper.chapters import drawings, report
 from auqadmm.paper.data import DataError, load
-from auqadmm.paper.run import Done, jobs_of, needed_optima, perform_all
+from auqadmm.paper.run import Done, Job, jobs_of, needed_optima, perform_all
 from auqadmm.paper.runner import Runner
 from auqadmm.paper.spec import PROTOCOLS, Figure, Samples, WeightImages
 from auqadmm.paper.store import Store
@@ -126,7 +126,7 @@ def check_data(figures: Sequence[Figure], data: Path | None, console: Console | 
 def compute(runner: Runner, figures: Sequence[Figure], jobs: int, console: Console | None) -> list[Done]:
     """Everything the store does not hold; what failed comes back."""
     optima, todo = jobs_of(figures, ())
-    stages = [needed_optima(runner, optima, todo), todo]
+    stages: list[Sequence[Job]] = [needed_optima(runner, optima, todo), todo]
     failed: list[Done] = []
     with _threads(jobs), _board(console, sum(map(len, stages))) as told:
         try:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from auqadmm.core.solve import Callback, Iteration
 from auqadmm.core.state import Status
 from auqadmm.methods.auto import Facts, estimates
 from auqadmm.problem import InputError, Problem
+
+if TYPE_CHECKING:
+    from auqadmm.core.solve import Method
 
 DEFAULT = ("auto", "auq-admm", "c-admm", "rb-admm", "ac-admm", "lbfgs", "owl-qn", "fista")
 COUNTED = ("rounds", "bytes", "hvps", "seconds")
@@ -136,7 +139,7 @@ def optimum(problem: Problem, gap: float) -> BestObjective:
     return BestObjective(result.objective, f"{result.method}, {result.certificate.words()}")
 
 
-def _method(name: str, problem: Problem) -> Any:
+def _method(name: str, problem: Problem) -> Method:
     """By name; for "auto" the one that it would begin with."""
     if name.lower() == "auto":
         census = problem.census
@@ -147,7 +150,7 @@ def _method(name: str, problem: Problem) -> Any:
 
 def _entry(
     problem: Problem,
-    method: Any,
+    method: Method,
     best: BestObjective,
     gap: float,
     max_iter: int,

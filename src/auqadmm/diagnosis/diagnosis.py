@@ -27,6 +27,7 @@ from auqadmm.metrics.weights import sum_blocks
 if TYPE_CHECKING:
     from auqadmm.core.result import Result
     from auqadmm.diagnosis.evidence import Evidence
+    from auqadmm.problem import Problem
 
 # Thresholds; runs in good order of all methods stay below them (tests/test_diagnose.py).
 IMBALANCE = 300.0  # relative primal over relative dual residual, or the reverse, in the middle of the later half
@@ -79,7 +80,7 @@ class Diagnosis:
         return "\n".join([self.summary, *(f"- {finding}" for finding in self.findings)])
 
 
-def diagnose(result: Result, problem: Any = None) -> Diagnosis:
+def diagnose(result: Result, problem: Problem | None = None) -> Diagnosis:
     """What stands out in a run; with its problem also what stands out in the data."""
     if result.status in (Status.converged, Status.rounding):
         return Diagnosis(
@@ -141,7 +142,7 @@ def _uneven(scales: Tensor) -> Finding | None:
     )
 
 
-def _scales(problem: Any) -> Tensor:
+def _scales(problem: Problem) -> Tensor:
     """Root mean square of every feature over all rows that are here (m,), the intercept's column left out."""
     placed = problem.placed()
     shard = placed.shard(torch.float64, torch.device("cpu"))
@@ -168,7 +169,7 @@ def _inner(result: Result, evidence: Evidence) -> Finding | None:
     )
 
 
-def _more_inner(solver: Any, bound: int | None) -> str:
+def _more_inner(solver: object, bound: int | None) -> str:
     if bound is not None:  # more products save no rounds there
         return 'method="auto"'
     name, limit = type(solver).__name__, getattr(solver, "max_iter", None)

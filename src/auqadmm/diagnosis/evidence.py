@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -20,6 +20,10 @@ from auqadmm.core.state import Blocks, Residuals, Setup, State
 from auqadmm.core.stopping import Stopping
 from auqadmm.metrics.weights import sum_blocks
 from auqadmm.verdict.moments import ColumnMoments
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
+    from auqadmm.core.solve import Method
 
 NEAR, FAR = 3.0, 1e6
 
@@ -46,8 +50,8 @@ class Evidence:
 
     names: tuple[str, ...]
     stopping: Stopping
-    method: Any
-    solver: Any
+    method: Method
+    solver: object
     precision: float
     norm: float
     ray: ObjectiveRay
@@ -63,7 +67,7 @@ def collect(
     reduce: Reduce,
     setup: Setup,
     stopping: Stopping,
-    method: Any,
+    method: Method,
     state: State,
     columns: ColumnMoments | None,
     near: Reduce,
@@ -91,7 +95,7 @@ def collect(
     )
 
 
-def _values_along(shard: Any, blocks: Any, v: Tensor) -> tuple[Any, dict[str, Tensor]]:
+def _values_along(shard: Shard, blocks: None, v: Tensor) -> tuple[None, dict[str, Tensor]]:
     """Σf_j at v, 3v and 10⁶v."""
     values = [sum_blocks(shard.linearize(shard.expand(t * v)).value) for t in (1.0, NEAR, FAR)]
     return blocks, {"f": torch.stack(values)}
@@ -101,5 +105,5 @@ def _values_along(shard: Any, blocks: Any, v: Tensor) -> tuple[Any, dict[str, Te
 class _Distance:
     v: Tensor
 
-    def __call__(self, shard: Any, blocks: Blocks) -> Tensor:
+    def __call__(self, shard: Shard, blocks: Blocks) -> Tensor:
         return (shard.models(blocks.u) - shard.expand(self.v)).flatten(1).double().norm(dim=1)

@@ -8,7 +8,7 @@ dask     on Dask workers, the loop in this process
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol, cast
 
 import torch
 
@@ -55,10 +55,15 @@ class Place(Protocol):
         ...
 
 
-KNOWN: dict[str, Any] = {"local": Local, "torch": Torch, "ray": Ray, "dask": Dask}
+KNOWN: dict[str, type[Local | Torch | Ray | Dask]] = {
+    "local": Local,
+    "torch": Torch,
+    "ray": Ray,
+    "dask": Dask,
+}
 
 
-def resolve(engine: Any) -> Place:
+def resolve(engine: object) -> Place:
     """An engine by name, with its default settings, or as it is."""
     if isinstance(engine, str) and engine.lower() in KNOWN:
         return KNOWN[engine.lower()]()
@@ -67,4 +72,4 @@ def resolve(engine: Any) -> Place:
     if not callable(getattr(engine, "place", None)):
         known = ", ".join(map(repr, KNOWN))
         raise InputError(f"Unknown engine {engine!r}; the known engines are {known}, or pass an object with `place`.")
-    return engine
+    return cast(Place, engine)

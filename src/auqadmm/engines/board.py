@@ -11,7 +11,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
+
+import torch.distributed as dist
+
+T = TypeVar("T")
 
 PATIENCE = 4.0  # seconds for others to leave their names
 LOOK = 0.5  # seconds between two looks at the board
@@ -20,25 +24,25 @@ LOOK = 0.5  # seconds between two looks at the board
 class Board:
     """`store`: a torch.distributed store with a prefix of its own, or None where there are no others."""
 
-    def __init__(self, store: Any, rank: int, size: int) -> None:
+    def __init__(self, store: dist.Store | None, rank: int, size: int) -> None:
         self.store, self.rank, self.size = store, rank, size
         self._busy: threading.Thread | None = None
 
     def alarmed(self) -> bool:
         """Has any process raised the alarm?"""
-        return bool(self._ask(lambda: self.store.check(["alarm"]), LOOK))
+        return bool(self._ask(lambda store: store.check(["alarm"]), LOOK))
 
     def reachable(self) -> bool:
-        return self._ask(lambda: self.store.check(["alarm"]), PATIENCE) is not None
+        return self._ask(lambda store: store.check(["alarm"]), PATIENCE) is not None
 
     def raise_alarm(self, reason: str, sentence: str = "") -> str:
         """Tell the others: a sentence if this process failed, else what it noticed; returns what was noticed first."""
 
-        def write() -> str:
+        def write(store: dist.Store) -> str:
             if sentence:
-                self.store.set(f"error/{self.rank}", sentence)
-            self.store.set(f"here/{self.rank}", "")
-            first: bytes = self.store.compare_set("alarm", "", reason)
+                store.set(f"error/{self.rank}", sentence)
+            store.set(f"here/{self.rank}", "")
+            first: bytes = store.compare_set("alarm", "", reason)
             return first.decode()
 
         return self._ask(write, PATIENCE) or reason
@@ -54,24 +58,25 @@ class Board:
 
     def _missing(self) -> list[int]:
         ranks = [r for r in range(self.size) if r != self.rank]
-        return self._ask(lambda: [r for r in ranks if not self.store.check([f"here/{r}"])], PATIENCE) or []
+        return self._ask(lambda store: [r for r in ranks if not store.check([f"here/{r}"])], PATIENCE) or []
 
     def _sentences(self) -> dict[int, str]:
-        def read() -> dict[int, str]:
-            found = [r for r in range(self.size) if self.store.check([f"error/{r}"])]
-            return {r: self.store.get(f"error/{r}").decode() for r in found}
+        def read(store: dist.Store) -> dict[int, str]:
+            failed = [r for r in range(self.size) if store.check([f"error/{r}"])]
+            return {r: store.get(f"error/{r}").decode() for r in failed}
 
         return self._ask(read, PATIENCE) or {}
 
-    def _ask(self, question: Callable[[], Any], seconds: float) -> Any:
+    def _ask(self, question: Callable[[dist.Store], T], seconds: float) -> T | None:
         """The answer, or None if there is none in time: a lost connection may block for a quarter of an hour."""
-        if self.store is None or (self._busy is not None and self._busy.is_alive()):
+        store = self.store
+        if store is None or (self._busy is not None and self._busy.is_alive()):
             return None
-        answer: list[Any] = []
+        answer: list[T | None] = []
 
         def work() -> None:
             try:
-                answer.append(question())
+                answer.append(question(store))
             except RuntimeError:  # the store is gone
                 answer.append(None)
 

@@ -6,10 +6,14 @@ Left alone, Dask may copy a chunk to an idle worker.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dask.delayed import Delayed
+    from distributed import Client, Future
 
 
-def at_home(client: Any, parts: Sequence[Any], addresses: Sequence[str]) -> list[Any]:
+def at_home(client: Client, parts: Sequence[Delayed], addresses: Sequence[str]) -> list[Future]:
     """A future of each dask.delayed, on the worker that holds most of what it is made of; on any if none does."""
     needs = [_outside(p) for p in parts]
     held = client.who_has() if any(needs) else {}
@@ -23,7 +27,7 @@ def at_home(client: Any, parts: Sequence[Any], addresses: Sequence[str]) -> list
     return futures
 
 
-def _outside(part: Any) -> set[Any]:
+def _outside(part: Delayed) -> set[object]:
     """The keys that a graph needs and does not make."""
     graph = dict(part.__dask_graph__())
     needed = {key for node in graph.values() for key in getattr(node, "dependencies", ())}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ from auqadmm.errors import InputError
 from auqadmm.problem import Problem
 from auqadmm.problem.agreement import verdict
 
+T = TypeVar("T")
+
 
 class Version:
     """The state of all blocks at one time. It lives on the workers; here is its number."""
@@ -35,7 +37,7 @@ class Version:
     def lives_on(self, engine: DriverEngine) -> bool:
         return self._engine() is engine
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(
             f"The state of blocks lives on the workers: {name!r} is not here; use the engine's `gather`."
         )
@@ -68,35 +70,35 @@ class DriverEngine:
         self._each([("settle", tallies, firsts[r], dtype) for r in self.workers])
 
     # ------------------------------------------------------------------ maps
-    def map_sum(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+    def map_sum(self, fn: MapFn, blocks: object, shared: object) -> tuple[Any, dict[str, Tensor]]:
         new, parts = self._mapped(fn, blocks, shared)
         return new, {name: sum((p[name].double() for p in parts[1:]), x.double()) for name, x in parts[0].items()}
 
-    def map_minmax(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+    def map_minmax(self, fn: MapFn, blocks: object, shared: object) -> tuple[Any, dict[str, Tensor]]:
         new, parts = self._mapped(fn, blocks, shared)
         stacked = {name: torch.stack([p[name].double() for p in parts]) for name in parts[0]}
         return new, {name: torch.stack([x[:, 0].amin(0), x[:, 1].amax(0)]) for name, x in stacked.items()}
 
-    def map_concat(self, fn: Callable[[Any, Any], dict[str, Tensor]], blocks: Any) -> dict[str, Tensor]:
+    def map_concat(self, fn: Callable[[Any, Any], dict[str, Tensor]], blocks: object) -> dict[str, Tensor]:
         parts = self._all("parts", fn, self._number(blocks))
         return {name: torch.cat([p[name] for p in parts]) for name in parts[0]}
 
-    def gather(self, fn: Callable[[Any, Any], Tensor], blocks: Any) -> Tensor:
+    def gather(self, fn: Callable[[Any, Any], Tensor], blocks: object) -> Tensor:
         return torch.cat(self._all("parts", fn, self._number(blocks)))
 
-    def scatter(self, x: Tensor) -> Any:
+    def scatter(self, x: Tensor) -> Version:
         new = self._new()
         self._each([("put", part, new.number) for part in x.split(self.counts)])
         return new
 
-    def peek(self, fn: Callable[[Any, Any], Any], blocks: Any) -> Any:
+    def peek(self, fn: Callable[[Any, Any], T], blocks: object) -> T:
         return self._asked({self.workers[0]: ("parts", fn, self._number(blocks))})[0]
 
     # ------------------------------------------------------------------ one process runs the loop
     def agreed(self, number: float) -> float:
         return number
 
-    def same(self, settings: Mapping[str, Any]) -> None:
+    def same(self, settings: Mapping[str, object]) -> None:
         return None
 
     def first(self, work: Callable[[], bytes]) -> bytes:
@@ -114,7 +116,7 @@ class DriverEngine:
         return self._named([r]), spent[r]
 
     # ------------------------------------------------------------------ versions
-    def _mapped(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, list[dict[str, Tensor]]]:
+    def _mapped(self, fn: MapFn, blocks: object, shared: object) -> tuple[Version | None, list[dict[str, Tensor]]]:
         new = self._new()
         answers = self._all("map", fn, self._number(blocks), shared, new.number)
         for r, (_, _, seconds) in zip(self.workers, answers, strict=True):
@@ -127,7 +129,7 @@ class DriverEngine:
         self.alive.add(version)
         return version
 
-    def _number(self, blocks: Any) -> int | None:
+    def _number(self, blocks: object) -> int | None:
         if blocks is None:
             return None
         if not isinstance(blocks, Version) or not blocks.lives_on(self):
@@ -135,14 +137,14 @@ class DriverEngine:
         return blocks.number
 
     # ------------------------------------------------------------------ messages
-    def _all(self, *request: Any) -> list[Any]:
+    def _all(self, *request: object) -> list[Any]:
         """The same for all workers, pickled once."""
         return self._asked(dict.fromkeys(self.workers, request))
 
-    def _each(self, requests: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def _each(self, requests: Sequence[tuple[object, ...]]) -> list[Any]:
         return self._asked(dict(zip(self.workers, requests, strict=True)))
 
-    def _asked(self, requests: Mapping[int, tuple[Any, ...]]) -> list[Any]:
+    def _asked(self, requests: Mapping[int, tuple[object, ...]]) -> list[Any]:
         if self.failure is not None:
             raise self.failure
         self.calls += 1

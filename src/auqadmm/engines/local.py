@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,8 @@ from torch import Tensor
 from auqadmm.blocks.shard import Shard
 from auqadmm.core.reduce import MapFn
 from auqadmm.problem import Problem
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -40,19 +42,19 @@ class LocalEngine:
         self.names = shard.names
         self.census = shard.census
 
-    def map_sum(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+    def map_sum(self, fn: MapFn, blocks: object, shared: object) -> tuple[Any, dict[str, Tensor]]:
         return fn(self.shard, blocks, shared)
 
-    def map_minmax(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+    def map_minmax(self, fn: MapFn, blocks: object, shared: object) -> tuple[Any, dict[str, Tensor]]:
         return fn(self.shard, blocks, shared)
 
-    def map_concat(self, fn: Callable[[Any, Any], dict[str, Tensor]], blocks: Any) -> dict[str, Tensor]:
+    def map_concat(self, fn: Callable[[Any, Any], dict[str, Tensor]], blocks: object) -> dict[str, Tensor]:
         return fn(self.shard, blocks)
 
-    def gather(self, fn: Callable[[Any, Any], Tensor], blocks: Any) -> Tensor:
+    def gather(self, fn: Callable[[Any, Any], Tensor], blocks: object) -> Tensor:
         return fn(self.shard, blocks)
 
-    def peek(self, fn: Callable[[Any, Any], Any], blocks: Any) -> Any:
+    def peek(self, fn: Callable[[Any, Any], T], blocks: object) -> T:
         return fn(self.shard, blocks)
 
     def scatter(self, x: Tensor) -> Tensor:
@@ -64,7 +66,7 @@ class LocalEngine:
     def first(self, work: Callable[[], bytes]) -> bytes:
         return work()
 
-    def same(self, settings: Mapping[str, Any]) -> None:
+    def same(self, settings: Mapping[str, object]) -> None:
         return None
 
     def close(self, error: BaseException | None = None) -> None:

@@ -12,17 +12,16 @@ from __future__ import annotations
 import itertools
 import time
 from datetime import timedelta
-from typing import Any
 from uuid import uuid4
 
 import torch
 import torch.distributed as dist
 
 PAUSE = 0.01  # seconds between two looks
-_met: list[tuple[Any, int, int]] = []
+_met: list[tuple[dist.Store, int, int]] = []
 
 
-def rendezvous(limit: timedelta) -> tuple[Any, int, int]:
+def rendezvous(limit: timedelta) -> tuple[dist.Store, int, int]:
     """A store, rank and size; kept as long as this process lives, since the first one may serve the others."""
     if not _met:
         store, rank, size = next(itertools.islice(dist.rendezvous("env://", timeout=limit), 1))
@@ -31,7 +30,7 @@ def rendezvous(limit: timedelta) -> tuple[Any, int, int]:
     return _met[0]
 
 
-def agreed(store: Any, rank: int, size: int, limit: timedelta) -> str:
+def agreed(store: dist.Store, rank: int, size: int, limit: timedelta) -> str:
     """The name of this meeting."""
     end, mine = time.monotonic() + limit.total_seconds(), uuid4().hex
     if rank > 0:
@@ -51,7 +50,7 @@ def agreed(store: Any, rank: int, size: int, limit: timedelta) -> str:
     return mine
 
 
-def named(group: Any) -> str:
+def named(group: dist.ProcessGroup | None) -> str:
     """A name for processes that are connected already."""
     code = torch.frombuffer(bytearray(uuid4().bytes), dtype=torch.uint8)
     dist.broadcast(code, 0, group=group)

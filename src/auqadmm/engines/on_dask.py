@@ -13,9 +13,9 @@ import itertools
 import logging
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -28,6 +28,9 @@ from auqadmm.engines.pool import check, cpu_only, dealt, missing, most_workers
 from auqadmm.errors import InputError
 from auqadmm.problem import Problem
 from auqadmm.problem.sources import Chunks, blamed
+
+if TYPE_CHECKING:
+    from distributed import Client, Future, Security
 
 PATIENCE = 2.0  # seconds for the farewell to workers
 
@@ -62,8 +65,8 @@ class Dask:
     """
 
     address: str | None = None
-    client: Any = None
-    security: Any = None
+    client: Client | None = None
+    security: Security | None = None
     workers: int | None = None
     timeout: float = 300.0
 
@@ -72,7 +75,7 @@ class Dask:
         if self.address is not None and self.client is not None:
             raise InputError("Pass an address or a client, not both.")
 
-    def __deepcopy__(self, memo: Any) -> Dask:
+    def __deepcopy__(self, memo: object) -> Dask:
         return self  # a client cannot be copied, and scikit-learn copies the parameters of estimators
 
     def place(self, problem: Problem, dtype: torch.dtype, device: torch.device) -> DriverEngine:
@@ -84,7 +87,7 @@ class Dask:
 class DaskPool:
     """One run on workers of a cluster, and the cluster if it was started here."""
 
-    def __init__(self, settings: Dask, blocks: Any) -> None:
+    def __init__(self, settings: Dask, blocks: object) -> None:
         try:
             import distributed
         except ImportError:
@@ -109,7 +112,7 @@ class DaskPool:
             self.close()
             raise
 
-    def _connected(self, blocks: Any) -> Any:
+    def _connected(self, blocks: object) -> Client:
         asked, Client = self.settings, self.distributed.Client
         if asked.client is not None:
             return asked.client
@@ -130,7 +133,7 @@ class DaskPool:
         return self.closing.enter_context(Client(cluster, set_as_default=False))
 
     # ------------------------------------------------------------------ blocks
-    def deal(self, blocks: Any) -> list[Any]:
+    def deal(self, blocks: object) -> list[Any]:
         if not isinstance(blocks, Chunks):
             self._seated(self.addresses)
             return dealt(blocks, len(self.addresses))
@@ -150,7 +153,7 @@ class DaskPool:
         self.seats = addresses
         self.names = [f"worker {a}, process {self.pids[a]}" for a in addresses]
 
-    def _computed(self, blocks: Chunks) -> list[Any]:
+    def _computed(self, blocks: Chunks) -> list[Future]:
         """Every block as a future, on the worker that holds most of what it is made of."""
         self._finished(self.distributed.futures_of(blocks.alive))
         futures = at_home(self.client, blocks.parts, self.addresses)
@@ -160,11 +163,11 @@ class DaskPool:
                 raise blamed(j, f.exception())
         return futures
 
-    def _pinned(self, fn: Any, workers: list[str], *args: Any, **more: Any) -> Any:
+    def _pinned(self, fn: Callable[..., object], workers: list[str], *args: object, **more: bool) -> Future:
         pins = {"workers": workers, "allow_other_workers": False, "pure": False, "retries": 0}
         return self.client.submit(fn, *args, **pins, **more)
 
-    def _finished(self, futures: list[Any]) -> None:
+    def _finished(self, futures: list[Future]) -> None:
         try:
             self.distributed.wait(futures, timeout=self.timeout)
         except TimeoutError:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 LOOK = 1.0  # seconds after which to look whether the scheduler still knows those that do not answer
 
 
-async def asked(client: Any, calls: Mapping[Any, tuple[Any, ...]], timeout: float) -> dict[Any, Any]:
+async def asked(client: Client, calls: Mapping[Any, tuple[Any, ...]], timeout: float) -> dict[Any, Any]:
     """The results of (function, arguments, worker) by key; where a worker is lost, a text that says why."""
     end = time.monotonic() + timeout
     tasks = {
@@ -27,7 +30,7 @@ async def asked(client: Any, calls: Mapping[Any, tuple[Any, ...]], timeout: floa
                 if isinstance(found[key], Exception):
                     return {key: _brief(found[key])}
             if not done:
-                known = (await client.scheduler.identity(n_workers=-1))["workers"]
+                known = (await client.scheduler.identity(n_workers=-1))["workers"]  # type: ignore[union-attr]
                 gone = {tasks[t][0]: "its process ended" for t in waiting if tasks[t][1] not in known}
                 if gone or left == 0:
                     return gone or {tasks[t][0]: f"no answer within {timeout:g} s" for t in waiting}

@@ -90,7 +90,7 @@ class Ray:
 class RayWorkers:
     """Actors, and the Ray instance if it was started here. What `solve(engine=…)` takes, as often as one likes."""
 
-    def __init__(self, settings: Ray, blocks: Any = None) -> None:
+    def __init__(self, settings: Ray, blocks: object = None) -> None:
         try:
             import ray
         except ImportError:
@@ -182,7 +182,7 @@ class RayWorkers:
             self.mine = False
             self.ray.shutdown()
 
-    def __deepcopy__(self, memo: Any) -> RayWorkers:
+    def __deepcopy__(self, memo: object) -> RayWorkers:
         return self  # scikit-learn copies the parameters of estimators
 
     def __enter__(self) -> RayWorkers:

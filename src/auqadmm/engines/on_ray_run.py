@@ -26,7 +26,7 @@ class RayPool:
         about = sorted(workers.about.items())
         self.names: Sequence[str] = [f"worker {r}, process {pid} on {host}" for r, (pid, host) in about]
 
-    def deal(self, blocks: Any) -> list[Any]:
+    def deal(self, blocks: object) -> list[Any]:
         if not isinstance(blocks, RayDataset):
             return dealt(blocks, len(self.names))
         refs, count = blocks.refs(), len(self.names)

@@ -11,7 +11,7 @@ import torch
 
 from auqadmm.core.stopping import is_number, whole_number
 from auqadmm.errors import InputError
-from auqadmm.problem.sources import Readers, share
+from auqadmm.problem.sources import Readers, Source, share
 
 
 class Pool(Protocol):
@@ -19,7 +19,7 @@ class Pool(Protocol):
 
     names: Sequence[str]
 
-    def deal(self, blocks: Any) -> Sequence[Any]:
+    def deal(self, blocks: object) -> Sequence[Any]:
         """Where each worker finds its blocks: `Problem.blocks` of its own, or `BROUGHT`. Settles how many there are."""
         ...
 
@@ -32,7 +32,7 @@ class Pool(Protocol):
         ...
 
 
-def check(timeout: Any, workers: Any) -> None:
+def check(timeout: float, workers: int | None) -> None:
     """The settings that engines of this kind share."""
     if not (is_number(timeout) and 0 < timeout < math.inf):
         raise InputError(f"timeout must be a positive number of seconds, got {timeout!r}.")
@@ -45,7 +45,7 @@ def missing(package: str) -> ImportError:
     return ImportError(f'engine="{package}" needs {package}, which is not installed: pip install "auqadmm[{package}]".')
 
 
-def dealt(blocks: Any, workers: int) -> list[Any]:
+def dealt(blocks: object, workers: int) -> list[Any]:
     """Where each worker finds its blocks: consecutive ones of a list; a function is the same for all."""
     if isinstance(blocks, tuple):
         blocks = Readers(blocks)
@@ -54,7 +54,7 @@ def dealt(blocks: Any, workers: int) -> list[Any]:
     return [Whole(blocks.part(share(len(blocks.functions), r, workers))) for r in range(workers)]
 
 
-def most_workers(blocks: Any, workers: int) -> int:
+def most_workers(blocks: object, workers: int) -> int:
     """No more workers than blocks."""
     known = blocks if isinstance(blocks, tuple) else getattr(blocks, "functions", None)
     return workers if known is None else max(1, min(len(known), workers))
@@ -64,9 +64,9 @@ def most_workers(blocks: Any, workers: int) -> int:
 class Whole:
     """All blocks of a source, whoever asks."""
 
-    source: Any
+    source: Source
 
-    def __call__(self, rank: int, world: int) -> Any:
+    def __call__(self, rank: int, world: int) -> Sequence[object]:
         return self.source(0, 1)
 
 

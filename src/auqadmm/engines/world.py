@@ -33,7 +33,7 @@ class World:
 
     def __init__(self, deadline: float, device: torch.device) -> None:
         self.rank, self.size, self.deadline = 0, 1, deadline
-        self.group: Any = None
+        self.group: dist.ProcessGroup | None = None
         self.made = False  # did we make the process group of the whole process?
         self.collectives = 0
         self.holders: Sequence[str] = ()  # what is lost with each rank, in words
@@ -45,7 +45,7 @@ class World:
             raise ProcessError(f"The processes did not find each other within {deadline:g} s: {told(error)}") from None
         self.board = Board(store and dist.PrefixStore(f"{name}/board", store), self.rank, self.size)
 
-    def _join(self, backend: str, name: str) -> Any:
+    def _join(self, backend: str, name: str) -> dist.Store | None:
         """Make the group; returns the store where its processes met, None for a process alone."""
         limit = timedelta(seconds=self.deadline)
         if dist.is_available() and dist.is_initialized():
@@ -98,13 +98,13 @@ class World:
         counts = [int(n) for n in self.gather(torch.tensor([len(data)]))]
         return [to_bytes(part).decode() for part in self.concat(data, counts).split(counts)]
 
-    def _reduced(self, x: Tensor, op: Any) -> Tensor:
+    def _reduced(self, x: Tensor, op: dist.ReduceOp.RedOpType) -> Tensor:
         if self.group is not None:
             self._finish(dist.all_reduce, x, x, op)
         return x
 
     # ------------------------------------------------------------------ deadlines
-    def _finish(self, collective: Callable[..., Any], x: Tensor, *args: Any) -> None:
+    def _finish(self, collective: Callable[..., Any], x: Tensor, *args: object) -> None:
         """Begin a collective that sends x, and wait for its end."""
         if self._failure is not None:
             raise self._failure
@@ -113,7 +113,7 @@ class World:
         if problem:
             raise self._diagnosed(problem)
 
-    def _waited(self, collective: Callable[..., Any], args: Sequence[Any], cuda: bool) -> str:
+    def _waited(self, collective: Callable[..., Any], args: Sequence[object], cuda: bool) -> str:
         """Wait, looking at the board now and then; what went wrong, in the words of the transport.
 
         No exception leaves from here: its traceback would hold the connection open, and others wait for its end.
@@ -170,7 +170,7 @@ class World:
             dist.destroy_process_group(None if self.made else group)
 
 
-def _done(work: Any, cuda: bool) -> bool:
+def _done(work: dist.Work, cuda: bool) -> bool:
     """Has it finished within a short while? Raises if it failed."""
     if cuda:  # waiting for NCCL means queueing, and a wait that ends early would abort it
         end = time.monotonic() + LOOK

@@ -46,7 +46,7 @@ class ModelError(InputError):
     """
 
 
-def save(model: Any, folder: str | os.PathLike[str]) -> Path:
+def save(model: object, folder: str | os.PathLike[str]) -> Path:
     """Keep a model in a folder, which is made if need be; an older model there is replaced.
 
     Parameters
@@ -199,7 +199,7 @@ def _content(folder: Path) -> dict[str, Any]:
     return content
 
 
-def _bytes(path: Path, size: Any) -> bytes:
+def _bytes(path: Path, size: object) -> bytes:
     """A whole file, of the expected size where one is known."""
     try:
         if not path.is_file():

@@ -69,7 +69,7 @@ class Coded:
     codes: np.ndarray
     levels: tuple[Any, ...]
 
-    def take(self, rows: Any) -> Coded:
+    def take(self, rows: np.ndarray | slice) -> Coded:
         return Coded(self.codes[rows], self.levels)
 
     def missing(self) -> np.ndarray:

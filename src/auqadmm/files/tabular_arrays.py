@@ -10,7 +10,7 @@ import io
 import os
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import scipy.sparse
@@ -49,7 +49,7 @@ def read_svmlight(path: Path, roles: Roles) -> Sheet:
     return Sheet(source, X.shape[0], names, X, target=target, named=False)
 
 
-def _refuse_long_lines(file: Any, source: str) -> None:
+def _refuse_long_lines(file: IO[bytes], source: str) -> None:
     """The reader takes a line at a time: one without end would fill the memory."""
     since = 0
     while chunk := file.read(1 << 20):

@@ -6,7 +6,7 @@ All from the arrays of `paper/pictures.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
@@ -17,6 +17,10 @@ from matplotlib.figure import Figure
 
 from auqadmm.paper.curves import DATASETS
 from auqadmm.report.style import RC
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
 
 Arrays = Mapping[str, np.ndarray]
 BARE: Any = RC | {
@@ -96,7 +100,7 @@ def mosaic(images: np.ndarray, wide: int, fill: float) -> tuple[np.ndarray, tupl
     return whole, (rows, [j * (w + space) + (w - 1) / 2 for j in range(wide)])
 
 
-def _ticks(axis: Any, x: Sequence[float], across: Sequence[str], y: Sequence[float], down: Sequence[str]) -> None:
+def _ticks(axis: Axes, x: Sequence[float], across: Sequence[str], y: Sequence[float], down: Sequence[str]) -> None:
     axis.set_xticks(x, across, fontsize=9)
     axis.set_yticks(y, down, fontsize=9)
     axis.tick_params(length=0)
@@ -133,7 +137,7 @@ def error(arrays: Arrays, reading: str, name: str) -> float:
     return float(np.linalg.norm(arrays[f"{reading}_v_{name}"] - target) / np.linalg.norm(target))
 
 
-def _averages(axes: Sequence[Any], arrays: Arrays, reading: str) -> None:
+def _averages(axes: Sequence[Axes], arrays: Arrays, reading: str) -> None:
     for axis, (name, words) in zip(axes, AVERAGES.items(), strict=True):
         _show(axis, arrays[f"{reading}_v_{name}"], cmap="gray", vmin=0, vmax=1)
         axis.set_title(words)
@@ -141,7 +145,7 @@ def _averages(axes: Sequence[Any], arrays: Arrays, reading: str) -> None:
 
 
 def _row(
-    axes: Sequence[Any],
+    axes: Sequence[Axes],
     arrays: Arrays,
     extra: Sequence[str],
     reading: str,
@@ -171,7 +175,7 @@ def _picture(flat: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return image.mean(0) if image.ndim == 3 else image
 
 
-def _show(axis: Any, image: Any, **options: Any) -> Any:
+def _show(axis: Axes, image: np.ndarray, **options: Any) -> AxesImage:
     axis.set_xticks([])
     axis.set_yticks([])
     return axis.imshow(np.asarray(image), interpolation="nearest", **options)

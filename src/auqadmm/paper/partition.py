@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import matplotlib
 import numpy as np
@@ -11,6 +11,9 @@ from matplotlib.figure import Figure
 
 from auqadmm.paper.data.table import PartitionTable
 from auqadmm.report.style import RC
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 # One hue from light to dark: the order of the colours is that of their brightness, whatever colours a reader sees.
 SHADES = LinearSegmentedColormap.from_list("rows", ["#DFEBF5", "#7DB4D8", "#1F83BF", "#005A8F"])
@@ -35,7 +38,7 @@ def rows_per_class(table: PartitionTable, title: str = "Rows per class and worke
     with matplotlib.rc_context(RC | {"axes.grid": False}):
         figure = Figure(figsize=(wide + 3.0, tall + 1.25), layout="constrained")
         cells, bars = figure.subplots(1, 2, sharey=True, width_ratios=(max(wide, 1.6), 1.4))
-        shown: Any = np.ma.masked_equal(counts, 0)
+        shown: np.ma.MaskedArray = np.ma.masked_equal(counts, 0)
         top = max(int(counts.max()), 1)
         cells.imshow(shown, cmap=SHADES, vmin=0, vmax=top, aspect="auto", interpolation="nearest")
         cells.set_facecolor(NOBODY)
@@ -48,7 +51,7 @@ def rows_per_class(table: PartitionTable, title: str = "Rows per class and worke
     return figure
 
 
-def _numbers(axis: Any, counts: np.ndarray, top: int) -> None:
+def _numbers(axis: Axes, counts: np.ndarray, top: int) -> None:
     for (j, c), count in np.ndenumerate(counts):
         if count:
             axis.text(c, j, f"{count:,}", ha="center", va="center", fontsize=8, color=_ink(count / top))
@@ -60,7 +63,7 @@ def _ink(shade: float) -> str:
     return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.55 else "#1A1A1A"
 
 
-def _lines(axis: Any, N: int, C: int) -> None:
+def _lines(axis: Axes, N: int, C: int) -> None:
     if N * C <= 2000:  # more would hide the cells
         axis.set_xticks(np.arange(C + 1) - 0.5, minor=True)
         axis.set_yticks(np.arange(N + 1) - 0.5, minor=True)
@@ -70,7 +73,7 @@ def _lines(axis: Any, N: int, C: int) -> None:
         spine.set_visible(False)
 
 
-def _names(axis: Any, table: PartitionTable, height: float, width: float) -> None:
+def _names(axis: Axes, table: PartitionTable, height: float, width: float) -> None:
     """Names on both axes; where they would touch, every second, fifth, … one."""
     every = _step(len(table.workers), height, 0.15)
     axis.set_yticks(range(0, len(table.workers), every), [_short(name) for name in table.workers[::every]])
@@ -82,7 +85,7 @@ def _names(axis: Any, table: PartitionTable, height: float, width: float) -> Non
     axis.set_ylabel("worker", labelpad=8)
 
 
-def _totals(axis: Any, totals: tuple[int, ...], height: float) -> None:
+def _totals(axis: Axes, totals: tuple[int, ...], height: float) -> None:
     axis.barh(range(len(totals)), totals, height=0.72, color=BAR)
     top = max(max(totals), 1)
     if height >= 0.15:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse
@@ -22,6 +22,13 @@ from auqadmm.methods import AUQ, C
 from auqadmm.paper import controls, problems
 from auqadmm.paper.spec import INTERVAL, Denoising, PictureSpec, Samples, WeightImages
 from auqadmm.problem import L2, LeastSquares, Problem
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from auqadmm.core.reduce import Reduce
+    from auqadmm.core.solve import Method
+    from auqadmm.core.state import Setup, State
 
 Arrays = dict[str, np.ndarray]
 
@@ -131,21 +138,21 @@ def _averages(seed: int) -> Mapping[str, Any]:
 class _First:
     """The local models and weights of iteration 1, taken before iteration 2 replaces them."""
 
-    def __init__(self, method: Any) -> None:
+    def __init__(self, method: Method) -> None:
         self.method, self.name = method, method.name
-        self.u: Any = None
-        self.W: Any = None
+        self.u: Tensor
+        self.W: Tensor
 
-    def init(self, setup: Any, reduce: Any) -> Any:
+    def init(self, setup: Setup, reduce: Reduce) -> State:
         state = self.method.init(setup, reduce)
         self.u, self.W = state.blocks.u, state.blocks.W.diagonal()
         return state
 
-    def step(self, state: Any, reduce: Any) -> Any:
+    def step(self, state: State, reduce: Reduce) -> State:
         return self.method.step(state, reduce)
 
 
-def _one_iteration(problem: Problem, method: Any, spec: Denoising) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _one_iteration(problem: Problem, method: Method, spec: Denoising) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     first = _First(method)
     result = solve(problem, first, max_iter=1, stop="residuals", abs_tol=0.0, rel_tol=0.0, seed=spec.seed)
     side = (spec.size, spec.size)

@@ -123,7 +123,7 @@ def _write(path: Path, text: str) -> Path:
     return path
 
 
-def _cell(name: str, value: Any) -> str:
+def _cell(name: str, value: object) -> str:
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
     return f"{value:{REAL[name]}}" if name in REAL else str(value)

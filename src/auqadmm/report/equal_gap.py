@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
@@ -15,6 +15,10 @@ from auqadmm.comparison.equal_gap import COUNTED, Comparison, Entry, curve
 from auqadmm.report.files import whole
 from auqadmm.report.style import COSTS, RC, method_style
 from auqadmm.report.tables import MISSING, power, versions
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
 AXES = {name: COSTS[name] for name in ("rounds", "bytes")}
 HEADERS = ("\nmethod", "\nit.", "\nrounds", "\nbytes", "Hessian\nproducts", "\nseconds", "\nresult")
@@ -137,7 +141,7 @@ def figure(comparison: Comparison, title: str) -> Figure:
     return drawing
 
 
-def _curve(axis: Any, entry: Entry, name: str, shift: float) -> Any:
+def _curve(axis: Axes, entry: Entry, name: str, shift: float) -> Line2D:
     style = method_style(entry.method)
     assert entry.run is not None
     found = curve(entry.run)
@@ -164,7 +168,7 @@ def _spread(xs: np.ndarray, shift: float) -> list[int]:
     return sorted({*(int(np.abs(at - place).argmin()) for place in wanted), len(xs) - 1})
 
 
-def _short(x: float, _: Any = None) -> str:
+def _short(x: float, _: object = None) -> str:
     """1000 as 1k, 2500000 as 2.5M."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if x >= size:

@@ -23,7 +23,7 @@ def whole(path: Path) -> Iterator[Path]:
         atomic.keep(part, path)
 
 
-def write_summary(path: Path, summary: Mapping[str, Any]) -> Path:
+def write_summary(path: Path, summary: Mapping[str, object]) -> Path:
     """Indented JSON; NaN and infinity, which JSON does not know, become null."""
     with whole(path) as part:
         part.write_text(json.dumps(finite(summary), indent=2, allow_nan=False) + "\n", encoding="utf-8")
@@ -39,7 +39,7 @@ def write_history(path: Path, runs: Sequence[MethodRun]) -> Path:
     return path
 
 
-def finite(x: Any) -> Any:
+def finite(x: object) -> Any:
     """Plain values that JSON can hold."""
     if isinstance(x, Mapping):
         return {key: finite(value) for key, value in x.items()}

@@ -175,7 +175,7 @@ def _name(text: str) -> str:
     return quoted(text, LONGEST)[1:-1]
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     if value is None or isinstance(value, bool):
         return {True: "yes", False: "no", None: "–"}[value]
     if isinstance(value, list | tuple):
@@ -183,5 +183,5 @@ def _word(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else visible(str(value))
 
 
-def _number(value: Any, form: str) -> str:
+def _number(value: float | None, form: str) -> str:
     return "–" if value is None else format(float(value), form)

@@ -100,7 +100,7 @@ def _network(source: Source, timeout: float) -> Iterator[None]:
         raise _refusal(source, f"no connection, or it broke ({_line(reason)})") from None
 
 
-def _line(words: Any) -> str:
+def _line(words: object) -> str:
     """What a server or urllib says, short and in one line; a terminal is not to obey it."""
     return " ".join("".join(c if c.isprintable() else " " for c in str(words)[:200]).split())
 

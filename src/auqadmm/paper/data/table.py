@@ -73,6 +73,6 @@ def _text(count: int) -> str:
     return str(count) if count else NONE
 
 
-def _label(label: Any) -> str:
+def _label(label: object) -> str:
     """1.0 as people write it: 1."""
     return f"{label:g}" if isinstance(label, float) else str(label)

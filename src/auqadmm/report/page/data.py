@@ -65,7 +65,7 @@ def report_data(report: Report) -> tuple[list[dict[str, Any]], Palette]:
     return [_chapter(chapter, palette) for chapter in report.chapters], palette
 
 
-def script_json(value: Any) -> str:
+def script_json(value: object) -> str:
     """JSON that cannot end the script element it stands in, nor open a comment there."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

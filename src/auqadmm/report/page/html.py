@@ -240,7 +240,7 @@ def _definitions(values: Mapping[str, Any]) -> str:
     return f"<dl>\n{pairs}</dl>"
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if isinstance(value, Mapping):
         return _definitions(value) if value else "–"
     if isinstance(value, list | tuple):
