@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from auqadmm.paper.data import DataError
-from auqadmm.paper.data.unpack import ALLOWANCE, MOST, unpack
+from auqadmm.paper.data.fetch import ALLOWANCE, MOST, unpack
 from tests.data.serving import tar_gz
 
 WANTED = {"in/a.bin": 5, "in/b.bin": 0}

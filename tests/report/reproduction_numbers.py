@@ -11,8 +11,7 @@ import numpy as np
 from auqadmm.paper import bundle, gaps
 from auqadmm.paper.curves import by_panel, panel_title
 from auqadmm.paper.images import error
-from auqadmm.paper.outcomes import compared
-from auqadmm.paper.readings import MODELS, by_reading, said
+from auqadmm.paper.outcomes import MODELS, by_reading, compared, said
 from auqadmm.paper.spec import CONTROLS, METHODS
 from auqadmm.paper.verdicts import ADAPTIVE, verdicts
 from auqadmm.paper.verdicts_on_weights import correlations, resemblance

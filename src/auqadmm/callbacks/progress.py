@@ -22,8 +22,7 @@ from dataclasses import asdict
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
-from auqadmm.callbacks.drawing import drawing, line
-from auqadmm.callbacks.glance import Glance, furthest
+from auqadmm.callbacks.drawing import Glance, drawing, furthest, line
 from auqadmm.core.solve import Iteration
 from auqadmm.diagnosis.trend import Trend, excess, trend
 from auqadmm.errors import InputError, InputTypeError

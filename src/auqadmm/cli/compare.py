@@ -15,18 +15,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from auqadmm.callbacks.progress import Progress
 from auqadmm.cli import options
 from auqadmm.cli.demo import one_thread
 from auqadmm.cli.errors import CommandError, writable_folder, writing
-from auqadmm.cli.progress import Progress
 from auqadmm.cli.tables import empty_table
 from auqadmm.comparison.equal_gap import DEFAULT, Comparison, ComparisonInterrupted, compare
 from auqadmm.core.solve import Callback
 from auqadmm.files.training import Task, prepare
 from auqadmm.problem import Problem
 from auqadmm.report import equal_gap as report
-from auqadmm.report import figures, files
+from auqadmm.report import figures
 from auqadmm.report.style import method_style
+from auqadmm.report.tables import write_summary
 from auqadmm.words import visible
 
 EXAMPLES = """
@@ -184,5 +185,5 @@ def write_all(folder: Path, found: Comparison, title: str, about: dict[str, obje
     return [
         figures.save(report.figure(found, title), folder / "compare.png"),
         report.write_csv(folder / "compare.csv", found),
-        files.write_summary(folder / "compare.json", {"title": title, **about, **report.summary(found)}),
+        write_summary(folder / "compare.json", {"title": title, **about, **report.summary(found)}),
     ]

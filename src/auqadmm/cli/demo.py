@@ -20,21 +20,21 @@ from rich.console import Console
 from torch import Tensor
 
 from auqadmm.api import solve
+from auqadmm.callbacks.progress import Progress
 from auqadmm.cli.errors import CommandError, writable_folder, writing
-from auqadmm.cli.progress import Progress
 from auqadmm.cli.tables import LEGEND, best_of, comparison_table
 from auqadmm.comparison.digits import DIGITS, IMAGE, digits_elastic_net, digits_multinomial
+from auqadmm.comparison.equal_gap import MethodRun
 from auqadmm.comparison.reference import reference
-from auqadmm.comparison.runs import MethodRun
 from auqadmm.core.solve import Iteration
 from auqadmm.core.state import Status
 from auqadmm.methods import KNOWN
 from auqadmm.problem import Problem
-from auqadmm.report import figures, files
-from auqadmm.report.demo import demo_report
+from auqadmm.report import figures
 from auqadmm.report.page import write_page
+from auqadmm.report.single import demo_report
 from auqadmm.report.style import method_style
-from auqadmm.report.tables import run_summary, versions
+from auqadmm.report.tables import run_summary, versions, write_history, write_summary
 
 # A verdict of 1e-6 proves that the objective is within 1e-6 of the optimum, the last of the gaps in the table, without
 # knowing the optimum.
@@ -167,6 +167,6 @@ def write_all(folder: Path, runs: list[MethodRun], pictures: dict[str, Snapshot]
     page = demo_report(runs, images, {**about, "versions": versions(), "command": "auqadmm demo"})
     written.insert(0, write_page(page, folder / "report.html"))
     summary = {"versions": versions(), **about, "runs": [run_summary(run) for run in runs]}
-    written.append(files.write_summary(folder / "summary.json", summary))
-    written.append(files.write_history(folder / "history.csv", runs))
+    written.append(write_summary(folder / "summary.json", summary))
+    written.append(write_history(folder / "history.csv", runs))
     return written

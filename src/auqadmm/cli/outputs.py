@@ -18,9 +18,9 @@ from auqadmm.cli.errors import CommandError, writable_folder, writing
 from auqadmm.core.history import History
 from auqadmm.files import atomic, model_files
 from auqadmm.files.model import Parts
-from auqadmm.report.files import finite
 from auqadmm.report.page import page_html
 from auqadmm.report.single import fit_report
+from auqadmm.report.tables import finite
 from auqadmm.words import listed
 
 FORMAT, VERSION = "auqadmm fit", 1

@@ -5,6 +5,9 @@
     run       ends when (F(v) − F*) / |F*| is at most the gap, at a budget, or when the method cannot solve the problem
 
 Scoring an iterate is free, and no verdict is asked for: nothing but the method's own rounds is counted.
+
+A method's own stopping test says little about another's (S3): therefore the gap, with F* from a solver that is none of
+the methods compared.
 """
 
 from __future__ import annotations
@@ -20,8 +23,8 @@ import numpy as np
 from auqadmm import baselines, methods
 from auqadmm.api import solve
 from auqadmm.comparison.reference import reference
-from auqadmm.comparison.runs import MethodRun
 from auqadmm.core.history import History, Row
+from auqadmm.core.result import Result
 from auqadmm.core.solve import Callback, Iteration
 from auqadmm.core.state import Status
 from auqadmm.methods.auto import Facts, estimates
@@ -29,6 +32,7 @@ from auqadmm.problem import InputError, Problem
 
 if TYPE_CHECKING:
     from auqadmm.core.solve import Method
+
 
 DEFAULT = ("auto", "auq-admm", "c-admm", "rb-admm", "ac-admm", "lbfgs", "owl-qn", "fista")
 COUNTED = ("rounds", "bytes", "hvps", "seconds")
@@ -210,3 +214,31 @@ def curve(run: MethodRun) -> dict[str, list[Any]]:
     rows = run.result.history.rows
     found: dict[str, list[Any]] = {name: [getattr(row, name) for row in rows] for name in ("iteration", *COUNTED)}
     return found | {"gap": [None if np.isnan(x) else float(x) for x in run.gaps]}
+
+
+GAPS = (1e-2, 1e-4, 1e-6)
+
+
+@dataclass(frozen=True, eq=False)
+class MethodRun:
+    """One method on one model: its result, and the optimum F* to measure it against."""
+
+    model: str
+    result: Result
+    optimum: float
+
+    @property
+    def method(self) -> str:
+        return self.result.method
+
+    @property
+    def gaps(self) -> np.ndarray:
+        """Relative objective gap after each iteration; NaN where the objective was not evaluated."""
+        values = [math.nan if x is None else x for x in self.result.history.column("objective")]
+        # an optimum of exactly 0 (a perfect fit without regularizer) has no scale: the gap is then absolute
+        return (np.array(values, dtype=float) - self.optimum) / (abs(self.optimum) or 1.0)
+
+    def first_within(self, gap: float) -> Row | None:
+        """The history's row of the first iteration within a relative objective gap; None if none was."""
+        within = np.flatnonzero(self.gaps <= gap)
+        return self.result.history[int(within[0])] if within.size else None

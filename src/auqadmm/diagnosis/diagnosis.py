@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.state import Status
-from auqadmm.diagnosis.findings import SCALED, UNEVEN, Finding, columns, unbounded
+from auqadmm.diagnosis.evidence import SCALED, UNEVEN, Finding, columns, unbounded
 from auqadmm.diagnosis.trend import Trend, recent, trend
 from auqadmm.metrics.weights import sum_blocks
 

@@ -3,7 +3,9 @@
 Taken once, when the run is over, off the clock: the distance of every block from the consensus, and the objective
 further out along v. The data stay where they are.
 
-Shapes: B blocks here, N in all, m features, C columns; v (m, C).
+Findings that need no more than that and round 0 are here too: no minimum at all, columns of odd sizes.
+
+Shapes: B blocks here, N in all, m features, C columns; v (m, C), spreads (m,).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from auqadmm.verdict.moments import ColumnMoments
 if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
     from auqadmm.core.solve import Method
+
 
 NEAR, FAR = 3.0, 1e6
 
@@ -107,3 +110,101 @@ class _Distance:
 
     def __call__(self, shard: Shard, blocks: Blocks) -> Tensor:
         return (shard.models(blocks.u) - shard.expand(self.v)).flatten(1).double().norm(dim=1)
+
+
+UNEVEN = 1e3  # largest over smallest scale of a feature
+DISTANT = 100.0  # mean of a feature over its spread
+SCALED = 'method="auto", or features less their means and divided by their standard deviations'
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that stands out in a run.
+
+    Attributes
+    ----------
+    code
+        For programs.
+    sentence
+        For people.
+    setting
+        The one thing to try next.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> print(aq.Finding("budget", "iterations ran out", "max_iter=500"))
+    budget: iterations ran out
+      try: max_iter=500
+    """
+
+    code: str
+    sentence: str
+    setting: str
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.sentence}\n  try: {self.setting}"
+
+
+def unbounded(evidence: Evidence) -> Finding | None:
+    ray = evidence.ray
+    if not ray.falling:
+        return None
+    return Finding(
+        "unbounded",
+        f"the objective still falls along v: {ray.here:.3g} here (‖v‖ = {evidence.norm:.3g}), {ray.near:.3g} three "
+        "times further out, and the loss never rises again: the classes are separable, or the problem has no minimum. "
+        f"Coefficients grow without end, those of {_direction(evidence)} most.",
+        "a stronger regularizer, ten times the present one, or L2(1e-3) where there is none",
+    )
+
+
+def _direction(evidence: Evidence) -> str:
+    """The features that the separating direction is made of."""
+    seen, v = evidence.columns, evidence.v
+    if seen is None or v is None:
+        return "v itself"
+    size = v.abs().amax(1) * seen.spread.to(v).sqrt()
+    if seen.intercept:
+        size[-1] = 0
+    where = (size > 0.3 * size.max()).nonzero()[:, 0].tolist()[:4]
+    names = [_feature(evidence, k) for k in where]
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _feature(evidence: Evidence, k: int) -> str:
+    return f"column {k}" if evidence.features is None else f"column {evidence.features[k]!r}"
+
+
+def columns(evidence: Evidence) -> Finding | None:
+    """Columns of very different size, or far from zero: what no single tolerance or penalty fits, unless the method has
+    columns of its own."""
+    seen = evidence.columns
+    if seen is None or not seen.weight > 0 or evidence.framed:
+        return None
+    held = ~seen.empty
+    if seen.intercept:
+        held[-1] = False
+    spread = (seen.spread / seen.weight).sqrt()
+    if int(held.sum()) >= 2:
+        a = int(torch.where(held, spread, math.inf).argmin())
+        b = int(torch.where(held, spread, -math.inf).argmax())
+        if float(spread[b]) > UNEVEN * float(spread[a]):
+            names = [_feature(evidence, k) for k in (b, a)]
+            return Finding(
+                "uneven-features",
+                f"{names[0]} is {float(spread[b] / spread[a]):.1e} times as large as {names[1]} (spreads "
+                f"{float(spread[b]):.2g} and {float(spread[a]):.2g}).",
+                SCALED,
+            )
+    if seen.centre is not None:
+        far = torch.where(held, seen.centre.abs() / spread, 0.0)
+        k = int(far.argmax())
+        if float(far[k]) > DISTANT:
+            return Finding(
+                "far-from-zero",
+                f"{_feature(evidence, k)} lies far from zero (mean {float(seen.centre[k]):.3g}, spread "
+                f"{float(spread[k]):.2g}): its coefficient and the intercept can hardly be told apart.",
+                SCALED,
+            )
+    return None

@@ -13,13 +13,11 @@ from typing import Protocol, cast
 import torch
 
 from auqadmm.core.reduce import Engine
-from auqadmm.engines.driver import DriverEngine
-from auqadmm.engines.local import Local, LocalEngine
+from auqadmm.engines.driver import DriverEngine, Pool
+from auqadmm.engines.local import Local, LocalEngine, shards_of
 from auqadmm.engines.on_dask import Dask
 from auqadmm.engines.on_ray import Ray, RayWorkers
 from auqadmm.engines.on_ray_worker import RayDataset
-from auqadmm.engines.pool import Pool
-from auqadmm.engines.shards import shards_of
 from auqadmm.engines.torch_distributed import Torch, TorchEngine
 from auqadmm.errors import InputError
 from auqadmm.problem import Problem

@@ -3,15 +3,17 @@
 Dask computes a task again when its worker is lost, and rebuilds an actor: a state made anew would be another one. So
 the state of blocks is no task and no actor. It lies in a `Seat` of the worker's process, and messages go there by
 `Client.run`, addressed to that worker alone and never repeated; a process that was restarted has no seat. Tasks only
-bring chunks, which are then taken over where they are.
+bring chunks, which are then taken over where they are; left alone, Dask may copy a chunk to an idle worker (`at_home`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import logging
 import os
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,18 +21,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from auqadmm.engines.dask_homes import at_home
-from auqadmm.engines.driver import DriverEngine, opened
+from auqadmm.engines.driver import DriverEngine, check, cpu_only, dealt, missing, most_workers, opened
 from auqadmm.engines.holder import BROUGHT
-from auqadmm.engines.on_dask_calls import asked
 from auqadmm.engines.on_dask_worker import Lease, answer, bring, leave, sit
-from auqadmm.engines.pool import check, cpu_only, dealt, missing, most_workers
 from auqadmm.errors import InputError
 from auqadmm.problem import Problem
 from auqadmm.problem.sources import Chunks, blamed
 
 if TYPE_CHECKING:
+    from dask.delayed import Delayed
     from distributed import Client, Future, Security
+
 
 PATIENCE = 2.0  # seconds for the farewell to workers
 
@@ -190,3 +191,62 @@ class DaskPool:
             self.leases = []
             self._ask({a: (leave, self.run, a) for a in self.pids}, PATIENCE)
         self.closing.close()
+
+
+def at_home(client: Client, parts: Sequence[Delayed], addresses: Sequence[str]) -> list[Future]:
+    """A future of each dask.delayed, on the worker that holds most of what it is made of; on any if none does."""
+    needs = [_outside(p) for p in parts]
+    held = client.who_has() if any(needs) else {}
+    sizes = client.nbytes(summary=False) if any(needs) else {}
+    futures = []
+    for part, keys in zip(parts, needs, strict=True):
+        mass = {a: sum(sizes.get(key, 0) for key in keys if a in held.get(key, ())) for a in addresses}
+        home = max(mass, key=mass.__getitem__)
+        workers = [home] if mass[home] else list(addresses)
+        futures.append(client.compute(part, workers=workers, allow_other_workers=False, retries=0))
+    return futures
+
+
+def _outside(part: Delayed) -> set[object]:
+    """The keys that a graph needs and does not make."""
+    graph = dict(part.__dask_graph__())
+    needed = {key for node in graph.values() for key in getattr(node, "dependencies", ())}
+    return needed - set(graph)
+
+
+LOOK = 1.0  # seconds after which to look whether the scheduler still knows those that do not answer
+
+
+async def asked(client: Client, calls: Mapping[Any, tuple[Any, ...]], timeout: float) -> dict[Any, Any]:
+    """The results of (function, arguments, worker) by key; where a worker is lost, a text that says why."""
+    end = time.monotonic() + timeout
+    tasks = {
+        asyncio.ensure_future(client.run(fn, *args, workers=[a], on_error="return")): (key, a)
+        for key, (fn, *args, a) in calls.items()
+    }
+    waiting, found = set(tasks), {}
+    try:
+        while waiting:
+            left = max(0.0, end - time.monotonic())
+            done, waiting = await asyncio.wait(waiting, timeout=min(left, LOOK), return_when="FIRST_COMPLETED")
+            for key, address, result in [(*tasks[t], t.result()) for t in done]:
+                found[key] = result[address]
+                if isinstance(found[key], Exception):
+                    return {key: _brief(found[key])}
+            if not done:
+                known = (await client.scheduler.identity(n_workers=-1))["workers"]  # type: ignore[union-attr]
+                gone = {tasks[t][0]: "its process ended" for t in waiting if tasks[t][1] not in known}
+                if gone or left == 0:
+                    return gone or {tasks[t][0]: f"no answer within {timeout:g} s" for t in waiting}
+        return found
+    except OSError:
+        return dict.fromkeys(calls, "the scheduler cannot be reached")
+    finally:
+        for task in waiting:
+            task.cancel()
+
+
+def _brief(error: Exception) -> str:
+    if isinstance(error, OSError):  # of the connection
+        return "its process ended"
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]

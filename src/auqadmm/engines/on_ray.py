@@ -12,18 +12,19 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterable, Mapping
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from auqadmm.engines.driver import DriverEngine, opened
-from auqadmm.engines.on_ray_run import RayPool
-from auqadmm.engines.on_ray_worker import Actor
-from auqadmm.engines.pool import check, cpu_only, missing, most_workers
+from auqadmm.engines.driver import DriverEngine, check, cpu_only, dealt, missing, most_workers, opened
+from auqadmm.engines.holder import BROUGHT
+from auqadmm.engines.on_ray_worker import Actor, RayDataset
 from auqadmm.errors import InputError
 from auqadmm.problem import Problem
+from auqadmm.problem.sources import share
 
 LOOK = 1.0  # seconds between two looks at the clock
 
@@ -197,3 +198,42 @@ def _brief(error: Exception) -> str:
     if type(error).__name__ in ("ActorDiedError", "RayActorError", "WorkerCrashedError"):
         return "its process ended"
     return " ".join(str(error).split())[:200]
+
+
+LARGE = 100_000  # bytes from which a message for all is stored once, and fetched from there
+
+
+class RayPool:
+    """One run on the workers."""
+
+    def __init__(self, workers: RayWorkers, last: bool) -> None:
+        self.workers, self.last, self.run = workers, last, uuid.uuid4().hex
+        about = sorted(workers.about.items())
+        self.names: Sequence[str] = [f"worker {r}, process {pid} on {host}" for r, (pid, host) in about]
+
+    def deal(self, blocks: object) -> list[Any]:
+        if not isinstance(blocks, RayDataset):
+            return dealt(blocks, len(self.names))
+        refs, count = blocks.refs(), len(self.names)
+        source = RayDataset(None, blocks.target, blocks.weight)
+        parts = [[refs[j] for j in share(len(refs), r, count)] for r in range(count)]
+        actors = self.workers.actors
+        found = self.workers.answers({r: actors[r].bring.remote(self.run, source, parts[r]) for r in range(count)})
+        for r, problem in sorted(found.items()):
+            if problem:
+                raise InputError(f"{self.names[r]}: {problem}")
+        return [BROUGHT] * count
+
+    def call(self, messages: Mapping[int, bytes]) -> dict[int, Any]:
+        actors, put = self.workers.actors, self.workers.ray.put
+        large = {id(m): m for m in messages.values() if len(m) > LARGE}
+        stored = {key: put(m) for key, m in large.items()}  # once, for all that fetch it
+        return self.workers.answers(
+            {r: actors[r].answer.remote(self.run, stored.get(id(m), m)) for r, m in messages.items()}
+        )
+
+    def close(self) -> None:
+        if self.last:
+            self.workers.close()
+        for actor in self.workers.actors.values():
+            actor.forget.remote(self.run)

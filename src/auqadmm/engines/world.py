@@ -20,9 +20,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from auqadmm.core.reduce import WorkerLost
-from auqadmm.engines.board import LOOK, Board
-from auqadmm.engines.meeting import named, rendezvous
-from auqadmm.engines.packing import from_bytes, to_bytes
+from auqadmm.engines.meeting import LOOK, Board, named, rendezvous
+from auqadmm.engines.messages import from_bytes, to_bytes
 from auqadmm.problem.agreement import ProcessError, told
 
 _numbers = itertools.count()  # every process makes its worlds in the same order

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from auqadmm.engines import Dask
-from auqadmm.engines.dask_homes import at_home
+from auqadmm.engines.on_dask import at_home
 from auqadmm.estimators.types import DaskCollection, EngineChoice, Matrix
 from auqadmm.problem import InputError
 from auqadmm.problem.sources import is_dask, pieces

@@ -24,8 +24,7 @@ from auqadmm.core.result import Result
 from auqadmm.core.state import Status, WarmStart
 from auqadmm.estimators import checks
 from auqadmm.estimators.blocks import Rows
-from auqadmm.estimators.penalty import WeightedElasticNet
-from auqadmm.estimators.scaling import Scaling
+from auqadmm.estimators.scaling import Scaling, WeightedElasticNet
 from auqadmm.estimators.types import BlockRows, EngineChoice, HasSettings, MethodChoice, Start
 from auqadmm.problem import ElasticNet, Problem
 from auqadmm.problem.ingest import read_blocks

@@ -114,14 +114,14 @@ class Sheet:
 
 def read(path: str | os.PathLike[str], roles: Roles) -> Sheet:
     """The columns of one file, checked for everything that can be seen in this file alone."""
-    from auqadmm.files import tabular_arrays, tabular_csv, tabular_parquet
+    from auqadmm.files import tabular_arrays, tabular_arrow
 
     path = Path(path)
     readers: dict[str, Callable[[Path, Roles], Sheet]] = {
-        ".csv": tabular_csv.read_csv,
-        ".tsv": tabular_csv.read_csv,
-        ".parquet": tabular_parquet.read_parquet,
-        ".pq": tabular_parquet.read_parquet,
+        ".csv": tabular_arrow.read_csv,
+        ".tsv": tabular_arrow.read_csv,
+        ".parquet": tabular_arrow.read_parquet,
+        ".pq": tabular_arrow.read_parquet,
         ".svm": tabular_arrays.read_svmlight,
         ".svmlight": tabular_arrays.read_svmlight,
         ".libsvm": tabular_arrays.read_svmlight,

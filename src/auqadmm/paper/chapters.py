@@ -9,11 +9,11 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure as Drawing
 
-from auqadmm.comparison.runs import GAPS
+from auqadmm.comparison.equal_gap import GAPS
 from auqadmm.paper import curves, images
 from auqadmm.paper.bundle import Bundle
 from auqadmm.paper.catalogue import FIGURES, RANKS
-from auqadmm.paper.readings import by_reading, said
+from auqadmm.paper.outcomes import by_reading, said
 from auqadmm.paper.results import CurveLine
 from auqadmm.paper.spec import INTERVAL, PROTOCOLS
 from auqadmm.paper.verdicts import verdicts

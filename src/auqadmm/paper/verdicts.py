@@ -21,8 +21,18 @@ from collections.abc import Iterable, Sequence
 from auqadmm.paper import gaps, outcomes
 from auqadmm.paper.bundle import Bundle
 from auqadmm.paper.curves import by_panel, panel_title
-from auqadmm.paper.outcomes import compared, listed, long_enough, outcome, short, tolerance
-from auqadmm.paper.readings import MODELS, Reading, by_reading, said
+from auqadmm.paper.outcomes import (
+    MODELS,
+    Reading,
+    by_reading,
+    compared,
+    listed,
+    long_enough,
+    outcome,
+    said,
+    short,
+    tolerance,
+)
 from auqadmm.paper.results import CurveLine
 from auqadmm.paper.spec import CONTROLS, METHODS
 from auqadmm.paper.verdicts_on_weights import average, cost, weights

@@ -11,8 +11,7 @@ from auqadmm.paper import gaps, outcomes
 from auqadmm.paper.bundle import Bundle
 from auqadmm.paper.curves import by_panel, panel_title
 from auqadmm.paper.images import error
-from auqadmm.paper.outcomes import listed, outcome
-from auqadmm.paper.readings import MODELS, Reading, by_reading, said
+from auqadmm.paper.outcomes import MODELS, Reading, by_reading, listed, outcome, said
 from auqadmm.report.content import Cell, Verdict
 
 # correlations are told to two digits

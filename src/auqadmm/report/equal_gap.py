@@ -12,9 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from auqadmm.comparison.equal_gap import COUNTED, Comparison, Entry, curve
-from auqadmm.report.files import whole
 from auqadmm.report.style import COSTS, RC, method_style
-from auqadmm.report.tables import MISSING, power, versions
+from auqadmm.report.tables import MISSING, power, versions, whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

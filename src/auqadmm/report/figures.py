@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import ArrayLike
 
-from auqadmm.comparison.runs import MethodRun
-from auqadmm.report.files import whole
+from auqadmm.comparison.equal_gap import MethodRun
 from auqadmm.report.style import RC, method_style
+from auqadmm.report.tables import whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
