@@ -90,7 +90,16 @@ def shards_of(problem: Problem, count: int, dtype: torch.dtype, device: torch.de
 
     Returns
     -------
-    list of shards, in the order of the blocks; every one knows the census of all.
+    list of shards
+        In the order of the blocks; every one knows the census of all.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [([[1.0]], [1.0]), ([[2.0]], [1.0]), ([[3.0]], [1.0])])
+    >>> [shard.names for shard in aq.engines.shards_of(problem, 2, torch.float64, torch.device("cpu"))]
+    [('block 0',), ('block 1', 'block 2')]
     """
     if not callable(problem.blocks):
         blocks = problem.blocks
