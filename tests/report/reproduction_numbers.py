@@ -189,7 +189,7 @@ def _workers(held: bundle.Bundle) -> str:
         cells.append(", ".join("–" if k is None else str(k) for k in counts))
         for reading in READINGS:
             ends = [gaps.last(runs[method]) for runs in by[reading].values()]
-            factor = f" (×{gaps.number(ends[-1] / ends[0])})" if min(ends) > gaps.LEAST else ""
+            factor = f" (×{gaps.number(ends[-1] / ends[0])})" if min(ends) > gaps.LEAST_GAP else ""
             cells.append(", ".join(map(gaps.number, ends)) + factor)
         rows.append(cells)
     header = ["method", "iterations to 1e-2, as defined, means", *(f"gap at the end, {r}" for r in READINGS.values())]

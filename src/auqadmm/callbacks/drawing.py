@@ -59,18 +59,18 @@ def drawing(title: str, event: Iteration, glance: Glance) -> Group:
 def measured(event: Iteration) -> list[tuple[str, float | None, float]]:
     """Name, value and tolerance (0: none) of what the run is judged by; no residuals where a method has none."""
     row, tol = event.row, event.stopping.certificate_tol
-    found: list[tuple[str, float | None, float]] = []
+    values: list[tuple[str, float | None, float]] = []
     if row.relative is not None or row.expected is not None:  # a guess is shown as one
-        found.append(("gap", row.relative, tol) if row.relative is not None else ("gap about", row.expected, tol))
+        values.append(("gap", row.relative, tol) if row.relative is not None else ("gap about", row.expected, tol))
     else:
-        found.append(("KKT", row.kkt, 0.0))
+        values.append(("KKT", row.kkt, 0.0))
     for name, value, tolerance in (
         ("primal", row.primal_residual, row.eps_primal),
         ("dual", row.dual_residual, row.eps_dual),
     ):
         if value is not None and not math.isnan(value):
-            found.append((name, value, tolerance or 0.0))
-    return found
+            values.append((name, value, tolerance or 0.0))
+    return values
 
 
 def rest(glance: Glance) -> str:
@@ -118,7 +118,7 @@ def number(x: float | None, spec: str = ".1e") -> str:
     return MISSING if x is None else f"{x:{spec}}"
 
 
-SHARE = 0.5
+FURTHEST_SHARE = 0.5  # of all squared distances: one block that has it is worth naming
 
 
 @dataclass(frozen=True)
@@ -146,4 +146,4 @@ def furthest(event: Iteration) -> tuple[str, float] | None:
     if not (total > 0 and math.isfinite(total)):
         return None
     share = float(squares[j]) / total
-    return (event.names[j], share) if share >= SHARE else None
+    return (event.names[j], share) if share >= FURTHEST_SHARE else None

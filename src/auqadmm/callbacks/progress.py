@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 MODES = ("auto", "plain", "json", "quiet")
-REDRAW = 0.1
+REDRAW = 0.1  # seconds; faster than that nobody reads
 REMEMBERED = 400  # iterations that the trend is read from, at most
 
 

@@ -123,8 +123,8 @@ class MLflow:
         self._own = run_id is None
         self._begun = False
         if run_id is None:
-            found = self._client.get_experiment_by_name(experiment)
-            where = self._client.create_experiment(experiment) if found is None else found.experiment_id
+            known = self._client.get_experiment_by_name(experiment)
+            where = self._client.create_experiment(experiment) if known is None else known.experiment_id
             run_id = self._client.create_run(where, run_name=run_name).info.run_id
         self.run_id: str = run_id
 
@@ -173,5 +173,5 @@ NAMES = (
 def scalars(row: Row) -> dict[str, float]:
     """By name, those that are known and finite."""
     values = {name: getattr(row, name) for name in NAMES}
-    found = {name: float(x) for name, x in values.items() if x is not None and math.isfinite(x)}
-    return found | {"failed_blocks": float(len(row.failed_blocks))}
+    numbers = {name: float(x) for name, x in values.items() if x is not None and math.isfinite(x)}
+    return numbers | {"failed_blocks": float(len(row.failed_blocks))}

@@ -116,8 +116,8 @@ class RefusedState:
 
 def reasons(engine: Engine, blocks: object) -> str:
     """What the processes that refused say, each sentence once."""
-    found = engine.map_concat(_why, blocks)
-    texts = _as_bytes(found["text"], found["sizes"].flatten().tolist())
+    sentences = engine.map_concat(_why, blocks)
+    texts = _as_bytes(sentences["text"], sentences["sizes"].flatten().tolist())
     return "; ".join(dict.fromkeys(text.decode() for text in texts if text))
 
 
@@ -135,18 +135,18 @@ class UnpackBlocks:
 
     def __call__(self, shard: Shard, blocks: object, shared: object) -> tuple[Any, dict[str, Tensor]]:
         try:
-            found: Blocks | RefusedState | None = self._restored(shard)
+            restored: Blocks | RefusedState | None = self._restored(shard)
         except CheckpointError as error:
-            found = RefusedState(str(error))
+            restored = RefusedState(str(error))
         except Exception as error:  # the bytes come from anywhere: whatever goes wrong with them, they are refused
-            found = RefusedState(f"it cannot be restored ({type(error).__name__}: {error})")
-        return found, {"refused": torch.tensor(float(isinstance(found, RefusedState)), dtype=torch.float64)}
+            restored = RefusedState(f"it cannot be restored ({type(error).__name__}: {error})")
+        return restored, {"refused": torch.tensor(float(isinstance(restored, RefusedState)), dtype=torch.float64)}
 
     def _restored(self, shard: Shard) -> Blocks | None:
         trees = [self._tree(i, text) for i, (text, _) in enumerate(self.parts)]
-        held = [j for tree in trees for j in tree["index"]]
-        if sorted(held) != list(range(shard.census.blocks)):
-            raise CheckpointError(f"the blocks files hold {len(held)} blocks, not {shard.census.blocks} once each")
+        numbers = [j for tree in trees for j in tree["index"]]
+        if sorted(numbers) != list(range(shard.census.blocks)):
+            raise CheckpointError(f"the blocks files hold {len(numbers)} blocks, not {shard.census.blocks} once each")
         for i, tree in enumerate(trees):
             if tree["index"] == list(shard.index):
                 return self._part(i, tree, shard, exact=True)
@@ -182,11 +182,11 @@ class UnpackBlocks:
         wanted = {j: k for k, j in enumerate(shard.index)}
         values, rows, order = [], [], []
         for i, tree in enumerate(trees):
-            here = [k for k, j in enumerate(tree["index"]) if j in wanted]
-            if here:
+            own = [k for k, j in enumerate(tree["index"]) if j in wanted]
+            if own:
                 values.append(self._part(i, tree, shard, exact=False))
-                rows.append(torch.tensor(here, device=shard.device))
-                order += [wanted[tree["index"][k]] for k in here]
+                rows.append(torch.tensor(own, device=shard.device))
+                order += [wanted[tree["index"][k]] for k in own]
         place = torch.tensor(order, device=shard.device).argsort()
         return self._joined(values, rows, place, "")
 

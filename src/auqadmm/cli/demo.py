@@ -17,18 +17,17 @@ import numpy as np
 import torch
 import typer
 from rich.console import Console
-from torch import Tensor
 
 from auqadmm.api import solve
 from auqadmm.callbacks.progress import Progress
 from auqadmm.cli.errors import CommandError, writable_folder, writing
 from auqadmm.cli.tables import LEGEND, best_of, comparison_table
-from auqadmm.comparison.digits import DIGITS, IMAGE, digits_elastic_net, digits_multinomial
+from auqadmm.comparison.digits import IMAGE, TEN_DIGITS, digits_elastic_net, digits_multinomial
 from auqadmm.comparison.equal_gap import MethodRun
 from auqadmm.comparison.reference import reference
-from auqadmm.core.solve import Iteration
 from auqadmm.core.state import Status
 from auqadmm.methods import KNOWN
+from auqadmm.paper.pictures import Snapshot
 from auqadmm.problem import Problem
 from auqadmm.report import figures
 from auqadmm.report.page import write_page
@@ -59,19 +58,9 @@ MODELS = (
 )
 
 
-@dataclass
-class Snapshot:
-    """Keeps the weights of iteration 2, the first that AUQ-ADMM chooses at local models that have seen data.
-
-    Those of iteration 1 are taken at u = 0, where all classes look alike; later ones are drawn from an interval
-    that shrinks towards a point.
-    """
-
-    weights: Tensor | None = None
-
-    def __call__(self, event: Iteration) -> None:
-        if event.row.iteration == 1:  # the state already holds what the next iteration uses
-            self.weights = event.state.blocks.W.diagonal()
+# AUQ-ADMM chooses the weights of iteration 2 at local models that have seen data. Those of iteration 1 are taken at
+# u = 0, where all classes look alike; later ones are drawn from an interval that shrinks towards a point.
+PICTURED = 2
 
 
 def demo(
@@ -95,15 +84,15 @@ def demo(
     screen = Console(highlight=False)
     if not quiet:
         screen.print(
-            f"Fitting {len(MODELS)} models with {len(KNOWN)} methods each on 1797 handwritten digits, {DIGITS} workers "
-            f"with one digit each: {'about ten seconds' if quick else 'about half a minute'}.\n"
+            f"Fitting {len(MODELS)} models with {len(KNOWN)} methods each on 1797 handwritten digits, "
+            f"{TEN_DIGITS} workers with one digit each: {'about ten seconds' if quick else 'about half a minute'}.\n"
         )
     began = time.perf_counter()
     runs: list[MethodRun] = []
     pictures: dict[str, Snapshot] = {}
     with one_thread():
         for model in MODELS:
-            pictures[model.name] = Snapshot()
+            pictures[model.name] = Snapshot(PICTURED)
             runs += fit_all(model, quick, seed, None if quiet else Console(stderr=True), pictures[model.name])
     if not quiet:
         screen.print()
@@ -158,7 +147,7 @@ def fit_all(
 def write_all(folder: Path, runs: list[MethodRun], pictures: dict[str, Snapshot], about: dict[str, Any]) -> list[Path]:
     """All files of the demo, the most interesting first."""
     written = [figures.save(figures.convergence(runs), folder / "convergence.png")]
-    classes = [f"class {digit}" for digit in range(DIGITS)]
+    classes = [f"class {digit}" for digit in range(TEN_DIGITS)]
     for model, snapshot in pictures.items():
         title = f"Weights $W_j$ of AUQ-ADMM in iteration 2, {model}: bright where worker $j$ is certain"
         picture = figures.weight_images(np.asarray(snapshot.weights), IMAGE, title, classes)

@@ -38,7 +38,7 @@ from auqadmm.problem.agreement import Exchange, alone, together
 from auqadmm.report.tables import finite, versions
 from auqadmm.words import counted, visible
 
-STOPPED = 3
+STOPPED = 3  # exit code: a model was written that did not converge
 
 EXAMPLES = """
 **Examples**
@@ -207,7 +207,7 @@ def summarized(
     certificate = result.certificate
     return {
         "format": outputs.FORMAT,
-        "version": outputs.VERSION,
+        "version": outputs.FIT_VERSION,
         "status": str(result.status),
         "message": result.message,
         "diagnosis": [asdict(f) for f in result.diagnose()],

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 DEFAULT = ("auto", "auq-admm", "c-admm", "rb-admm", "ac-admm", "lbfgs", "owl-qn", "fista")
 COUNTED = ("rounds", "bytes", "hvps", "seconds")
-CLOSER = 100.0  # how many times closer than the gap the optimum must be known
+OPTIMUM_CLOSER = 100.0  # how many times closer than the gap the optimum must be known
 
 
 class ComparisonInterrupted(Exception):
@@ -134,7 +134,7 @@ def optimum(problem: Problem, gap: float) -> BestObjective:
         return BestObjective(reference(problem).objective, "scipy and scikit-learn")
     except (InputError, RuntimeError):  # not of a kind they know, or not solved to the accuracy asked for
         pass
-    tol = min(gap / CLOSER, 1e-6)
+    tol = min(gap / OPTIMUM_CLOSER, 1e-6)
     result = solve(problem, "auto", max_iter=5000, stop="certificate", certificate_tol=tol)
     if result.status is Status.interrupted:
         raise ComparisonInterrupted
@@ -195,25 +195,25 @@ def _entry(
     return Entry(method.name, str(result.status), run, note=result.message)
 
 
-def _corrected(found: Comparison) -> Comparison:
+def _corrected(comparison: Comparison) -> Comparison:
     """A run that went below F* knows better: measure all by that."""
-    known = [value for e in found.entries if e.run for value in e.run.result.history.column("objective")]
+    known = [value for e in comparison.entries if e.run for value in e.run.result.history.column("objective")]
     lowest = min((x for x in known if x is not None and math.isfinite(x)), default=math.inf)
-    if lowest >= found.best.objective:
-        return found
-    best = replace(found.best, objective=lowest)
+    if lowest >= comparison.best.objective:
+        return comparison
+    best = replace(comparison.best, objective=lowest)
     entries = []
-    for entry in found.entries:
+    for entry in comparison.entries:
         run = None if entry.run is None else replace(entry.run, optimum=lowest)
-        entries.append(replace(entry, run=run, at=None if run is None else run.first_within(found.gap)))
-    return Comparison(found.gap, best, tuple(entries))
+        entries.append(replace(entry, run=run, at=None if run is None else run.first_within(comparison.gap)))
+    return Comparison(comparison.gap, best, tuple(entries))
 
 
 def curve(run: MethodRun) -> dict[str, list[Any]]:
     """Counters and gap of every iteration, for a picture or a file; None where the gap is not known."""
     rows = run.result.history.rows
-    found: dict[str, list[Any]] = {name: [getattr(row, name) for row in rows] for name in ("iteration", *COUNTED)}
-    return found | {"gap": [None if np.isnan(x) else float(x) for x in run.gaps]}
+    columns: dict[str, list[Any]] = {name: [getattr(row, name) for row in rows] for name in ("iteration", *COUNTED)}
+    return columns | {"gap": [None if np.isnan(x) else float(x) for x in run.gaps]}
 
 
 GAPS = (1e-2, 1e-4, 1e-6)

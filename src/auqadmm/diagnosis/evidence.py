@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from auqadmm.core.solve import Method
 
 
-NEAR, FAR = 3.0, 1e6
+FURTHER, FAR_OUT = 3.0, 1e6  # multiples of v: still near, and where a loss that never rises shows it
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def collect(
     """One round of three numbers and, where blocks have models of their own, one number per block, asked of `near`."""
     v, g = state.shared.v, setup.regularizer
     f = reduce.judging(_values_along, v, (v,))["f"].tolist()
-    ray = ObjectiveRay(f[0] + float(g.value(v)), f[1] + float(g.value(NEAR * v)), f[0], f[2])
+    ray = ObjectiveRay(f[0] + float(g.value(v)), f[1] + float(g.value(FURTHER * v)), f[0], f[2])
     residuals = state.shared.residuals
     own = residuals is not None and math.isfinite(residuals.primal)
     return Evidence(
@@ -100,7 +100,7 @@ def collect(
 
 def _values_along(shard: Shard, blocks: None, v: Tensor) -> tuple[None, dict[str, Tensor]]:
     """Σf_j at v, 3v and 10⁶v."""
-    values = [sum_blocks(shard.linearize(shard.expand(t * v)).value) for t in (1.0, NEAR, FAR)]
+    values = [sum_blocks(shard.linearize(shard.expand(t * v)).value) for t in (1.0, FURTHER, FAR_OUT)]
     return blocks, {"f": torch.stack(values)}
 
 
@@ -182,13 +182,13 @@ def columns(evidence: Evidence) -> Finding | None:
     seen = evidence.columns
     if seen is None or not seen.weight > 0 or evidence.framed:
         return None
-    held = ~seen.empty
+    filled = ~seen.empty
     if seen.intercept:
-        held[-1] = False
+        filled[-1] = False
     spread = (seen.spread / seen.weight).sqrt()
-    if int(held.sum()) >= 2:
-        a = int(torch.where(held, spread, math.inf).argmin())
-        b = int(torch.where(held, spread, -math.inf).argmax())
+    if int(filled.sum()) >= 2:
+        a = int(torch.where(filled, spread, math.inf).argmin())
+        b = int(torch.where(filled, spread, -math.inf).argmax())
         if float(spread[b]) > UNEVEN * float(spread[a]):
             names = [_feature(evidence, k) for k in (b, a)]
             return Finding(
@@ -198,7 +198,7 @@ def columns(evidence: Evidence) -> Finding | None:
                 SCALED,
             )
     if seen.centre is not None:
-        far = torch.where(held, seen.centre.abs() / spread, 0.0)
+        far = torch.where(filled, seen.centre.abs() / spread, 0.0)
         k = int(far.argmax())
         if float(far[k]) > DISTANT:
             return Finding(

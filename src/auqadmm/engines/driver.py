@@ -159,9 +159,9 @@ class DriverEngine:
                 whole = None if setup is self.setup else (setup[0], dumps(setup[1]))
                 made[id(request)] = dumps({**envelope, "setup": whole, "request": body})
         messages = {r: made[id(request)] for r, request in requests.items()}
-        found = self.pool.call(messages)
-        answers = {r: x for r, x in found.items() if isinstance(x, bytes)}
-        if lost := {r: why for r, why in found.items() if isinstance(why, str)}:
+        heard = self.pool.call(messages)
+        answers = {r: x for r, x in heard.items() if isinstance(x, bytes)}
+        if lost := {r: why for r, why in heard.items() if isinstance(why, str)}:
             self.failure = self._lost(lost)
             raise self.failure
         self.sent += sum(map(len, messages.values()))
@@ -174,10 +174,10 @@ class DriverEngine:
         ranks: dict[str, list[int]] = {}  # several holders may live in one process
         for r in why:
             ranks.setdefault(self.pool.names[r], []).append(r)
-        told = [self._named(held) for held in ranks.values()]
-        verb = "was" if len(told) == 1 else "were"
+        names = [self._named(own) for own in ranks.values()]
+        verb = "was" if len(names) == 1 else "were"
         reasons = ", ".join(dict.fromkeys(why.values()))
-        return WorkerLost(f"{' and '.join(told)} {verb} lost ({reasons}).")
+        return WorkerLost(f"{' and '.join(names)} {verb} lost ({reasons}).")
 
     def _named(self, ranks: Sequence[int]) -> str:
         blocks = " and ".join(self.holders[r] for r in ranks if self.holders and self.holders[r])

@@ -48,8 +48,7 @@ class LocalEngine:
     def map_sum(self, fn: MapFn, blocks: object, shared: object) -> tuple[Any, dict[str, Tensor]]:
         return fn(self.shard, blocks, shared)
 
-    def map_minmax(self, fn: MapFn, blocks: object, shared: object) -> tuple[Any, dict[str, Tensor]]:
-        return fn(self.shard, blocks, shared)
+    map_minmax = map_sum
 
     def map_concat(self, fn: Callable[[Any, Any], dict[str, Tensor]], blocks: object) -> dict[str, Tensor]:
         return fn(self.shard, blocks)
@@ -109,5 +108,5 @@ def shards_of(problem: Problem, count: int, dtype: torch.dtype, device: torch.de
     firsts = [sum(n for _, n in made[:rank]) for rank in range(count)]
     read = [problem.read(blocks, first) for (blocks, _), first in zip(made, firsts, strict=True)]
     tallies = [tally for _, tally in read]
-    held = [(checked, first) for (checked, _), first in zip(read, firsts, strict=True) if checked[0]]
-    return [problem.settled(checked, tallies, first).shard(dtype, device) for checked, first in held]
+    filled = [(checked, first) for (checked, _), first in zip(read, firsts, strict=True) if checked[0]]
+    return [problem.settled(checked, tallies, first).shard(dtype, device) for checked, first in filled]

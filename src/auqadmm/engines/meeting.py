@@ -12,7 +12,7 @@ A `Board` is a notice board that all can read when a collective cannot finish: w
 that fails leaves a sentence and raises the alarm. The others look at the board while they wait, leave their
 names, and see who did not: those are lost. The board is the store by which the processes found each other, one TCP
 connection of its own, so it works where the collective does not. A store that cannot be reached answers nothing, and
-is not waited for longer than `PATIENCE`.
+is not waited for longer than `BOARD_PATIENCE`.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def named(group: dist.ProcessGroup | None) -> str:
 
 T = TypeVar("T")
 
-PATIENCE = 4.0  # seconds for others to leave their names
-LOOK = 0.5  # seconds between two looks at the board
+BOARD_PATIENCE = 4.0  # seconds for others to leave their names
+BOARD_LOOK = 0.5  # seconds between two looks at the board
 
 
 class Board:
@@ -83,10 +83,10 @@ class Board:
 
     def alarmed(self) -> bool:
         """Has any process raised the alarm?"""
-        return bool(self._ask(lambda store: store.check(["alarm"]), LOOK))
+        return bool(self._ask(lambda store: store.check(["alarm"]), BOARD_LOOK))
 
     def reachable(self) -> bool:
-        return self._ask(lambda store: store.check(["alarm"]), PATIENCE) is not None
+        return self._ask(lambda store: store.check(["alarm"]), BOARD_PATIENCE) is not None
 
     def raise_alarm(self, reason: str, sentence: str = "") -> str:
         """Tell the others: a sentence if this process failed, else what it noticed; returns what was noticed first."""
@@ -98,11 +98,11 @@ class Board:
             first: bytes = store.compare_set("alarm", "", reason)
             return first.decode()
 
-        return self._ask(write, PATIENCE) or reason
+        return self._ask(write, BOARD_PATIENCE) or reason
 
     def others(self) -> tuple[dict[int, str], list[int]]:
-        """The sentences of processes that failed, and the ranks that do not answer within `PATIENCE`."""
-        end = time.monotonic() + PATIENCE
+        """The sentences of processes that failed, and the ranks that do not answer within `BOARD_PATIENCE`."""
+        end = time.monotonic() + BOARD_PATIENCE
         missing = self._missing()
         while missing and time.monotonic() < end:
             time.sleep(0.05)
@@ -111,14 +111,14 @@ class Board:
 
     def _missing(self) -> list[int]:
         ranks = [r for r in range(self.size) if r != self.rank]
-        return self._ask(lambda store: [r for r in ranks if not store.check([f"here/{r}"])], PATIENCE) or []
+        return self._ask(lambda store: [r for r in ranks if not store.check([f"here/{r}"])], BOARD_PATIENCE) or []
 
     def _sentences(self) -> dict[int, str]:
         def read(store: dist.Store) -> dict[int, str]:
             failed = [r for r in range(self.size) if store.check([f"error/{r}"])]
             return {r: store.get(f"error/{r}").decode() for r in failed}
 
-        return self._ask(read, PATIENCE) or {}
+        return self._ask(read, BOARD_PATIENCE) or {}
 
     def _ask(self, question: Callable[[dist.Store], T], seconds: float) -> T | None:
         """The answer, or None if there is none in time: a lost connection may block for a quarter of an hour."""

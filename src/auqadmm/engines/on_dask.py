@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from distributed import Client, Future, Security
 
 
-PATIENCE = 2.0  # seconds for the farewell to workers
+FAREWELL = 2.0  # seconds for the farewell to workers
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,8 @@ class DaskPool:
             self._seated(self.addresses)
             return dealt(blocks, len(self.addresses))
         futures = self._computed(blocks)
-        found = self.client.who_has(futures)
-        homes = [next(a for a in self.addresses if a in found[f.key]) for f in futures]
+        holders = self.client.who_has(futures)
+        homes = [next(a for a in self.addresses if a in holders[f.key]) for f in futures]
         runs = [list(g) for _, g in itertools.groupby(range(len(homes)), homes.__getitem__)]
         self._seated([homes[numbers[0]] for numbers in runs])
         brought = [
@@ -177,11 +177,11 @@ class DaskPool:
 
     # ------------------------------------------------------------------ calls
     def call(self, messages: Mapping[int, bytes]) -> dict[int, Any]:
-        found = self._ask({r: (answer, self.run, r, m, self.seats[r]) for r, m in messages.items()})
-        found = {r: "its process was restarted" if x is None else x for r, x in found.items()}
-        lost = {self.seats[r]: why for r, why in found.items() if isinstance(why, str)}
+        answers = self._ask({r: (answer, self.run, r, m, self.seats[r]) for r, m in messages.items()})
+        answers = {r: "its process was restarted" if x is None else x for r, x in answers.items()}
+        lost = {self.seats[r]: why for r, why in answers.items() if isinstance(why, str)}
         # with a process all its holders are lost
-        return {r: lost[a] for r, a in enumerate(self.seats) if a in lost} or found
+        return {r: lost[a] for r, a in enumerate(self.seats) if a in lost} or answers
 
     def _ask(self, calls: Mapping[Any, tuple[Any, ...]], timeout: float | None = None) -> dict[Any, Any]:
         return self.client.sync(asked, self.client, calls, timeout or self.timeout, asynchronous=False)
@@ -189,18 +189,18 @@ class DaskPool:
     def close(self) -> None:
         with contextlib.suppress(Exception):  # they may be gone, and so may the cluster
             self.leases = []
-            self._ask({a: (leave, self.run, a) for a in self.pids}, PATIENCE)
+            self._ask({a: (leave, self.run, a) for a in self.pids}, FAREWELL)
         self.closing.close()
 
 
 def at_home(client: Client, parts: Sequence[Delayed], addresses: Sequence[str]) -> list[Future]:
     """A future of each dask.delayed, on the worker that holds most of what it is made of; on any if none does."""
     needs = [_outside(p) for p in parts]
-    held = client.who_has() if any(needs) else {}
+    holders = client.who_has() if any(needs) else {}
     sizes = client.nbytes(summary=False) if any(needs) else {}
     futures = []
     for part, keys in zip(parts, needs, strict=True):
-        mass = {a: sum(sizes.get(key, 0) for key in keys if a in held.get(key, ())) for a in addresses}
+        mass = {a: sum(sizes.get(key, 0) for key in keys if a in holders.get(key, ())) for a in addresses}
         home = max(mass, key=mass.__getitem__)
         workers = [home] if mass[home] else list(addresses)
         futures.append(client.compute(part, workers=workers, allow_other_workers=False, retries=0))
@@ -214,7 +214,7 @@ def _outside(part: Delayed) -> set[object]:
     return needed - set(graph)
 
 
-LOOK = 1.0  # seconds after which to look whether the scheduler still knows those that do not answer
+DASK_LOOK = 1.0  # seconds after which to look whether the scheduler still knows those that do not answer
 
 
 async def asked(client: Client, calls: Mapping[Any, tuple[Any, ...]], timeout: float) -> dict[Any, Any]:
@@ -224,21 +224,21 @@ async def asked(client: Client, calls: Mapping[Any, tuple[Any, ...]], timeout: f
         asyncio.ensure_future(client.run(fn, *args, workers=[a], on_error="return")): (key, a)
         for key, (fn, *args, a) in calls.items()
     }
-    waiting, found = set(tasks), {}
+    waiting, results = set(tasks), {}
     try:
         while waiting:
             left = max(0.0, end - time.monotonic())
-            done, waiting = await asyncio.wait(waiting, timeout=min(left, LOOK), return_when="FIRST_COMPLETED")
+            done, waiting = await asyncio.wait(waiting, timeout=min(left, DASK_LOOK), return_when="FIRST_COMPLETED")
             for key, address, result in [(*tasks[t], t.result()) for t in done]:
-                found[key] = result[address]
-                if isinstance(found[key], Exception):
-                    return {key: _brief(found[key])}
+                results[key] = result[address]
+                if isinstance(results[key], Exception):
+                    return {key: _brief(results[key])}
             if not done:
                 known = (await client.scheduler.identity(n_workers=-1))["workers"]  # type: ignore[union-attr]
                 gone = {tasks[t][0]: "its process ended" for t in waiting if tasks[t][1] not in known}
                 if gone or left == 0:
                     return gone or {tasks[t][0]: f"no answer within {timeout:g} s" for t in waiting}
-        return found
+        return results
     except OSError:
         return dict.fromkeys(calls, "the scheduler cannot be reached")
     finally:

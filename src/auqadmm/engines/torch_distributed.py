@@ -85,12 +85,12 @@ class TorchEngine:
 
     def __init__(self, problem: Problem, world: World, dtype: torch.dtype, device: torch.device) -> None:
         placed = problem.placed(world.rank, world.size, world.exchange)
-        held = len(placed.blocks)
-        self.shard, self.counts = together(world.exchange, lambda: (placed.shard(dtype, device), held))
+        count = len(placed.blocks)
+        self.shard, self.counts = together(world.exchange, lambda: (placed.shard(dtype, device), count))
         self.world, self.device, self.census = world, device, placed.census
         self.processes = world.size
         self.names = placed.census.names
-        self.begin, self.idle = sum(self.counts[: world.rank]), held == 0
+        self.begin, self.idle = sum(self.counts[: world.rank]), count == 0
         ends = [sum(self.counts[:r]) for r in range(world.size + 1)]
         world.holders = [span(self.names[a:b]) for a, b in itertools.pairwise(ends)]
         self.largest = math.isqrt(2**53 // world.size)  # of a digest

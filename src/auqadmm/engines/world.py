@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from auqadmm.core.reduce import WorkerLost
-from auqadmm.engines.meeting import LOOK, Board, named, rendezvous
+from auqadmm.engines.meeting import BOARD_LOOK, Board, named, rendezvous
 from auqadmm.engines.messages import from_bytes, to_bytes
 from auqadmm.problem.agreement import ProcessError, told
 
@@ -87,9 +87,9 @@ class World:
         """x (count,) of the first process, in all of them."""
         if self.group is None or count == 0:
             return x
-        found = x if self.rank == 0 else x.new_empty(count)
-        self._finish(dist.broadcast, found, found, 0)
-        return found
+        sent = x if self.rank == 0 else x.new_empty(count)
+        self._finish(dist.broadcast, sent, sent, 0)
+        return sent
 
     def exchange(self, text: str) -> list[str]:
         """A text of every process, as bytes."""
@@ -147,8 +147,8 @@ class World:
         return self._failure
 
     def _named(self, rank: int) -> str:
-        held = self.holders[rank] if rank < len(self.holders) else ""
-        return f"rank {rank} ({held})" if held else f"rank {rank}"
+        blocks = self.holders[rank] if rank < len(self.holders) else ""
+        return f"rank {rank} ({blocks})" if blocks else f"rank {rank}"
 
     # ------------------------------------------------------------------ the end
     @property
@@ -172,12 +172,12 @@ class World:
 def _done(work: dist.Work, cuda: bool) -> bool:
     """Has it finished within a short while? Raises if it failed."""
     if cuda:  # waiting for NCCL means queueing, and a wait that ends early would abort it
-        end = time.monotonic() + LOOK
+        end = time.monotonic() + BOARD_LOOK
         while not work.is_completed() and time.monotonic() < end:
             time.sleep(1e-5)
         return bool(work.is_completed()) and bool(work.wait())
     try:
-        work.wait(timedelta(seconds=LOOK))
+        work.wait(timedelta(seconds=BOARD_LOOK))
         return True
     except RuntimeError:
         if work.is_completed():

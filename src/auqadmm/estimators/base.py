@@ -164,8 +164,8 @@ class ConsensusClassifier(ClassifierMixin, ConsensusEstimator):
 
 def _joined(parts: tuple[np.ndarray, ...]) -> np.ndarray:
     """The labels of all blocks, an empty block's type not counted."""
-    held = [y for y in parts if len(y)]
-    kinds = {"numbers" if y.dtype.kind in "fiub" else "text" for y in held}
-    if len(kinds) > 1 and not any(y.dtype == object for y in held):
+    filled = [y for y in parts if len(y)]
+    kinds = {"numbers" if y.dtype.kind in "fiub" else "text" for y in filled}
+    if len(kinds) > 1 and not any(y.dtype == object for y in filled):
         raise InputError("Some blocks have numbers and others text as labels; use one type for all labels.")
-    return np.concatenate(held)
+    return np.concatenate(filled)

@@ -154,22 +154,22 @@ class _Sparse:
 
 def _blocks(shard: Shard, cells: tuple[int, ...]) -> list[tuple[int, _Dense | _Sparse]]:
     """The cell and the rows of every block here, kept with the data."""
-    held = shard.design.held
-    if held.get("cells", (None,))[0] != cells:
-        found: list[tuple[int, _Dense | _Sparse]] = []
+    cache = shard.design.held
+    if cache.get("cells", (None,))[0] != cells:
+        rows: list[tuple[int, _Dense | _Sparse]] = []
         for c, X, target, s in cell_rows(shard, cells):
             y, w = torch.from_numpy(target), torch.from_numpy(s)
             if not len(y):
                 continue
             if isinstance(X, np.ndarray):
-                found.append((c, _Dense(torch.from_numpy(X), y, w)))
+                rows.append((c, _Dense(torch.from_numpy(X), y, w)))
                 continue
             by_columns = X.tocsc()
             A = csr(X, X.shape)
             At = csr(by_columns, (X.shape[1], X.shape[0]))
-            found.append((c, _Sparse(A, At, by_columns, y, w)))
-        held["cells"] = (cells, found)
-    return held["cells"][1]
+            rows.append((c, _Sparse(A, At, by_columns, y, w)))
+        cache["cells"] = (cells, rows)
+    return cache["cells"][1]
 
 
 def csr(S: SparseMatrix, shape: tuple[int, int]) -> Tensor:

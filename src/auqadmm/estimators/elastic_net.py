@@ -153,10 +153,10 @@ class ConsensusElasticNet(RegressorMixin, ConsensusEstimator):
             start = start[0], start[1] - mean
         loss = LeastSquares(reduction="pooled")
         task = FitTask(loss, alpha * ratio, alpha * (1 - ratio), bool(self.fit_intercept))
-        found = fit(rows, task, settings, start)
-        self.coef_ = found.coef[0]
-        self.intercept_ = float(found.intercept[0]) + mean
-        self._keep([found.result])
+        fitted = fit(rows, task, settings, start)
+        self.coef_ = fitted.coef[0]
+        self.intercept_ = float(fitted.intercept[0]) + mean
+        self._keep([fitted.result])
         return self
 
     def _penalty(self, rows: Rows) -> tuple[float, float]:

@@ -168,11 +168,11 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
             error = squares.errors(look, parts, split, trained, coef.reshape(f, R * K, m)).reshape(f, R, K)
             self._choose(np.moveaxis(error, 0, 2), grids, ratios, mass)
             v = squares.single(whole, self.alpha_, self.l1_ratio_)
-            found = squares.concluded(look, whole, v, self.alpha_, self.l1_ratio_, intercept, settings)
+            result = squares.concluded(look, whole, v, self.alpha_, self.l1_ratio_, intercept, settings)
             self.n_rounds_ = look.reduce.traffic.rounds
-        if found is None or not reached.all():
+        if result is None or not reached.all():
             return False
-        self._found(found)
+        self._found(result)
         return True
 
     def _from_sets(
@@ -217,9 +217,9 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
         for k, (train, test) in enumerate(folds):
             kept, offset = centred(rows.take(train), self.fit_intercept)
             for i, ratio in enumerate(ratios):
-                found = path(kept, grids[i], ratio, self.fit_intercept, settings, self.together)
-                errors[i, :, k] = mse(rows.take(test), found.coef, found.intercept + offset)
-                runs += found.results
+                models = path(kept, grids[i], ratio, self.fit_intercept, settings, self.together)
+                errors[i, :, k] = mse(rows.take(test), models.coef, models.intercept + offset)
+                runs += models.results
         self._choose(errors, grids, ratios, mass)
         l1, l2 = self.alpha_ * self.l1_ratio_, self.alpha_ * (1 - self.l1_ratio_)
         final = fit(whole, FitTask(LeastSquares(reduction="pooled"), l1, l2, bool(self.fit_intercept)), settings)

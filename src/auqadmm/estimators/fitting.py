@@ -37,7 +37,7 @@ PLAIN_ONLY = ("lbfgs", "owl-qn")
 
 # Where the penalty rules anyway, a feature need not be scaled up to the size of the others; with this factor the
 # strengths stay comparable after scaling, and runs were shortest (1 and 30 were compared, on breast cancer and wine).
-RIDGE = 30.0
+SCALING_RIDGE = 30.0
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class ScaledFit:
     @staticmethod
     def of(rows: Rows, task: FitTask, settings: FitSettings) -> ScaledFit:
         plain = isinstance(settings.method, str) and settings.method.lower() in PLAIN_ONLY
-        ridge = RIDGE * float(np.min(task.l2)) / task.curvature
+        ridge = SCALING_RIDGE * float(np.min(task.l2)) / task.curvature
         scaling = (
             Scaling.none(rows.features, task.intercept)
             if plain

@@ -154,9 +154,9 @@ class ConsensusLogisticRegression(ConsensusClassifier):
         strength = 1 / (C * rows.total)
         loss = Logistic(reduction="pooled") if binary else Multinomial(reduction="pooled")
         l1, l2 = strength * ratio, strength * (1 - ratio)
-        found = fit(rows, FitTask(loss, l1, l2, bool(self.fit_intercept), curvature=0.25), settings, start)
-        self.coef_, self.intercept_ = settled(found.coef, found.intercept, penalised=strength > 0)
-        self._keep([found.result])
+        fitted = fit(rows, FitTask(loss, l1, l2, bool(self.fit_intercept), curvature=0.25), settings, start)
+        self.coef_, self.intercept_ = settled(fitted.coef, fitted.intercept, penalised=strength > 0)
+        self._keep([fitted.result])
         return self
 
     def predict_proba(self, X: MatrixLike) -> np.ndarray:

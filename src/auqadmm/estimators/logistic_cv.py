@@ -152,12 +152,12 @@ class ConsensusLogisticRegressionCV(ConsensusLogisticRegression):
         scores = np.empty(paths.shape[:3])
         runs: list[Result] = []
         for f, (train, test) in enumerate(folds):
-            held = _stacked(rows.take(test))
+            test_rows = _stacked(rows.take(test))
             for r, ratio in enumerate(ratios):
                 paths[f, r], more = self._path(rows.with_weight(weight * train), Cs, ratio, settings)
                 runs += more
                 for c in range(len(Cs)):
-                    scores[f, r, c] = self._score(scorer, paths[f, r, c], *held)
+                    scores[f, r, c] = self._score(scorer, paths[f, r, c], *test_rows)
         self.Cs_, self.l1_ratios_ = Cs, np.array(ratios)
         self.scores_, self.coefs_paths_ = scores, paths
         if self.refit:

@@ -36,7 +36,7 @@ from auqadmm.estimators.types import Matrix, SparseMatrix, is_sparse
 
 Sums = dict[str, Tensor]
 
-CHUNK = 2**18  # numbers of a matrix at a time: it should stay in a cache
+NUMBERS_AT_ONCE = 2**18  # numbers of a matrix at a time: it should stay in a cache
 FILLED = 0.1  # share of nonzeros from which on a dense product is faster
 MOSTLY = 0.5  # share of nonzeros from which on a column is centred before its products
 
@@ -94,15 +94,15 @@ class Squares:
 
     def __call__(self, shard: Shard, blocks: None, shared: tuple[Tensor, Tensor, Tensor]) -> tuple[None, Sums]:
         W, b, centres = (t.cpu().numpy() for t in shared)
-        found = np.zeros(W.shape[:2])
+        squares = np.zeros(W.shape[:2])
         for c, X, target, s in cell_rows(shard, self.cells):
             if is_sparse(X):
-                found[c] += s @ (X @ W[c].T + (b[c] - W[c] @ centres[c]) - target[:, None]) ** 2
+                squares[c] += s @ (X @ W[c].T + (b[c] - W[c] @ centres[c]) - target[:, None]) ** 2
                 continue
             for some in _slices(X):
                 z = (X[some] - centres[c]) @ W[c].T + b[c]
-                found[c] += s[some] @ (z - target[some, None]) ** 2
-        return blocks, _tensors(squares=found)
+                squares[c] += s[some] @ (z - target[some, None]) ** 2
+        return blocks, _tensors(squares=squares)
 
 
 def _packed(G: np.ndarray) -> np.ndarray:
@@ -151,7 +151,7 @@ def cell_rows(shard: Shard, cells: tuple[int, ...]) -> Iterator[tuple[int, Matri
 
 
 def _step(X: Matrix) -> int:
-    return max(1, CHUNK // max(X.shape[1], 1))
+    return max(1, NUMBERS_AT_ONCE // max(X.shape[1], 1))
 
 
 def _slices(X: Matrix) -> Iterator[slice]:

@@ -158,9 +158,9 @@ def enet_path(
         return known
     rows, mean = centred(rows, fit_intercept)
     grid = strengths(rows, ratio, alphas, eps)
-    found = path(rows, grid, ratio, fit_intercept, settings, together)
-    report(reader, list(found.results))
-    return replace(found, intercept=found.intercept + mean, spent=known)
+    models = path(rows, grid, ratio, fit_intercept, settings, together)
+    report(reader, list(models.results))
+    return replace(models, intercept=models.intercept + mean, spent=known)
 
 
 def _from_sums(
@@ -253,9 +253,9 @@ def strengths(rows: Rows, l1_ratio: float, alphas: Grid, eps: float) -> np.ndarr
 
     def largest() -> float:
         products = sum(X.T @ (w * y) for X, y, w in zip(rows.X, rows.y, rows.weight, strict=True))
-        found = float(np.max(np.abs(products))) / (rows.total * l1_ratio)
+        strongest = float(np.max(np.abs(products))) / (rows.total * l1_ratio)
         # a target without any correlation: every strength gives the same model
-        return max(found, float(np.finfo(np.float64).eps))
+        return max(strongest, float(np.finfo(np.float64).eps))
 
     return grid_of(alphas, eps, largest)
 

@@ -29,7 +29,7 @@ from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.elastic_net import ConsensusElasticNet, centred
 from auqadmm.estimators.elastic_net_cv import folds_of, mse
 from auqadmm.estimators.fitting import FitSettings, FitTask, Fitted, fit, report
-from auqadmm.estimators.moments import CHUNK, Moments, cell_rows
+from auqadmm.estimators.moments import NUMBERS_AT_ONCE, Moments, cell_rows
 from auqadmm.estimators.quadratic import ridges
 from auqadmm.estimators.types import EngineChoice, Fold, Folds, MatrixLike, MethodChoice, PerRow, Start, is_sparse
 from auqadmm.problem import InputError, LeastSquares
@@ -196,20 +196,20 @@ class ConsensusRidgeCV(ConsensusElasticNet):
         if squares.several(settings.engine):
             raise InputError(f"{type(self).__name__} needs all targets in one process: use 'local', 'ray' or 'dask'.")
         rows = self._read(X, y, sites, sample_weight, numeric=True)
-        wide = rows.features > squares.WIDEST
+        wide = rows.features > squares.MOST_FEATURES
         if wide and self.cv is None:
             raise InputError(
                 f"X has {rows.features} features, and leaving out one row after another takes a Gram matrix, of at "
-                f"most {squares.WIDEST}; pass cv, e.g. cv=5, for one fit per fold and strength."
+                f"most {squares.MOST_FEATURES}; pass cv, e.g. cv=5, for one fit per fold and strength."
             )
         find = self._left_out if self.cv is None else self._by_runs if wide else self._by_folds
-        found = find(rows, alphas, settings)
-        if found is None:
+        result = find(rows, alphas, settings)
+        if result is None:
             raise InputError("Squares of X or y exceed the range of double precision; rescale them.")
         if find != self._by_runs:
-            self.n_rounds_ = int(found.history[-1].rounds)
-            self.coef_, self.intercept_ = np.asarray(found.coef), float(found.intercept)
-        self._keep([found])
+            self.n_rounds_ = int(result.history[-1].rounds)
+            self.coef_, self.intercept_ = np.asarray(result.coef), float(result.intercept)
+        self._keep([result])
         return self
 
     def _left_out(self, rows: Rows, alphas: np.ndarray, settings: FitSettings) -> Result | None:
@@ -256,19 +256,20 @@ class ConsensusRidgeCV(ConsensusElasticNet):
         for k, (train, test) in enumerate(folds):
             start = None
             for i in np.argsort(-alphas):
-                found, mean = self._one(rows.take(train), float(alphas[i]), settings, start)
-                start = found.coef, found.intercept
-                errors[k, i] = mse(rows.take(test), found.coef, found.intercept + mean)[0]
-                runs.append(found.result)
+                fitted, mean = self._one(rows.take(train), float(alphas[i]), settings, start)
+                start = fitted.coef, fitted.intercept
+                errors[k, i] = mse(rows.take(test), fitted.coef, fitted.intercept + mean)[0]
+                runs.append(fitted.result)
         self._choose(alphas, self._scores(errors, rows, folds))
         report(self, runs)
-        found, mean = self._one(rows, self.alpha_, settings, None)
-        last = found.result
+        fitted, mean = self._one(rows, self.alpha_, settings, None)
+        last = fitted.result
         count = sum(r.history[-1].rounds for r in [*runs, last])
         self.n_rounds_ = count
-        self.coef_, self.intercept_ = found.coef[0], float(found.intercept[0]) + mean
+        self.coef_, self.intercept_ = fitted.coef[0], float(fitted.intercept[0]) + mean
         words = (
-            f"{last.message} More than {squares.WIDEST} features: {len(runs) + 1} ordinary fits, {count} rounds in all."
+            f"{last.message} More than {squares.MOST_FEATURES} features: {len(runs) + 1} ordinary fits, {count} rounds "
+            "in all."
         )
         return replace(last, message=words)
 
@@ -315,7 +316,7 @@ def left_out(shard: Shard, blocks: None, shared: tuple[Tensor, ...]) -> tuple[No
     models (m, K), and what an intercept adds to a leverage, (1,)."""
     mean, middle, V, inverse, models, one = (t.cpu().numpy() for t in shared)
     total = np.zeros(inverse.shape[1])
-    step = max(1, CHUNK // max(len(mean), 1))
+    step = max(1, NUMBERS_AT_ONCE // max(len(mean), 1))
     for _, X, y, s in cell_rows(shard, (0,) * shard.census.blocks):
         for i in range(0, len(y), step):
             some = slice(i, i + step)

@@ -151,9 +151,9 @@ class ConsensusLinearSVC(ConsensusClassifier):
             own = None
             if start is not None and len(start[0]) == columns:
                 own = start[0][[place]], start[1][[place]]
-            found: Fitted = fit(rows.with_target(np.where(codes == k, 1.0, -1.0)), task, settings, own)
-            coef[place], intercept[place] = found.coef[0], found.intercept[0]
-            results.append(found.result)
+            fitted: Fitted = fit(rows.with_target(np.where(codes == k, 1.0, -1.0)), task, settings, own)
+            coef[place], intercept[place] = fitted.coef[0], fitted.intercept[0]
+            results.append(fitted.result)
         self.coef_, self.intercept_ = coef, intercept
         self._keep(results)
         return self

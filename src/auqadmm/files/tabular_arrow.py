@@ -26,12 +26,12 @@ from auqadmm.words import quoted
 
 def sheet_of(source: str, table: pa.Table, features: list[str], roles: Roles) -> Sheet:
     """A sheet of these features, and of the other columns that the roles name."""
-    found: dict[str, str] = {}
+    kinds: dict[str, str] = {}
     numbers: list[np.ndarray] = []
     texts: dict[str, Coded] = {}
     for name in features:
         column = _plain(source, name, table[name], name in roles.categorical)
-        kind = found[name] = kind_of(column)
+        kind = kinds[name] = kind_of(column)
         if kind == "number":
             numbers.append(to_numbers(column))
         elif kind == "text":
@@ -52,7 +52,7 @@ def sheet_of(source: str, table: pa.Table, features: list[str], roles: Roles) ->
             raise _not_numbers(source, roles.weight, column, "weights must be numbers")
         weight = tabular.check_weight(source, to_numbers(column), roles.weight)
     matrix = np.column_stack(numbers) if numbers else np.zeros((rows, 0))
-    return Sheet(source, rows, found, matrix, texts, target, site, ids, weight)
+    return Sheet(source, rows, kinds, matrix, texts, target, site, ids, weight)
 
 
 def kind_of(column: pa.ChunkedArray) -> str:
@@ -145,9 +145,9 @@ def reads_as_number(text: str) -> bool:
     return True
 
 
-BLOCK = 1 << 24
+CSV_BLOCK = 1 << 24  # bytes that pyarrow reads at a time: no line may be longer
 MISSING = ["", "NA", "N/A", "#N/A", "NaN", "nan", "-nan", "-NaN", "null", "NULL", "<NA>"]
-BINARY_CHECK = 1 << 16
+BINARY_CHECK = 1 << 16  # bytes in which a text file holds no NUL
 SEPARATORS = (";", "\t", "|", ",")
 DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 BEGINNINGS = {
@@ -162,7 +162,7 @@ def read_csv(path: Path, roles: Roles) -> Sheet:
     source = tabular.named(path)
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     _check_start(path, source, delimiter)
-    reading = pa.csv.ReadOptions(use_threads=False, block_size=BLOCK)  # in order: errors then know their row
+    reading = pa.csv.ReadOptions(use_threads=False, block_size=CSV_BLOCK)  # in order: errors then know their row
     parsing = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     try:
         header = _header(path, source, reading, parsing)
@@ -191,7 +191,7 @@ def _header(path: Path, source: str, reading: pa.csv.ReadOptions, parsing: pa.cs
             with pa.csv.open_csv(file, reading, parsing) as opened:
                 return opened.schema.names
         except pa.ArrowInvalid as error:
-            if "cannot infer number of columns" in str(error) and path.stat().st_size >= BLOCK:
+            if "cannot infer number of columns" in str(error) and path.stat().st_size >= CSV_BLOCK:
                 raise _too_long(source) from None
             if "cannot infer number of columns" in str(error):  # one line without an end, or blank lines only
                 raise InputError(f"{source} has no rows below its header; leave it out.") from None
@@ -208,8 +208,8 @@ def _refuse_spoilt(sheet: Sheet, roles: Roles) -> None:
             continue
         row, value = not_a_number(column) or column.first(bool) or (0, "")  # 1_000 is one to Python only
         remedy = "write numbers with a point" if DECIMAL_COMMA.fullmatch(value) else "mend the value, or write NA"
-        told = f"is {quoted(value)} in a column of numbers"
-        raise tabular.refuse_row(sheet.source, row, name, told, f"{remedy}, or list the column in --categorical")
+        what = f"is {quoted(value)} in a column of numbers"
+        raise tabular.refuse_row(sheet.source, row, name, what, f"{remedy}, or list the column in --categorical")
 
 
 def _numeric(level: str) -> bool:
@@ -235,22 +235,22 @@ def _check_start(path: Path, source: str, delimiter: str) -> None:
         )
 
 
-def _refusal(source: str, told: str) -> InputError:
+def _refusal(source: str, reason: str) -> InputError:
     """What pyarrow says, in a sentence with the file and the row."""
-    if "straddl" in told:
+    if "straddl" in reason:
         return _too_long(source)
-    wrong = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", told)
+    wrong = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", reason)
     if wrong:
         row, expected, got = map(int, wrong.groups())
         return InputError(f"{source}: row {row - 1} has {got} fields but the header {expected}; mend the row.")
-    if "invalid UTF8" in told:
+    if "invalid UTF8" in reason:
         return InputError(f"{source} is not UTF-8 text; convert it.")
-    return InputError(f"{source} cannot be read as csv: {quoted(told, 200)}.")
+    return InputError(f"{source} cannot be read as csv: {quoted(reason, 200)}.")
 
 
 def _too_long(source: str) -> InputError:
     return InputError(
-        f"{source} has a row longer than {BLOCK >> 20} MiB, or a quote that is never closed; it is not read."
+        f"{source} has a row longer than {CSV_BLOCK >> 20} MiB, or a quote that is never closed; it is not read."
     )
 
 

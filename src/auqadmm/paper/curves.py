@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 # below this a gap is the rounding of the optimum
-SMALLEST = 1e-11
-MARKERS = 7
+CURVE_FLOOR = 1e-11
+CURVE_MARKERS = 7  # per curve
 DATASETS = {"mnist": "MNIST", "svhn": "SVHN", "cifar10": "CIFAR-10", "digits": "Digits"}
 READING = {"mean": "means over rows", "sum": "sums over rows"}
 X_AXES = {name: COSTS[name] for name in ("iteration", "bytes", "seconds")}
@@ -57,10 +57,10 @@ def panel_title(name: str) -> str:
 
 def by_panel(lines: Sequence[CurveLine]) -> dict[str, dict[str, list[CurveLine]]]:
     """panel → method → its lines, in order of appearance."""
-    found: dict[str, dict[str, list[CurveLine]]] = {}
+    panels: dict[str, dict[str, list[CurveLine]]] = {}
     for line in lines:
-        found.setdefault(line.panel, {}).setdefault(line.method, []).append(line)
-    return found
+        panels.setdefault(line.panel, {}).setdefault(line.method, []).append(line)
+    return panels
 
 
 # ---------------------------------------------------------------------- drawing
@@ -141,7 +141,7 @@ def _curve(
     if not kept:
         return None
     xs, ys = (np.array(values, dtype=float) for values in zip(*kept, strict=True))
-    ys = np.maximum(ys, SMALLEST)
+    ys = np.maximum(ys, CURVE_FLOOR)
     control = bool(run[0].control)
     (drawn,) = axis.plot(
         xs,
@@ -164,7 +164,7 @@ def _spread(xs: np.ndarray, shift: float, log_x: bool) -> list[int]:
     """About seven places evenly spaced along the axis; `shift` keeps the markers of equal curves apart."""
     at = np.log(xs) if log_x else xs
     width = (at[-1] - at[0]) or 1.0
-    wanted = at[0] + width * (np.arange(MARKERS) + shift) / MARKERS
+    wanted = at[0] + width * (np.arange(CURVE_MARKERS) + shift) / CURVE_MARKERS
     return sorted({int(np.abs(at - place).argmin()) for place in wanted})
 
 

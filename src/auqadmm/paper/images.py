@@ -190,7 +190,7 @@ NOBODY = "#FAFAFA"
 BAR = "#8FA3B0"
 # inches: the least height and width of a cell with a number in it, and the most of any picture
 CELL = (0.21, 0.52)
-TALLEST, WIDEST = 14.0, 16.0
+TALLEST, WIDEST_FIGURE = 14.0, 16.0
 # letters of a name of a worker or a class that are shown
 LETTERS = 18
 
@@ -201,7 +201,7 @@ def rows_per_class(table: PartitionTable, title: str = "Rows per class and worke
     N, C = counts.shape
     if counts.size == 0:
         raise ValueError("There is nothing to draw: the table has no workers or no classes.")
-    tall, wide = min(max(CELL[0], 0.42 - 0.007 * N) * N, TALLEST), min(CELL[1] * C, WIDEST)
+    tall, wide = min(max(CELL[0], 0.42 - 0.007 * N) * N, TALLEST), min(CELL[1] * C, WIDEST_FIGURE)
     widest = len(f"{counts.max():,}")
     fits = tall / N >= 0.9 * CELL[0] and wide / C >= 0.08 * widest
     with matplotlib.rc_context(RC | {"axes.grid": False}):

@@ -59,8 +59,8 @@ def compute(problem: Problem, device: str = "cpu") -> Optimum:
         case loss, g:
             raise InputError(f"No optimum is known how to find for {type(loss).__name__} with {type(g).__name__}.")
     certifier = Certifier(Reduce(LocalEngine(shard)), problem.g, torch.zeros_like(v))
-    found = certifier.certify(v)
-    return Optimum(found.objective, found.kkt, found.gap, how)
+    certificate = certifier.certify(v)
+    return Optimum(certificate.objective, certificate.kkt, certificate.gap, how)
 
 
 # ---------------------------------------------------------------------- least squares with an elastic net
@@ -155,33 +155,33 @@ def _path(shard: Shard) -> list[Any]:
 
 def _trust_region(shard: Shard, l2: float, v: Tensor, aim: float) -> tuple[Tensor, int, int]:
     """From v to a relative KKT residual `aim`; also the numbers of steps and of Hessian products."""
-    here = _Smooth(shard, l2, v)
+    current = _Smooth(shard, l2, v)
     at_zero = float(_Smooth(shard, l2, torch.zeros_like(v)).grad.norm())
     radius, products, steps = math.inf, 0, 0
-    while (kkt := float(here.grad.norm()) / (at_zero + here.norms)) > aim and steps < 500:
+    while (kkt := float(current.grad.norm()) / (at_zero + current.norms)) > aim and steps < 500:
         steps += 1
-        scale = here.diagonal().sqrt()
+        scale = current.diagonal().sqrt()
         # superlinear, but no more exact than the goal
-        tolerance = max(min(0.1, math.sqrt(kkt)), 0.3 * aim / kkt) * float((here.grad / scale).norm())
-        step, Hstep, used = _steihaug(here.hvp, here.grad, scale, radius, tolerance)
+        tolerance = max(min(0.1, math.sqrt(kkt)), 0.3 * aim / kkt) * float((current.grad / scale).norm())
+        step, Hstep, used = _steihaug(current.hvp, current.grad, scale, radius, tolerance)
         products += used
-        there = _Smooth(shard, l2, here.v + step)
-        predicted = -float((here.grad * step).sum()) - 0.5 * float((step * Hstep).sum())
+        there = _Smooth(shard, l2, current.v + step)
+        predicted = -float((current.grad * step).sum()) - 0.5 * float((step * Hstep).sum())
         length = float((scale * step).norm())
-        if predicted > 1e-10 * abs(here.value):
-            ratio = (here.value - there.value) / predicted
+        if predicted > 1e-10 * abs(current.value):
+            ratio = (current.value - there.value) / predicted
         else:  # both values agree to rounding
-            shorter = float(there.grad.norm()) < float(here.grad.norm())
+            shorter = float(there.grad.norm()) < float(current.grad.norm())
             ratio = 1.0 if shorter else 0.0
         if not ratio > 0.25:  # NaN too
             radius = 0.25 * length
         elif ratio > 0.75 and length > 0.99 * radius:
             radius = 2 * radius
         if ratio > 1e-3:
-            here = there
-        elif length < 1e-15 * float((scale * here.v).norm()):
+            current = there
+        elif length < 1e-15 * float((scale * current.v).norm()):
             break
-    return here.v, steps, products
+    return current.v, steps, products
 
 
 def _steihaug(

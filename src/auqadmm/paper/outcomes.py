@@ -72,10 +72,10 @@ def holds(cells: Sequence[Cell], wanted: str = "better") -> str:
     """A verdict from comparisons: how many of them have the outcome that is claimed."""
     if not cells:
         return "open"
-    found = [cell.outcome for cell in cells]
-    if wanted not in found:
-        return "tie" if set(found) == {"equal"} else "no"
-    return "yes" if set(found) == {wanted} else "partly"
+    outcomes = [cell.outcome for cell in cells]
+    if wanted not in outcomes:
+        return "tie" if set(outcomes) == {"equal"} else "no"
+    return "yes" if set(outcomes) == {wanted} else "partly"
 
 
 def short(method: str) -> str:
@@ -92,10 +92,10 @@ Reading = tuple[str, str]
 
 def by_reading(lines: Iterable[CurveLine]) -> dict[Reading, list[CurveLine]]:
     """(protocol, reduction) → lines."""
-    found: dict[Reading, list[CurveLine]] = {}
+    readings: dict[Reading, list[CurveLine]] = {}
     for line in lines:
-        found.setdefault((line.protocol, line.reduction), []).append(line)
-    return found
+        readings.setdefault((line.protocol, line.reduction), []).append(line)
+    return readings
 
 
 def said(reading: Reading) -> str:

@@ -47,17 +47,17 @@ def compute(spec: PictureSpec, data: Path | None = None, device: str = "cpu") ->
 # ---------------------------------------------------------------------- data
 def samples(spec: Samples, data: Path | None = None) -> Arrays:
     """images (count, classes, height, width[, 3]) as bytes."""
-    found = problems.images(spec.data, data)
-    classes = np.unique(found.y)
-    rows = np.stack([np.flatnonzero(found.y == k)[: spec.count] for k in classes], axis=1)
-    pictures = found.X[rows].reshape(*rows.shape, *found.shape)
-    if len(found.shape) == 3:
+    images = problems.images(spec.data, data)
+    classes = np.unique(images.y)
+    rows = np.stack([np.flatnonzero(images.y == k)[: spec.count] for k in classes], axis=1)
+    pictures = images.X[rows].reshape(*rows.shape, *images.shape)
+    if len(images.shape) == 3:
         pictures = np.moveaxis(pictures, 2, -1)
-    return {"images": (pictures * (255.0 / found.white)).astype(np.uint8), "classes": classes}
+    return {"images": (pictures * (255.0 / images.white)).astype(np.uint8), "classes": classes}
 
 
 # ---------------------------------------------------------------------- weights
-class _Snapshot:
+class Snapshot:
     """Keeps the weights that iteration k uses: the state after k − 1 already holds them."""
 
     def __init__(self, iteration: int) -> None:
@@ -72,7 +72,7 @@ class _Snapshot:
 def weights(spec: WeightImages, data: Path | None = None, device: str = "cpu") -> Arrays:
     """weights (N, m, C) of AUQ-ADMM; averages (N, m) of each worker's images; energies (N, m), mean squares."""
     problem = problems.make(spec.problem, data)
-    snapshot = _Snapshot(spec.iteration)
+    snapshot = Snapshot(spec.iteration)
     solve(
         problem,
         controls.make("auq-admm", spec.rank),
@@ -88,13 +88,13 @@ def weights(spec: WeightImages, data: Path | None = None, device: str = "cpu") -
         evaluate_every=0,
     )
     assert snapshot.weights is not None
-    found = problems.images(spec.problem.data, data)
-    raw = problems.unit(problems.split(found, spec.problem), found.white)
+    images = problems.images(spec.problem.data, data)
+    raw = problems.unit(problems.split(images, spec.problem), images.white)
     return {
         "weights": snapshot.weights.cpu().numpy().astype(np.float16),
         "averages": np.stack([X.mean(0) for X, _ in raw]).astype(np.float16),
         "energies": np.stack([(X**2).mean(0) for X, _ in raw]).astype(np.float16),
-        "shape": np.array(found.shape),
+        "shape": np.array(images.shape),
     }
 
 
@@ -109,17 +109,17 @@ def denoising(spec: Denoising) -> Arrays:
     clean = _scene(spec.size)
     noise = spec.noise * np.random.default_rng(spec.seed).standard_normal(clean.shape)
     b = clean + noise
-    found: dict[str, Any] = {"clean": clean, "noisy": b, "target": b / (1 + spec.strength)}
+    arrays: dict[str, Any] = {"clean": clean, "noisy": b, "target": b / (1 + spec.strength)}
     for reading, problem in (("printed", _printed(b, spec.strength)), ("masked", _masked(b, spec.strength))):
         for name, method in _averages(spec.seed).items():
             u, W, v = _one_iteration(problem, method, spec)
-            found[f"{reading}_v_{name}"] = v
+            arrays[f"{reading}_v_{name}"] = v
             if name in ("weighted", "lanczos_gaussian"):
                 extra = "" if name == "weighted" else "_lanczos"
-                found[f"{reading}_W{extra}"] = W
+                arrays[f"{reading}_W{extra}"] = W
             if name == "weighted":
-                found[f"{reading}_u"] = u
-    return {name: np.asarray(x, dtype=np.float32) for name, x in found.items()}
+                arrays[f"{reading}_u"] = u
+    return {name: np.asarray(x, dtype=np.float32) for name, x in arrays.items()}
 
 
 def _averages(seed: int) -> Mapping[str, Any]:

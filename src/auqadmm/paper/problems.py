@@ -45,10 +45,10 @@ def make(spec: ProblemSpec, data: Path | None = None, sparse: bool = False) -> P
 
     `sparse` allows sparse matrices where they pay; least squares is solved by factorisation and stays dense.
     """
-    found = images(spec.data, data)
-    blocks, shape = split(found, spec), found.shape
+    data_set = images(spec.data, data)
+    blocks, shape = split(data_set, spec), data_set.shape
     scaled: list[tuple[Any, np.ndarray]] = (
-        zscored(blocks, shape) if spec.pixels == "zscored" else unit(blocks, found.white)
+        zscored(blocks, shape) if spec.pixels == "zscored" else unit(blocks, data_set.white)
     )
     if sparse and spec.model != "elastic" and np.mean([np.mean(X != 0) for X, _ in scaled]) < SPARSE:
         scaled = [(scipy.sparse.csr_matrix(X), y) for X, y in scaled]
@@ -64,9 +64,9 @@ def make(spec: ProblemSpec, data: Path | None = None, sparse: bool = False) -> P
             raise ValueError(f"There is no model {other!r}; there are elastic, multinomial and svm.")
 
 
-def split(found: Images, spec: ProblemSpec) -> Blocks:
+def split(data_set: Images, spec: ProblemSpec) -> Blocks:
     """The rows of each worker, as bytes: its classes one after the other."""
-    by_label = by_class(found.X, found.y, spec.per_class, spec.classes)
+    by_label = by_class(data_set.X, data_set.y, spec.per_class, spec.classes)
     share, rest = divmod(len(by_label), spec.blocks)
     if rest:
         raise ValueError(f"{len(by_label)} classes cannot be dealt out evenly to {spec.blocks} workers.")
@@ -102,8 +102,8 @@ def write_pack(path: Path, images: Images, rows: dict[int, int | None]) -> None:
 def read_pack(path: Path, name: str) -> Images:
     """What `write_pack` wrote."""
     try:
-        with np.load(path, allow_pickle=False) as held:
-            coded, y = held["X"], held["y"]
+        with np.load(path, allow_pickle=False) as archive:
+            coded, y = archive["X"], archive["y"]
         if coded.dtype != np.uint8 or coded.ndim not in (3, 4) or y.shape != coded.shape[:1]:
             raise ValueError(f"X {coded.dtype} {coded.shape}, y {y.shape}")
     except Exception as error:  # zipfile and numpy have many ways to say it

@@ -139,10 +139,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for place, done in enumerate(perform_all(runner, stages, given.jobs, limit), start=1):
             failures += bool(done.error)
             _say(f"[{place}/{sum(map(len, stages))}] {done.seconds:7.1f} s  {done.name}: {done.error or done.text}")
-    found, missing = bundle.gather(figures, replace(store, any_code=given.collect))
+    results, missing = bundle.gather(figures, replace(store, any_code=given.collect))
     command = " ".join(["python -m auqadmm.paper.run", *(sys.argv[1:] if arguments is None else arguments)])
     about = {"command": command, "date": time.strftime("%Y-%m-%d"), "seconds": round(time.perf_counter() - began, 1)}
-    for path in bundle.write(given.out, found, about):
+    for path in bundle.write(given.out, results, about):
         _say(f"wrote {path}")
     if missing:
         _say(f"not there yet: {len(missing)} runs of these figures, e.g. {missing[0]}")

@@ -136,8 +136,8 @@ def _write_json(path: Path, record: Record) -> None:
 
 
 def _read_json(path: Path) -> Record:
-    held = json.loads(path.read_text(encoding="utf-8"))
-    return _checked(Record(held["columns"], held["about"]))
+    document = json.loads(path.read_text(encoding="utf-8"))
+    return _checked(Record(document["columns"], document["about"]))
 
 
 def _checked(record: Record) -> Record:
@@ -152,5 +152,5 @@ def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    with np.load(path, allow_pickle=False) as held:
-        return {name: held[name] for name in held.files}
+    with np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}

@@ -25,8 +25,8 @@ COLUMNS = ("method", "status", "iterations", *COUNTED, "gap", "best_in", "note")
 WON = " ◀"
 MARKED = ("rounds", "bytes", "seconds")  # not Hessian products: a gradient method takes none, and is no better for it
 # below this a gap is the rounding of the optimum
-SMALLEST = 1e-11
-MARKERS = 7
+GAP_SMALLEST = 1e-11
+GAP_MARKERS = 7  # per curve
 
 
 def table(comparison: Comparison) -> list[list[str]]:
@@ -85,11 +85,11 @@ def write_csv(path: Path, comparison: Comparison) -> Path:
 def _values(comparison: Comparison, entry: Entry) -> dict[str, Any]:
     best = [name for name in MARKED if entry.at and getattr(entry.at, name) == comparison.least(name)]
     gaps = None if entry.run is None else entry.run.gaps
-    found: dict[str, Any] = {"method": entry.method, "status": entry.status, "note": entry.note}
-    found |= {"gap": None if gaps is None or not len(gaps) else float(gaps[-1]), "best_in": ";".join(best)}
+    values: dict[str, Any] = {"method": entry.method, "status": entry.status, "note": entry.note}
+    values |= {"gap": None if gaps is None or not len(gaps) else float(gaps[-1]), "best_in": ";".join(best)}
     if entry.at is not None:
-        found |= {"iterations": entry.at.iteration} | {name: getattr(entry.at, name) for name in COUNTED}
-    return found
+        values |= {"iterations": entry.at.iteration} | {name: getattr(entry.at, name) for name in COUNTED}
+    return values
 
 
 def summary(comparison: Comparison) -> dict[str, Any]:
@@ -143,12 +143,12 @@ def figure(comparison: Comparison, title: str) -> Figure:
 def _curve(axis: Axes, entry: Entry, name: str, shift: float) -> Line2D:
     style = method_style(entry.method)
     assert entry.run is not None
-    found = curve(entry.run)
-    pairs = [(x, y) for x, y in zip(found[name], found["gap"], strict=True) if y is not None and np.isfinite(y)]
+    columns = curve(entry.run)
+    pairs = [(x, y) for x, y in zip(columns[name], columns["gap"], strict=True) if y is not None and np.isfinite(y)]
     xs, ys = np.array(pairs, dtype=float).reshape(-1, 2).T
     (line,) = axis.plot(
         xs,
-        np.maximum(ys, SMALLEST),
+        np.maximum(ys, GAP_SMALLEST),
         color=style.color,
         marker=style.marker,
         markevery=_spread(xs, shift),
@@ -163,7 +163,7 @@ def _spread(xs: np.ndarray, shift: float) -> list[int]:
     if len(xs) == 0:
         return []
     at = np.log(np.maximum(xs, 1))
-    wanted = at[0] + (at[-1] - at[0]) * (np.arange(MARKERS) + shift) / MARKERS
+    wanted = at[0] + (at[-1] - at[0]) * (np.arange(GAP_MARKERS) + shift) / GAP_MARKERS
     return sorted({*(int(np.abs(at - place).argmin()) for place in wanted), len(xs) - 1})
 
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 # Below this a relative gap is the rounding of the optimum, not the progress of a method.
-SMALLEST = 1e-13
-MARKERS = 9
+FIGURE_SMALLEST = 1e-13
+FIGURE_MARKERS = 9  # per curve
 
 
 def convergence(runs: Sequence[MethodRun], target: float | None = 1e-6) -> Figure:
@@ -140,7 +140,7 @@ def save(figure: Figure, path: str | Path, dpi: int = 150) -> Path:
 def _curve(axis: Axes, x: np.ndarray, y: np.ndarray, method: str, shift: float) -> Line2D:
     style = method_style(method)
     shown = np.isfinite(y)
-    x, y = x[shown], np.maximum(y[shown], SMALLEST)
+    x, y = x[shown], np.maximum(y[shown], FIGURE_SMALLEST)
     marks: dict[str, Any] = {"marker": style.marker, "markevery": _spread(len(x), shift), "markeredgecolor": "white"}
     (line,) = axis.plot(x, y, color=style.color, markeredgewidth=0.6, **marks)
     return line
@@ -153,7 +153,7 @@ def _spread(count: int, shift: float) -> list[int]:
     """
     if count == 0:
         return []
-    steps = (np.arange(MARKERS) + shift) / MARKERS
+    steps = (np.arange(FIGURE_MARKERS) + shift) / FIGURE_MARKERS
     return [*np.unique((count**steps).astype(int) - 1).tolist(), count - 1]
 
 

@@ -18,7 +18,7 @@ import auqadmm as aq
 from auqadmm.checkpoint import files
 from auqadmm.engines import meeting
 
-meeting.PATIENCE = 1.0  # nobody is slow here
+meeting.BOARD_PATIENCE = 1.0  # nobody is slow here
 folder, attempt = Path(sys.argv[1]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 calls = []
 

@@ -22,16 +22,16 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from auqadmm.files.atomic import keep, part, sweep, write
-from auqadmm.paper.data.images import PIECE, DataError
+from auqadmm.paper.data.images import READ_AT_ONCE, DataError
 from auqadmm.paper.data.sources import Source
 
 # called with the name of a file, the bytes that have arrived and the bytes it has
 Progress = Callable[[str, int, int], Any]
 # seconds without a byte after which a server counts as gone
-PATIENCE = 30.0
+DOWNLOAD_PATIENCE = 30.0
 
 
-def fetch(source: Source, folder: Path, progress: Progress | None = None, timeout: float = PATIENCE) -> None:
+def fetch(source: Source, folder: Path, progress: Progress | None = None, timeout: float = DOWNLOAD_PATIENCE) -> None:
     """Download `source` into `folder`; an archive is unpacked there and not kept.
 
     Parameters
@@ -66,7 +66,7 @@ def _pieces(source: Source, progress: Progress, timeout: float) -> Iterator[byte
             raise _refusal(source, f"the file there has {announced} bytes, the published one {source.size}")
         while True:
             with _network(source, timeout):
-                piece = response.read1(PIECE)  # what has arrived, so that slow servers show progress too
+                piece = response.read1(READ_AT_ONCE)  # what has arrived, so that slow servers show progress too
             if not piece:
                 break
             done += len(piece)
@@ -78,8 +78,8 @@ def _pieces(source: Source, progress: Progress, timeout: float) -> Iterator[byte
     if done < source.size:
         raise _refusal(source, f"the connection ended after {done} of {source.size} bytes")
     if digest.hexdigest() != source.sha256:
-        found = digest.hexdigest()[:12]
-        raise _refusal(source, f"what arrived has the SHA-256 {found}…, the published file {source.sha256[:12]}…")
+        actual = digest.hexdigest()[:12]
+        raise _refusal(source, f"what arrived has the SHA-256 {actual}…, the published file {source.sha256[:12]}…")
 
 
 def _silent(file: str, done: int, total: int) -> None:
@@ -129,7 +129,7 @@ def _writing(folder: Path) -> Iterator[None]:
 # bytes of headers, padding and small files that come along
 ALLOWANCE = 4 << 20
 # members; tarfile remembers every one it has seen
-MOST = 1000
+MOST_FILES = 1000
 PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
 
 
@@ -153,8 +153,8 @@ def unpack(archive: Path, folder: Path, members: Mapping[str, int], label: str |
         with _members(archive, sum(members.values()) + ALLOWANCE, label) as tar:
             for place, member in enumerate(tar):
                 name = _plain_name(member, label)
-                if place == MOST:
-                    raise DataError(f"{label}: holds more than {MOST} files; nothing was unpacked.")
+                if place == MOST_FILES:
+                    raise DataError(f"{label}: holds more than {MOST_FILES} files; nothing was unpacked.")
                 if member.isdir() or name not in members:
                     continue
                 if name in written or member.size != members[name]:
@@ -202,7 +202,7 @@ def _plain_name(member: tarfile.TarInfo, label: str) -> str:
 def _contents(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[bytes]:
     source = tar.extractfile(member)
     left = member.size
-    while source is not None and left > 0 and (piece := source.read(min(left, PIECE))):
+    while source is not None and left > 0 and (piece := source.read(min(left, READ_AT_ONCE))):
         left -= len(piece)
         yield piece
     if left:

@@ -33,7 +33,7 @@ import numpy as np
 
 from auqadmm.errors import AuqadmmError
 
-PIECE = 1 << 20
+READ_AT_ONCE = 1 << 20  # bytes
 CIFAR_FILES = {True: [f"data_batch_{k}.bin" for k in range(1, 6)], False: ["test_batch.bin"]}
 COLOUR = (3, 32, 32)
 
@@ -103,17 +103,19 @@ def _idx(path: Path, dimensions: int) -> np.ndarray:
         room = EXPANSION * size if zipped else size - len(head)
         # one byte more than announced: that there is none shows the end, and makes gzip compare its checksum
         body = _take(stream, count + 1) if count <= room else bytearray()
-        held = len(body) if zipped and body else room
-        if held != count:
-            found = "more" if held > count else f"at most {held}" if zipped and not body else f"only {held}"
-            raise DataError(f"{path}: its header announces {count} bytes of data (shape {shape}), it holds {found}.")
+        available = len(body) if zipped and body else room
+        if available != count:
+            amount = (
+                "more" if available > count else f"at most {available}" if zipped and not body else f"only {available}"
+            )
+            raise DataError(f"{path}: its header announces {count} bytes of data (shape {shape}), it holds {amount}.")
     return np.frombuffer(body, dtype=np.uint8).reshape(shape)  # of a bytearray, so that it can be written to
 
 
 def _take(stream: BinaryIO, count: int) -> bytearray:
     """Up to `count` bytes, in pieces: memory follows what the file holds, not what was asked for."""
     taken = bytearray()
-    while len(taken) < count and (part := stream.read(min(count - len(taken), PIECE))):
+    while len(taken) < count and (part := stream.read(min(count - len(taken), READ_AT_ONCE))):
         taken += part
     return taken
 
@@ -187,10 +189,10 @@ def _load_mat(path: Path) -> tuple[np.ndarray, np.ndarray]:
         if (wrong := check_mat5(path, ("X", "y"))) is not None:
             raise DataError(f"{path}: {wrong}.")
     try:
-        held = loadmat(path, variable_names=("X", "y"))
+        variables = loadmat(path, variable_names=("X", "y"))
     except Exception as error:  # scipy answers a damaged file with whatever its parser runs into
         raise DataError(f"{path}: is damaged ({type(error).__name__}: {error}).") from None
-    return np.asarray(held["X"]), np.asarray(held["y"])
+    return np.asarray(variables["X"]), np.asarray(variables["y"])
 
 
 # ---------------------------------------------------------------------- digits
@@ -231,7 +233,7 @@ NUMERIC = range(6, 16)
 COMPLEX = 0x08
 # deflate cannot expand data by more than this factor
 EXPANSION = 1032
-START = 512
+MATRIX_HEAD = 512  # bytes that hold flags, dimensions and name of a variable
 
 
 def check_mat5(path: Path, names: tuple[str, ...]) -> str | None:
@@ -255,9 +257,9 @@ def check_mat5(path: Path, names: tuple[str, ...]) -> str | None:
             kind, count = struct.unpack(f"{order}2I", tag)
             if count > size - at - 8:
                 return f"announces {count} bytes at offset {at}, {size - at - 8} are left"
-            start, room = file.read(min(count, START)), count
+            start, room = file.read(min(count, MATRIX_HEAD)), count
             if kind == COMPRESSED:
-                start = zlib.decompressobj().decompress(start, START)
+                start = zlib.decompressobj().decompress(start, MATRIX_HEAD)
                 if len(start) < 8:
                     return f"holds compressed data at offset {at} that are cut off"
                 kind, announced = struct.unpack(f"{order}2I", start[:8])

@@ -276,12 +276,12 @@ def partition_table(
     if len(names) != len(labels):
         raise InputError(f"There are {len(labels)} blocks and {len(names)} names of workers.")
     seen = [np.unique(y, return_counts=True) for y in labels]
-    found = [dict(zip(values.tolist(), counts.tolist(), strict=True)) for values, counts in seen]
-    occurring = set().union(*found)
+    per_worker = [dict(zip(values.tolist(), counts.tolist(), strict=True)) for values, counts in seen]
+    occurring = set().union(*per_worker)
     columns = sorted(occurring) if classes is None else np.asarray(list(classes)).tolist()
     if left_out := occurring.difference(columns):
         raise InputError(f"There are rows of the class {min(left_out)}, which is not one of {columns}.")
-    counts = tuple(tuple(held.get(label, 0) for label in columns) for held in found)
+    counts = tuple(tuple(own.get(label, 0) for label in columns) for own in per_worker)
     return PartitionTable(names, tuple(_label(label) for label in columns), counts)
 
 

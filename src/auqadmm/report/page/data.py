@@ -23,7 +23,7 @@ from auqadmm.report.content import Chapter, Curve, Panel, Report
 from auqadmm.report.style import METHODS, MethodStyle
 
 POINTS = 500  # more than a panel has pixels to show them
-LARGEST = float(np.finfo(np.float32).max)
+LARGEST_FLOAT32 = float(np.finfo(np.float32).max)  # what is larger becomes infinity
 
 Column = str | list[float] | None
 
@@ -103,7 +103,7 @@ def _panel(panel: Panel, place: Mapping[tuple[str, str, bool], int]) -> dict[str
 
 
 def _axis(key: str, words: str, logarithmic: Sequence[str], floor: float | None) -> dict[str, Any]:
-    if floor is not None and not 0 < floor < LARGEST:
+    if floor is not None and not 0 < floor < LARGEST_FLOAT32:
         raise ValueError(f"The floor of axis {key!r} is {floor}; it must be positive and finite.")
     return {"key": key, "words": words, "log": key in logarithmic, "floor": floor}
 
@@ -125,7 +125,7 @@ def _numbers(values: Sequence[float | None]) -> np.ndarray:
     """None becomes NaN; NaN, infinities and what float32 cannot hold become infinity."""
     numbers = np.array([np.nan if value is None else float(value) for value in values], dtype=float)
     missing = np.array([value is None for value in values], dtype=bool)
-    numbers[~missing & ~(np.abs(numbers) <= LARGEST)] = np.inf
+    numbers[~missing & ~(np.abs(numbers) <= LARGEST_FLOAT32)] = np.inf
     return numbers
 
 
@@ -167,7 +167,7 @@ def pack(column: np.ndarray | None, kept: np.ndarray) -> Column:
 
 LIGHT, DARK = "#ffffff", "#191c20"  # the grounds of charts, as in page.css
 INK_LIGHT, INK_DARK = "#000000", "#f1f3f5"
-CONTRAST = 3.1
+CONTRAST = 3.1  # of lines on light ground, a little above the 3 that is asked for
 CONTRAST_DARK = 4.6  # lines on dark look thinner than they are
 STEPS = (0.0, 0.38, 0.6, 0.76)
 

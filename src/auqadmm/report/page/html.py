@@ -288,12 +288,12 @@ def paragraphs(text: str, kind: str) -> str:
 
 def slugs(names: Sequence[str]) -> list[str]:
     """Names as anchors: letters, digits and hyphens, no two alike."""
-    found: list[str] = []
+    taken: list[str] = []
     for name in names:
         base = "figure-" + (re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "x")
         slug, count = base, 1
-        while slug in found:
+        while slug in taken:
             count += 1
             slug = f"{base}-{count}"
-        found.append(slug)
-    return found
+        taken.append(slug)
+    return taken
