@@ -21,7 +21,8 @@ from torch import Tensor
 
 from auqadmm.core.reduce import MapFn, WorkerLost
 from auqadmm.core.stopping import is_number, whole_number
-from auqadmm.engines.messages import Known, dumps, dumps_briefly, loads, span
+from auqadmm.engines.messages import Known, dumps, dumps_briefly, loads
+from auqadmm.engines.packing import span
 from auqadmm.errors import InputError
 from auqadmm.problem import Problem
 from auqadmm.problem.agreement import verdict

@@ -27,7 +27,7 @@ from torch import Tensor
 from auqadmm.core.processes import StopRequests
 from auqadmm.core.reduce import MapFn
 from auqadmm.core.stopping import is_number
-from auqadmm.engines.messages import HEAD, digest, entry_size, from_bytes, packed, raw, span, to_bytes, unpacked
+from auqadmm.engines.packing import HEAD, digest, entry_size, from_bytes, packed, raw, span, to_bytes, unpacked
 from auqadmm.engines.world import World
 from auqadmm.errors import InputError
 from auqadmm.problem import Problem

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from auqadmm.core.reduce import WorkerLost
 from auqadmm.engines.meeting import BOARD_LOOK, Board, named, rendezvous
-from auqadmm.engines.messages import from_bytes, to_bytes
+from auqadmm.engines.packing import from_bytes, to_bytes
 from auqadmm.problem.agreement import ProcessError, told
 
 _numbers = itertools.count()  # every process makes its worlds in the same order
