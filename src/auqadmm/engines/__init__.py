@@ -64,7 +64,7 @@ KNOWN: dict[str, type[Local | Torch | Ray | Dask]] = {
 def resolve(engine: object) -> Place:
     """An engine by name, with its default settings, or as it is."""
     if isinstance(engine, str) and engine.lower() in KNOWN:
-        return KNOWN[engine.lower()]()
+        return cast(Place, KNOWN[engine.lower()]())
     if isinstance(engine, type) and engine in KNOWN.values():
         return engine()
     if not callable(getattr(engine, "place", None)):

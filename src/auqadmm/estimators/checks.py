@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -96,7 +96,7 @@ def truth(name: str, value: object) -> bool:
 
 
 def count(name: str, value: object) -> int:
-    return whole_number(name, value, least=1)
+    return whole_number(name, cast(float, value), least=1)  # which checks it
 
 
 def class_weights(class_weight: ClassWeight, classes: np.ndarray, codes: np.ndarray, weight: np.ndarray) -> np.ndarray:

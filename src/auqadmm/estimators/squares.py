@@ -51,7 +51,7 @@ from auqadmm.problem import LeastSquares, Problem, Zero
 MOST_FEATURES = 4096  # features
 NUMBERS = 2**27  # of all Gram matrices at once
 SCORE_DIGITS = 1e-10  # of a score, relative
-LEAST_EXPLAINED = 1e-4  # as in a certificate: the least share of F that counts as explained
+EXPLAINED_SHARE = 1e-4  # as in a certificate: the least share of F that counts as explained
 HALVING = 0.5  # from one strength to the next on the way to a single one
 
 
@@ -240,7 +240,7 @@ def certified(
     xi = np.where(v == 0, at_zero, grad + l1 * np.sign(v))
     left = np.maximum(q - 2 * v @ p + (v * Gv).sum(1), 0.0)
     F = 0.5 * left + (l1 * np.abs(v)).sum(1) + 0.5 * (l2 * v**2).sum(1)
-    scale = np.minimum(F, np.maximum(0.5 * q - F, LEAST_EXPLAINED * F))
+    scale = np.minimum(F, np.maximum(0.5 * q - F, EXPLAINED_SHARE * F))
     size = math.sqrt(q) + np.abs(v) @ np.sqrt(np.maximum(np.diag(G), 0.0))
     kkt = float(np.linalg.norm(xi)) / max(float(np.linalg.norm(p)), float(np.finfo(np.float64).tiny))
     top, over = np.zeros((2, len(v))) if beyond is None else beyond.T
