@@ -31,7 +31,7 @@ import numpy as np
 
 import auqadmm as aq
 from auqadmm.paper.data import DataError, Images, by_class, cifar10, dirichlet, iid, mnist, svhn
-from auqadmm.paper.packs import read_pack, write_pack
+from auqadmm.paper.problems import read_pack, write_pack
 
 BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data"
 READERS = {"mnist": mnist, "svhn": svhn, "cifar10": cifar10}

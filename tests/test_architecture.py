@@ -52,7 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "api", "baselines", "blocks", "checkpoint", "core", "engines", "local", "loop", "methods", "metrics",
         "problem",
     },
-    "files": {"blocks", "loop", "problem", "words"},
+    "files": {"blocks", "checkpoint", "loop", "problem", "words"},
     "comparison": {"api", "baselines", "blocks", "core", "engines", "loop", "methods", "problem", "verdict"},
     "report": {"auqadmm", "comparison", "core", "files", "words"},
     "paper": {

@@ -12,7 +12,7 @@ import torch
 import auqadmm as aq
 from auqadmm import local, methods
 from auqadmm.comparison.digits import digits_elastic_net, digits_multinomial
-from auqadmm.diagnosis import diagnosis, findings
+from auqadmm.diagnosis import diagnosis, evidence
 from tests.problems import class_blocks, least_squares, multinomial, pooled, regression_blocks, svm
 
 SETTINGS = {"methods": methods, "local": local, "dict": dict}
@@ -290,6 +290,6 @@ def test_the_page_about_it_runs_and_names_every_code(tmp_path, monkeypatch, caps
     table = page[page.index("| code |") : page.index("## Which method")]
     lines = [line for line in table.splitlines() if line.startswith("|")]
     told = {code for line in lines for code in re.findall(r"`([a-z-]+)`", line.split("|")[1])}
-    source = "".join(Path(module.__file__).read_text() for module in (diagnosis, findings))
+    source = "".join(Path(module.__file__).read_text() for module in (diagnosis, evidence))
     known = set(re.findall(r'^ +"([a-z-]+)"(?: if|,)', source, re.MULTILINE))
     assert told == known | {"penalty-too-large", "diverged"}

@@ -143,7 +143,7 @@ def test_ctrl_c_writes_nothing(tmp_path, monkeypatch):
     def interrupting(event):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("auqadmm.cli.progress.Progress.__call__", lambda self, event: interrupting(event))
+    monkeypatch.setattr("auqadmm.callbacks.progress.Progress.__call__", lambda self, event: interrupting(event))
     with pytest.raises(CommandError, match="Interrupted; nothing was written"):
         contest(multinomial(), "small", tmp_path, ["c-admm"])
     assert not list(tmp_path.iterdir())

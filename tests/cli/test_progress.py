@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 import auqadmm as aq
-from auqadmm.cli.progress import Progress
+from auqadmm.callbacks.progress import Progress
 
 
 @pytest.fixture

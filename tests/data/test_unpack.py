@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from auqadmm.paper.data import DataError
-from auqadmm.paper.data.unpack import ALLOWANCE, MOST, unpack
+from auqadmm.paper.data.fetch import ALLOWANCE, MOST_FILES, unpack
 from tests.data.serving import tar_gz
 
 WANTED = {"in/a.bin": 5, "in/b.bin": 0}
@@ -107,7 +107,7 @@ def test_missing_and_repeated_members(refuse):
 
 
 def test_too_many_members(refuse):
-    refuse(tar_gz([(info(f"x{k}"), b"") for k in range(MOST + 1)]), "more than 1000 files")
+    refuse(tar_gz([(info(f"x{k}"), b"") for k in range(MOST_FILES + 1)]), "more than 1000 files")
 
 
 @pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])

@@ -45,14 +45,7 @@ def _functions(kind):
             yield key, member
 
 
-# bases, suites and weights of own parts, at work in tutorials/own-parts.md: their sections are still to be written
-OPEN = {
-    "losses.Loss", "losses.RowLoss", "losses.Point", "losses.DiagonalCurvature", "regularizers.Regularizer",
-    "methods.ConsensusADMM", "methods.Chosen", "weights.Scalar", "weights.Diagonal", "weights.LowRank",
-    "weights.Coupled", "engines.shards_of", "testing.LossSuite", "testing.RegularizerSuite", "testing.MethodSuite",
-    "testing.EngineTests", "testing.EngineSuite",
-}  # fmt: skip
-PUBLIC = {name: found for name, found in _public().items() if name not in OPEN}
+PUBLIC = _public()
 
 
 def sections(text):

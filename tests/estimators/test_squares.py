@@ -287,7 +287,7 @@ def test_what_cannot_be_used_is_said_in_one_sentence(model, message, data):
 
 def test_more_features_than_a_gram_matrix_should_have(monkeypatch, data):
     X, y = data("diabetes")
-    monkeypatch.setattr(squares, "WIDEST", 5)
+    monkeypatch.setattr(squares, "MOST_FEATURES", 5)
     with pytest.raises(ValueError, match=r"X has 10 features, .* takes a Gram matrix, of at most 5; pass cv"):
         aq.ConsensusRidgeCV().fit(X, y)
     assert aq.ConsensusElasticNet(0.1).fit(X, y).history_[-1].rounds > 2

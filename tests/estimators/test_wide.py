@@ -21,8 +21,8 @@ TIGHT = {"tol": 1e-14, "max_iter": 1_000_000}
 @pytest.fixture
 def narrow(monkeypatch):
     """Gram matrices of eight columns at most, and working sets that begin with as many."""
-    monkeypatch.setattr(squares, "WIDEST", 8)
-    monkeypatch.setattr(wide, "LEAST", 8)
+    monkeypatch.setattr(squares, "MOST_FEATURES", 8)
+    monkeypatch.setattr(wide, "AFFORDABLE", 8)
 
 
 def made(kind: str, seed: int = 0):
@@ -195,7 +195,7 @@ def test_sets_that_would_be_too_large_are_left_for_runs(narrow, monkeypatch):
     X, y = made("plain")
     expected = aq.ConsensusLassoCV(alphas=4, cv=3).fit(X, y)
     path = aq.enet_path(X, y, alphas=4)
-    monkeypatch.setattr(wide, "WIDEST", 10)
+    monkeypatch.setattr(wide, "MOST_COLUMNS", 10)
     model = aq.ConsensusLassoCV(alphas=4, cv=3).fit(X, y)
     np.testing.assert_allclose(model.mse_path_, expected.mse_path_, rtol=1e-7)
     assert far(model.coef_, expected.coef_) < 1e-7

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from auqadmm.paper import packs, problems
+from auqadmm.paper import problems
 from auqadmm.paper.data import DataError, Images
 from auqadmm.paper.spec import ProblemSpec
 
@@ -14,13 +14,13 @@ def folder(tmp_path, rng):
     """A pack of 60 mostly black colour images of three classes."""
     X = (rng.integers(0, 256, (60, 3 * 4 * 5)) * (rng.random((60, 60)) < 0.2)).astype(np.uint8)
     images = Images(X, np.arange(60) % 3, (3, 4, 5), "svhn")
-    packs.write_pack(tmp_path / "svhn.npz", images, {0: None, 1: None, 2: None})
+    problems.write_pack(tmp_path / "svhn.npz", images, {0: None, 1: None, 2: None})
     return tmp_path, images
 
 
 def test_a_pack_gives_back_what_was_put_in(folder):
     path, images = folder
-    found = packs.read_pack(path / "svhn.npz", "svhn")
+    found = problems.read_pack(path / "svhn.npz", "svhn")
     assert np.array_equal(found.X, images.X)
     assert np.array_equal(found.y, images.y)
     assert found.shape == images.shape
@@ -30,7 +30,7 @@ def test_a_pack_gives_back_what_was_put_in(folder):
 def test_a_pack_that_is_none_is_told_in_one_sentence(tmp_path):
     (tmp_path / "mnist.npz").write_bytes(b"no")
     with pytest.raises(DataError, match=r"mnist.npz: is no pack of images"):
-        packs.read_pack(tmp_path / "mnist.npz", "mnist")
+        problems.read_pack(tmp_path / "mnist.npz", "mnist")
 
 
 def test_pixels_in_unit_interval_or_standardised_per_colour(folder):

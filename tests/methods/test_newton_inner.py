@@ -9,7 +9,7 @@ import torch
 
 import auqadmm as aq
 from auqadmm.blocks import exact_rows
-from auqadmm.estimators.penalty import WeightedElasticNet
+from auqadmm.estimators.scaling import WeightedElasticNet
 from auqadmm.methods.newton.inner import ActiveFactor, minimise_model
 from auqadmm.methods.newton.model import RestrictedRegularizer
 from auqadmm.metrics.triangles import pack, unpack

@@ -11,8 +11,7 @@ import numpy as np
 from auqadmm.paper import bundle, gaps
 from auqadmm.paper.curves import by_panel, panel_title
 from auqadmm.paper.images import error
-from auqadmm.paper.outcomes import compared
-from auqadmm.paper.readings import MODELS, by_reading, said
+from auqadmm.paper.outcomes import MODELS, by_reading, compared, said
 from auqadmm.paper.spec import CONTROLS, METHODS
 from auqadmm.paper.verdicts import ADAPTIVE, verdicts
 from auqadmm.paper.verdicts_on_weights import correlations, resemblance
@@ -190,7 +189,7 @@ def _workers(held: bundle.Bundle) -> str:
         cells.append(", ".join("–" if k is None else str(k) for k in counts))
         for reading in READINGS:
             ends = [gaps.last(runs[method]) for runs in by[reading].values()]
-            factor = f" (×{gaps.number(ends[-1] / ends[0])})" if min(ends) > gaps.LEAST else ""
+            factor = f" (×{gaps.number(ends[-1] / ends[0])})" if min(ends) > gaps.LEAST_GAP else ""
             cells.append(", ".join(map(gaps.number, ends)) + factor)
         rows.append(cells)
     header = ["method", "iterations to 1e-2, as defined, means", *(f"gap at the end, {r}" for r in READINGS.values())]

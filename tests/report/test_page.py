@@ -12,9 +12,20 @@ from hypothesis import strategies as st
 
 from auqadmm.report.content import Chapter, Curve, Panel, Picture, Report, Table, Verdict
 from auqadmm.report.page import page_html, write_page
-from auqadmm.report.page.color import DARK, LIGHT, OTHERS, contrast, on_grounds
-from auqadmm.report.page.data import Palette, _numbers, pack, report_data, script_json, thin
-from auqadmm.report.page.text import escape, slugs
+from auqadmm.report.page.data import (
+    DARK,
+    LIGHT,
+    OTHERS,
+    Palette,
+    _numbers,
+    contrast,
+    on_grounds,
+    pack,
+    report_data,
+    script_json,
+    thin,
+)
+from auqadmm.report.page.html import escape, slugs
 from auqadmm.report.style import METHODS
 from tests.report.browser import odd, sample
 

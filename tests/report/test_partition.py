@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
-from auqadmm.paper import partition
+from auqadmm.paper import images
 from auqadmm.paper.data import PartitionTable, partition_table
-from auqadmm.paper.partition import SHADES, rows_per_class
+from auqadmm.paper.images import SHADES, rows_per_class
 from auqadmm.report.figures import save
 
 
@@ -81,7 +81,7 @@ def test_more_rows_are_darker_and_numbers_stand_out():
     shades = [brightness(SHADES(s)) for s in np.linspace(0, 1, 50)]
     assert all(a > b for a, b in pairwise(shades))
     for s in np.linspace(0, 1, 50):
-        assert abs(brightness(SHADES(s)) - brightness(partition._ink(s))) > 0.35
+        assert abs(brightness(SHADES(s)) - brightness(images._ink(s))) > 0.35
 
 
 def test_global_settings_are_left_alone(tmp_path):

@@ -6,8 +6,16 @@ import math
 
 import pytest
 
-from auqadmm.report.files import write_history, write_summary
-from auqadmm.report.tables import HISTORY_COLUMNS, headers, power, run_summary, table_row, versions
+from auqadmm.report.tables import (
+    HISTORY_COLUMNS,
+    headers,
+    power,
+    run_summary,
+    table_row,
+    versions,
+    write_history,
+    write_summary,
+)
 
 
 def test_row_counts_the_first_iteration_within_each_gap(run_of):

@@ -40,7 +40,21 @@ class RowCurvature(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class DiagonalCurvature:
-    """φ'' with h (R, C) on the diagonal: every loss of one column."""
+    """φ'' with h (R, C) on the diagonal: every loss of one column.
+
+    Parameters
+    ----------
+    h
+        φ'' of every flat row and column, ≥ 0, (R, C).
+
+    Examples
+    --------
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> curvature = aq.losses.DiagonalCurvature(torch.tensor([[2.0], [3.0]]))
+    >>> curvature.apply(torch.ones(2, 1)).flatten().tolist()
+    [2.0, 3.0]
+    """
 
     h: Tensor
 

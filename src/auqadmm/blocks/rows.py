@@ -65,6 +65,22 @@ class Point(ABC):
 
     A subclass sets `shard` and `u` and computes `value`, `grad` and `hvp`; the rest follows, if more slowly than it
     could where more is known.
+
+    Attributes
+    ----------
+    shard
+        The blocks, as `auqadmm.losses` describes them.
+    u
+        Where, (B, m, C).
+
+    Examples
+    --------
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> shard = aq.Problem(aq.LeastSquares(), aq.Zero(), [([[1.0], [2.0]], [1.0, 1.0])]).shard(torch.float64, "cpu")
+    >>> point = shard.linearize(torch.ones(1, 1, 1, dtype=torch.float64))
+    >>> float(point.value), float(point.grad), float(point.hessian_diagonal())
+    (0.5, 2.0, 5.0)
     """
 
     shard: Shard
@@ -124,13 +140,48 @@ class Point(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Loss(ABC):
-    """What all losses share.
+    """What all losses share. A subclass writes `linearize`, which gives a `Point`; rows of a block may interact.
 
     Parameters
     ----------
     reduction
         `"sum"` over rows (the objective does not depend on how rows are split), `"mean"` over each block's
         own rows, or `"pooled"`: the sum divided by the rows of all blocks. A row of weight w counts w times.
+
+    Raises
+    ------
+    InputError
+        `reduction` is none of the three.
+
+    Examples
+    --------
+    The squared distance from the mean of a block's rows, so that u becomes the mean of means:
+
+    >>> from dataclasses import dataclass
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> @dataclass(frozen=True)
+    ... class ToMean(aq.losses.Loss):
+    ...     def linearize(self, shard, u):
+    ...         count = shard.row_weight[:, None]
+    ...         mean = shard.design.adjoint(count) / shard.design.sum_rows(count)[:, None]
+    ...         return ToMeanPoint(shard, u, mean)
+    >>> @dataclass(frozen=True, eq=False)
+    ... class ToMeanPoint(aq.losses.Point):
+    ...     shard: object
+    ...     u: torch.Tensor
+    ...     mean: torch.Tensor
+    ...     @property
+    ...     def value(self):
+    ...         return 0.5 * self.grad.square().flatten(1).sum(1)
+    ...     @property
+    ...     def grad(self):
+    ...         return self.u - self.mean
+    ...     def hvp(self, P):
+    ...         return P
+    >>> blocks = [([[1.0, 0.0], [3.0, 0.0]], [0.0, 0.0]), ([[4.0, 1.0]], [0.0])]
+    >>> aq.solve(aq.Problem(ToMean(), aq.Zero(), blocks), certificate_tol=1e-10).coef.round(4)
+    array([3. , 0.5])
     """
 
     reduction: str = "sum"
@@ -215,6 +266,28 @@ class RowLoss(Loss):
     """A loss of the logits, row by row. Subclasses write φ, φ', φ'' and, where they know it, φ* for flat rows.
 
     Slope and curvature take s = `prepare(z)` in place of z: what they share is computed once per point.
+
+    Parameters
+    ----------
+    reduction
+        As in `Loss`.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> @dataclass(frozen=True)
+    ... class LogCosh(aq.losses.RowLoss):
+    ...     def row_value(self, z, y):
+    ...         return torch.log(torch.cosh(z[:, 0] - y))
+    ...     def row_slope(self, z, y):
+    ...         return torch.tanh(z - y[:, None])
+    ...     def row_curvature(self, z, y):
+    ...         return aq.losses.DiagonalCurvature(1 - torch.tanh(z - y[:, None]).square())
+    >>> problem = aq.Problem(LogCosh(), aq.Zero(), [([[1.0]], [1.0]), ([[1.0]], [3.0])])
+    >>> round(float(aq.solve(problem).v), 3)
+    2.0
     """
 
     recordable: ClassVar[bool] = True

@@ -10,8 +10,7 @@ reaches the caller, and with `checkpoint=` the last iterate is saved first.
 from __future__ import annotations
 
 from auqadmm.callbacks.early_stop import EarlyStop
-from auqadmm.callbacks.mlflow import MLflow
 from auqadmm.callbacks.progress import Progress
-from auqadmm.callbacks.tensorboard import TensorBoard
+from auqadmm.callbacks.trackers import MLflow, TensorBoard
 
 __all__ = ["EarlyStop", "MLflow", "Progress", "TensorBoard"]

@@ -1,13 +1,19 @@
-"""One iteration as a plain line, or as a drawing for rich."""
+"""One iteration as a plain line, or as a drawing for rich, with what a `Glance` at the run tells beyond its row."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from auqadmm.callbacks.glance import Glance
+from auqadmm.columns.method import FramedState
 from auqadmm.core.solve import Iteration
+from auqadmm.core.state import Blocks
 from auqadmm.words import visible
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
 
 MISSING = "–"
 
@@ -23,7 +29,7 @@ def line(title: str, event: Iteration, glance: Glance) -> str:
     return ", ".join(parts)
 
 
-def drawing(title: str, event: Iteration, glance: Glance) -> Any:
+def drawing(title: str, event: Iteration, glance: Glance) -> Group:
     """For `rich.live`. Text, never markup: names are data."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
@@ -53,18 +59,18 @@ def drawing(title: str, event: Iteration, glance: Glance) -> Any:
 def measured(event: Iteration) -> list[tuple[str, float | None, float]]:
     """Name, value and tolerance (0: none) of what the run is judged by; no residuals where a method has none."""
     row, tol = event.row, event.stopping.certificate_tol
-    found: list[tuple[str, float | None, float]] = []
+    values: list[tuple[str, float | None, float]] = []
     if row.relative is not None or row.expected is not None:  # a guess is shown as one
-        found.append(("gap", row.relative, tol) if row.relative is not None else ("gap about", row.expected, tol))
+        values.append(("gap", row.relative, tol) if row.relative is not None else ("gap about", row.expected, tol))
     else:
-        found.append(("KKT", row.kkt, 0.0))
+        values.append(("KKT", row.kkt, 0.0))
     for name, value, tolerance in (
         ("primal", row.primal_residual, row.eps_primal),
         ("dual", row.dual_residual, row.eps_dual),
     ):
         if value is not None and not math.isnan(value):
-            found.append((name, value, tolerance or 0.0))
-    return found
+            values.append((name, value, tolerance or 0.0))
+    return values
 
 
 def rest(glance: Glance) -> str:
@@ -110,3 +116,34 @@ def duration(seconds: float) -> str:
 
 def number(x: float | None, spec: str = ".1e") -> str:
     return MISSING if x is None else f"{x:{spec}}"
+
+
+FURTHEST_SHARE = 0.5  # of all squared distances: one block that has it is worth naming
+
+
+@dataclass(frozen=True)
+class Glance:
+    """Iterations per second; seconds left, to the tolerances if `meets`, else to the limit of iterations (None: no
+    trend); the block furthest from consensus with its share of Σ‖u_j − v‖², where one has most of it."""
+
+    rate: float
+    left: float | None
+    meets: bool
+    furthest: tuple[str, float] | None
+
+
+def furthest(event: Iteration) -> tuple[str, float] | None:
+    """Known only where all blocks are in this process."""
+    blocks, shared = event.state.blocks, event.state.shared
+    if not isinstance(blocks, Blocks) or shared.residuals is None:
+        return None
+    count = blocks.u.shape[0]
+    if count != shared.setup.blocks or count != len(event.names) or count < 3:
+        return None
+    v = shared.memory.shared.v if isinstance(shared.memory, FramedState) else shared.v  # in the columns of u
+    squares = (blocks.u - v.to(blocks.u)).flatten(1).double().square().sum(1)
+    total, j = float(squares.sum()), int(squares.argmax())
+    if not (total > 0 and math.isfinite(total)):
+        return None
+    share = float(squares[j]) / total
+    return (event.names[j], share) if share >= FURTHEST_SHARE else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from auqadmm.core.solve import Iteration
 from auqadmm.core.stopping import is_number, whole_number
@@ -48,7 +47,7 @@ class EarlyStop:
         *,
         patience: int | None = None,
         improvement: float = 0.0,
-        when: Callable[[Iteration], Any] | None = None,
+        when: Callable[[Iteration], object] | None = None,
     ) -> None:
         if objective is None and patience is None and when is None:
             raise InputError("EarlyStop needs a condition: objective, patience or when.")

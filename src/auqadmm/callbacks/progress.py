@@ -20,17 +20,20 @@ import time
 from collections import deque
 from dataclasses import asdict
 from types import TracebackType
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
-from auqadmm.callbacks.drawing import drawing, line
-from auqadmm.callbacks.glance import Glance, furthest
+from auqadmm.callbacks.drawing import Glance, drawing, furthest, line
 from auqadmm.core.solve import Iteration
 from auqadmm.diagnosis.trend import Trend, excess, trend
 from auqadmm.errors import InputError, InputTypeError
 from auqadmm.words import visible
 
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+
 MODES = ("auto", "plain", "json", "quiet")
-REDRAW = 0.1
+REDRAW = 0.1  # seconds; faster than that nobody reads
 REMEMBERED = 400  # iterations that the trend is read from, at most
 
 
@@ -70,7 +73,13 @@ class Progress:
     """
 
     def __init__(
-        self, to: Any = None, *, title: str = "", mode: str = "auto", interval: float = 5.0, every: int | None = None
+        self,
+        to: TextIO | Console | None = None,
+        *,
+        title: str = "",
+        mode: str = "auto",
+        interval: float = 5.0,
+        every: int | None = None,
     ) -> None:
         if mode not in MODES:
             raise InputError(f"mode must be one of {', '.join(map(repr, MODES))}; got {mode!r}.")
@@ -82,7 +91,7 @@ class Progress:
             raise InputTypeError(f"title must be a text, got {title!r}.")
         self.to, self.title, self.mode = to, visible(title), mode
         self.interval, self.every = interval, every
-        self._live: Any = None
+        self._live: Live | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -160,7 +169,7 @@ class Progress:
             self._write(line(self.title or visible(event.method), event, glance))
 
     def _write(self, text: str) -> None:
-        file = self.to if hasattr(self.to, "write") else self.to.file
+        file = cast(IO[str], self.to if hasattr(self.to, "write") else self.to.file)
         encoding = getattr(file, "encoding", None) or "utf-8"
         try:
             file.write(text.encode(encoding, "replace").decode(encoding) + "\n")
@@ -169,11 +178,11 @@ class Progress:
             self.mode = "quiet"
 
 
-def _console(to: Any) -> Any:
+def _console(to: TextIO | Console | None) -> Console | None:
     """A console that can draw in place; None where there is no terminal."""
     if hasattr(to, "print"):
-        console = to
-    elif callable(getattr(to, "isatty", None)) and to.isatty():
+        console = cast("Console", to)
+    elif to is not None and callable(getattr(to, "isatty", None)) and to.isatty():
         from rich.console import Console
 
         console = Console(file=to)

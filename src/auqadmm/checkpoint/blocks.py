@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -26,6 +26,9 @@ from auqadmm.checkpoint.codec import CheckpointError, Reader, Registry, Writer, 
 from auqadmm.checkpoint.files import parse
 from auqadmm.core.reduce import Engine
 from auqadmm.core.state import Blocks
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
 
 Part = tuple[bytes, bytes]  # structure as JSON, arrays as safetensors
 
@@ -54,7 +57,7 @@ class PackBlocks:
 
     registry: Registry
 
-    def __call__(self, shard: Any, blocks: Any) -> dict[str, Tensor]:
+    def __call__(self, shard: Shard, blocks: object) -> dict[str, Tensor]:
         try:
             text, arrays = self._part(shard, blocks)
         except (CheckpointError, MemoryError) as error:
@@ -66,7 +69,7 @@ class PackBlocks:
             "arrays": _as_tensor(arrays),
         }
 
-    def _part(self, shard: Any, blocks: Any) -> Part:
+    def _part(self, shard: Shard, blocks: object) -> Part:
         solver = None
         writer = Writer(self.registry, {}, shard.device)
         if isinstance(blocks, Blocks):
@@ -78,7 +81,7 @@ class PackBlocks:
         tree["solver"] = writer.encode(solver, "solver")
         return json.dumps(tree, allow_nan=False).encode(), to_bytes(writer.arrays)
 
-    def _check(self, shard: Any, blocks: Blocks) -> None:
+    def _check(self, shard: Shard, blocks: Blocks) -> None:
         for name, x in leaves(blocks):
             if name not in self.registry.replicated and (x.ndim == 0 or x.shape[0] != shard.blocks):
                 raise CheckpointError(f"The state of blocks holds {name!r} {tuple(x.shape)}, which is not per block.")
@@ -111,14 +114,14 @@ class RefusedState:
     why: str
 
 
-def reasons(engine: Engine, blocks: Any) -> str:
+def reasons(engine: Engine, blocks: object) -> str:
     """What the processes that refused say, each sentence once."""
-    found = engine.map_concat(_why, blocks)
-    texts = _as_bytes(found["text"], found["sizes"].flatten().tolist())
+    sentences = engine.map_concat(_why, blocks)
+    texts = _as_bytes(sentences["text"], sentences["sizes"].flatten().tolist())
     return "; ".join(dict.fromkeys(text.decode() for text in texts if text))
 
 
-def _why(shard: Any, blocks: Any) -> dict[str, Tensor]:
+def _why(shard: Shard, blocks: object) -> dict[str, Tensor]:
     text = blocks.why.encode() if isinstance(blocks, RefusedState) else b""
     return {"sizes": torch.tensor([[len(text)]]), "text": _as_tensor(text)}
 
@@ -130,20 +133,20 @@ class UnpackBlocks:
     registry: Registry
     parts: tuple[Part, ...]
 
-    def __call__(self, shard: Any, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+    def __call__(self, shard: Shard, blocks: object, shared: object) -> tuple[Any, dict[str, Tensor]]:
         try:
-            found = self._restored(shard)
+            restored: Blocks | RefusedState | None = self._restored(shard)
         except CheckpointError as error:
-            found = RefusedState(str(error))
+            restored = RefusedState(str(error))
         except Exception as error:  # the bytes come from anywhere: whatever goes wrong with them, they are refused
-            found = RefusedState(f"it cannot be restored ({type(error).__name__}: {error})")
-        return found, {"refused": torch.tensor(float(isinstance(found, RefusedState)), dtype=torch.float64)}
+            restored = RefusedState(f"it cannot be restored ({type(error).__name__}: {error})")
+        return restored, {"refused": torch.tensor(float(isinstance(restored, RefusedState)), dtype=torch.float64)}
 
-    def _restored(self, shard: Any) -> Any:
+    def _restored(self, shard: Shard) -> Blocks | None:
         trees = [self._tree(i, text) for i, (text, _) in enumerate(self.parts)]
-        held = [j for tree in trees for j in tree["index"]]
-        if sorted(held) != list(range(shard.census.blocks)):
-            raise CheckpointError(f"the blocks files hold {len(held)} blocks, not {shard.census.blocks} once each")
+        numbers = [j for tree in trees for j in tree["index"]]
+        if sorted(numbers) != list(range(shard.census.blocks)):
+            raise CheckpointError(f"the blocks files hold {len(numbers)} blocks, not {shard.census.blocks} once each")
         for i, tree in enumerate(trees):
             if tree["index"] == list(shard.index):
                 return self._part(i, tree, shard, exact=True)
@@ -156,7 +159,7 @@ class UnpackBlocks:
                 return tree
         raise CheckpointError(f"blocks-{i:05d}.json does not describe blocks")
 
-    def _part(self, i: int, tree: dict[str, Any], shard: Any, exact: bool) -> Any:
+    def _part(self, i: int, tree: dict[str, Any], shard: Shard, exact: bool) -> Blocks | None:
         arrays = from_bytes(f"blocks-{i:05d}.safetensors", self.parts[i][1])
         reader = Reader(self.registry, {}, shard.device, arrays)
         blocks = reader.decode(tree["blocks"])
@@ -175,15 +178,15 @@ class UnpackBlocks:
         reader.refs = {"shard": shard, "W": blocks.W}
         return replace(blocks, solver_memory=reader.decode(tree["solver"]))
 
-    def _regrouped(self, trees: list[dict[str, Any]], shard: Any) -> Any:
+    def _regrouped(self, trees: list[dict[str, Any]], shard: Shard) -> Blocks | None:
         wanted = {j: k for k, j in enumerate(shard.index)}
         values, rows, order = [], [], []
         for i, tree in enumerate(trees):
-            here = [k for k, j in enumerate(tree["index"]) if j in wanted]
-            if here:
+            own = [k for k, j in enumerate(tree["index"]) if j in wanted]
+            if own:
                 values.append(self._part(i, tree, shard, exact=False))
-                rows.append(torch.tensor(here, device=shard.device))
-                order += [wanted[tree["index"][k]] for k in here]
+                rows.append(torch.tensor(own, device=shard.device))
+                order += [wanted[tree["index"][k]] for k in own]
         place = torch.tensor(order, device=shard.device).argsort()
         return self._joined(values, rows, place, "")
 

@@ -21,12 +21,14 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from auqadmm.errors import AuqadmmError
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 ALIGNMENT = 64  # bytes; what torch's allocator gives
 SPARE = 8  # memory that strides with gaps may take, in multiples of the numbers themselves
@@ -62,7 +64,7 @@ class Registry:
         self.classes, self.replicated = dict(classes), replicated
         self._names = {cls: name for name, cls in classes.items()}
 
-    def name_of(self, value: Any) -> str | None:
+    def name_of(self, value: object) -> str | None:
         return self._names.get(type(value))
 
 
@@ -72,12 +74,12 @@ class Writer:
     """Turns values into JSON; arrays are collected in `arrays`."""
 
     registry: Registry
-    refs: Mapping[str, Any]
+    refs: Mapping[str, object]
     device: torch.device
     arrays: dict[str, Tensor] = field(default_factory=dict)
-    _seen: dict[int, tuple[Tensor, Any]] = field(default_factory=dict)
+    _seen: dict[int, tuple[Tensor, Json]] = field(default_factory=dict)
 
-    def encode(self, value: Any, path: str) -> Any:
+    def encode(self, value: object, path: str) -> Json:
         for name, thing in self.refs.items():
             if value is thing and thing is not None:
                 return {"ref": name}
@@ -100,16 +102,16 @@ class Writer:
             raise CheckpointError(
                 f"A {type(value).__name__} at {path} cannot be saved: it is not among the registered classes."
             )
-        parts = {f.name: self.encode(getattr(value, f.name), f"{path}.{f.name}") for f in fields(value) if f.init}
+        parts = {f.name: self.encode(getattr(value, f.name), f"{path}.{f.name}") for f in fields(value) if f.init}  # type: ignore[arg-type]
         return {"is": known, "fields": parts}
 
-    def _tensor(self, x: Tensor, path: str) -> Any:
+    def _tensor(self, x: Tensor, path: str) -> Json:
         if id(x) in self._seen:
             return self._seen[id(x)][1]
         given, x = x, x.detach()
         packed = x.as_strided(_once(x.shape, x.stride()), x.stride(), x.storage_offset())
         self.arrays[path] = packed.cpu().contiguous()
-        entry: dict[str, Any] = {"tensor": path, "shape": list(x.shape)}
+        entry: dict[str, Json] = {"tensor": path, "shape": list(x.shape)}
         if x.numel() and _sound(packed.shape, x.stride(), packed.numel()):
             if list(x.stride()) != _contiguous(x.shape):  # axes of length 1 too: they decide how a product is computed
                 entry["stride"] = list(x.stride())
@@ -123,12 +125,12 @@ class Writer:
         return entry
 
 
-def _once(shape: Any, stride: Any) -> list[int]:
+def _once(shape: Sequence[int], stride: Sequence[int]) -> list[int]:
     """The shape without the axes that repeat numbers."""
     return [1 if s == 0 and n > 1 else n for n, s in zip(shape, stride, strict=True)]
 
 
-def _sound(shape: Any, stride: Any, count: int) -> bool:
+def _sound(shape: Sequence[int], stride: Sequence[int], count: int) -> bool:
     """Do these strides give every entry a place of its own, without wasting memory? `shape` is without repeats."""
     end = 1
     for s, n in sorted((s, n) for n, s in zip(shape, stride, strict=True) if n > 1):
@@ -144,12 +146,12 @@ class Reader:
     """Turns JSON back into values; anything unexpected is a CheckpointError."""
 
     registry: Registry
-    refs: Mapping[str, Any]
+    refs: Mapping[str, object]
     device: torch.device
     arrays: Mapping[str, Tensor]
     _made: dict[str, Tensor] = field(default_factory=dict)
 
-    def decode(self, tree: Any) -> Any:
+    def decode(self, tree: Json) -> Any:
         if tree is None or isinstance(tree, bool | str | int | float):
             return tree
         match tree:
@@ -166,10 +168,10 @@ class Reader:
             case {"is": str(name), "fields": dict(parts), **rest} if not rest:
                 return self._object(name, parts)
             case {"tensor": str(name), "shape": list(shape), **layout}:
-                return self._tensor(name, shape, {str(key): x for key, x in layout.items()})
+                return self._tensor(name, shape, layout)  # type: ignore[arg-type]  # JSON
         raise CheckpointError(f"an entry is not understood ({str(tree)[:60]})")
 
-    def _object(self, name: str, parts: dict[str, Any]) -> Any:
+    def _object(self, name: str, parts: Mapping[str, Json]) -> object:
         cls = self.registry.classes.get(name)
         if cls is None:
             raise CheckpointError(f"it names the class {name[:60]!r}, which is not among the registered ones")
@@ -184,7 +186,7 @@ class Reader:
                 raise CheckpointError(f"{name}.{key} is a {type(value).__name__}, not a {hints[key]}")
         return cls(**values)
 
-    def _tensor(self, name: str, shape: list[Any], layout: dict[str, Any]) -> Tensor:
+    def _tensor(self, name: str, shape: list[Json], layout: Mapping[str, Json]) -> Tensor:
         if not set(layout) <= {"stride", "lead", "host"} or name not in self.arrays:
             raise CheckpointError(f"the array {name[:60]!r} is missing or its layout unknown")
         key = f"{name}:{shape}:{layout}"
@@ -218,7 +220,7 @@ def _contiguous(shape: Sequence[Any]) -> list[int]:
     return [math.prod(max(n, 1) for n in shape[i + 1 :]) for i in range(len(shape))]
 
 
-def is_instance(value: Any, hint: Any) -> bool:
+def is_instance(value: object, hint: Any) -> bool:
     """Is the value of the annotated kind? A protocol, or a function, may be any dataclass of the registry."""
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
@@ -243,7 +245,7 @@ def is_instance(value: Any, hint: Any) -> bool:
     return isinstance(value, hint)
 
 
-def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+def leaves(value: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
     """Every tensor inside, with the name of the field or key that holds it."""
     if isinstance(value, Tensor):
         yield name, value

@@ -24,24 +24,24 @@ import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from uuid import uuid4
 
 from auqadmm.checkpoint.codec import CheckpointError
 
-FORMAT, VERSION = "auqadmm checkpoint", 1
+FORMAT, CHECKPOINT_VERSION = "auqadmm checkpoint", 1
 MANIFEST = "checkpoint.json"
 FOLDER = re.compile(r"checkpoint-([0-9]{6,9})", re.ASCII)
 PART = re.compile(r"\.checkpoint-[0-9]{6,9}\.[0-9a-f]{32}\.part", re.ASCII)
 FILE = re.compile(r"history\.json|(shared|blocks-[0-9]{5})\.(json|safetensors)", re.ASCII)
-LARGEST_MANIFEST = 2**28
+LARGEST_MANIFEST = 2**28  # bytes: what is larger is not read into memory
 
 
 # ---------------------------------------------------------------------- writing
-def write(folder: Path, number: int, files: Mapping[str, bytes], about: Mapping[str, Any]) -> Path:
+def write(folder: Path, number: int, files: Mapping[str, bytes], about: Mapping[str, object]) -> Path:
     """A new checkpoint; on an error the folder is as it was."""
     table = {name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()}
-    content = {"format": FORMAT, "version": VERSION, **about, "files": table}
+    content = {"format": FORMAT, "version": CHECKPOINT_VERSION, **about, "files": table}
     manifest = json.dumps({"checksum": _checksum(content), "content": content}, indent=1, allow_nan=False)
     target = folder / f"checkpoint-{number:06d}"
     part = folder / f".{target.name}.{uuid4().hex}.part"
@@ -105,8 +105,8 @@ def _flush(folder: Path) -> None:
 # ---------------------------------------------------------------------- reading
 def numbers(folder: Path) -> list[int]:
     """The checkpoints here, newest first."""
-    found = (FOLDER.fullmatch(name) for name in os.listdir(folder))
-    return sorted({int(m[1]) for m in found if m and f"checkpoint-{int(m[1]):06d}" == m[0]}, reverse=True)
+    matches = (FOLDER.fullmatch(name) for name in os.listdir(folder))
+    return sorted({int(m[1]) for m in matches if m and f"checkpoint-{int(m[1]):06d}" == m[0]}, reverse=True)
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -133,37 +133,37 @@ def parse(name: str, data: bytes) -> Any:
         raise CheckpointError(f"{name} is not JSON") from None
 
 
-def _no_constant(text: str) -> Any:
+def _no_constant(text: str) -> NoReturn:
     raise ValueError(text)
 
 
 def _manifest(data: bytes) -> dict[str, Any]:
-    held = parse(MANIFEST, data)
-    content = held.get("content") if isinstance(held, dict) else None
+    manifest = parse(MANIFEST, data)
+    content = manifest.get("content") if isinstance(manifest, dict) else None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise CheckpointError(f"{MANIFEST} is not that of an {FORMAT}")
-    if content.get("version") != VERSION:
+    if content.get("version") != CHECKPOINT_VERSION:
         version = str(content.get("version"))[:20]
-        raise CheckpointError(f"{MANIFEST} has format version {version}, and this library reads {VERSION}")
-    if held.get("checksum") != _checksum(content):
+        raise CheckpointError(f"{MANIFEST} has format version {version}, and this library reads {CHECKPOINT_VERSION}")
+    if manifest.get("checksum") != _checksum(content):
         raise CheckpointError(f"{MANIFEST} is damaged (its checksum differs)")
     return content
 
 
-def _table(files: Any) -> dict[str, tuple[int, str]]:
+def _table(files: object) -> dict[str, tuple[int, str]]:
     """Names, sizes and checksums; in all no more than this machine could hold."""
-    found = {}
+    table = {}
     for name, entry in files.items() if isinstance(files, dict) else ():
         match entry:
             case {"size": int(size), "sha256": str(digest)} if FILE.fullmatch(name) and size >= 0:
-                found[name] = (size, digest)
+                table[name] = (size, digest)
             case _:
                 raise CheckpointError(f"{MANIFEST} names a file that does not belong to a checkpoint ({name[:60]!r})")
-    if not {"history.json", "shared.json", "shared.safetensors"} <= set(found):
+    if not {"history.json", "shared.json", "shared.safetensors"} <= set(table):
         raise CheckpointError(f"{MANIFEST} does not name all files of a checkpoint")
-    if sum(size for size, _ in found.values()) > _memory():
+    if sum(size for size, _ in table.values()) > machine_memory():
         raise CheckpointError("it is larger than the memory of this machine")
-    return found
+    return table
 
 
 def _read_file(path: Path, size: int | None) -> bytes:
@@ -187,7 +187,7 @@ def _read_file(path: Path, size: int | None) -> bytes:
     return data
 
 
-def _checksum(content: Mapping[str, Any]) -> str:
+def _checksum(content: Mapping[str, object]) -> str:
     try:
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (ValueError, RecursionError):
@@ -195,7 +195,8 @@ def _checksum(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _memory() -> int:
+def machine_memory() -> int:
+    """Bytes; 2**40 where the system does not say."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):

@@ -38,16 +38,16 @@ class Folder:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock = files.Lock(self.path)
             files.sweep(self.path)
-            found = files.numbers(self.path)
+            known = files.numbers(self.path)
         except OSError as error:
             raise CheckpointError(f"The folder {self.path} cannot be used: {error.strerror or error}.") from None
-        if resume is True and not found:
+        if resume is True and not known:
             raise CheckpointError(f"There is no checkpoint to resume from in {self.path}.")
-        if resume is False and found:
+        if resume is False and known:
             raise CheckpointError(
                 f"The folder {self.path} holds checkpoints already and resume is False; choose another folder."
             )
-        return found
+        return known
 
     def read(self, number: int) -> dict[str, bytes]:
         """The files of a checkpoint that is whole and belongs to this run."""
@@ -56,10 +56,10 @@ class Folder:
         self._writers[number] = about["run"]
         return contents
 
-    def adopt(self, number: int, found: list[int]) -> list[int]:
+    def adopt(self, number: int, known: list[int]) -> list[int]:
         """Go on as the run that wrote this checkpoint; its own and whole ones up to here, oldest first."""
         self.run = self._writers[number]
-        return [*sorted(k for k in found if k < number and self._is_own(k)), number]
+        return [*sorted(k for k in known if k < number and self._is_own(k)), number]
 
     def _is_own(self, number: int) -> bool:
         try:
@@ -94,8 +94,8 @@ def as_message(contents: Mapping[str, bytes]) -> bytes:
 
 def from_message(message: bytes) -> dict[str, bytes]:
     end = message.index(b"\n")
-    found, first = {}, end + 1
+    contents, first = {}, end + 1
     for name, size in json.loads(message[:end]).items():
-        found[name] = message[first : first + size]
+        contents[name] = message[first : first + size]
         first += size
-    return found
+    return contents

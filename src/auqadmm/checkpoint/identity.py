@@ -30,7 +30,7 @@ class Identity:
     tolerance: float
     versions: Mapping[str, str]
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> dict[str, object]:
         return {
             "settings": dict(self.settings),
             "blocks": list(self.blocks),
@@ -66,14 +66,14 @@ class Identity:
             raise CheckpointError("it belongs to another problem: loss or regularizer have other values here")
 
 
-def _close(a: Any, b: float, tolerance: float, least: float) -> bool:
+def _close(a: object, b: float, tolerance: float, least: float) -> bool:
     """Equal to rounding; what is small against the other probes may be what a cancellation left."""
     if not math.isfinite(b):
         return a == repr(b)
     return isinstance(a, float | int) and abs(a - b) <= tolerance * max(abs(a), abs(b), least)
 
 
-def _short(text: Any) -> str:
+def _short(text: object) -> str:
     text = "not said" if text is None else str(text)
     return text if len(text) <= 100 else text[:97] + "…"
 
@@ -89,7 +89,7 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def describe(value: Any) -> str:
+def describe(value: object) -> str:
     """An object by the name of its class and its parameters; arrays by a hash, functions by their names."""
     if isinstance(value, Tensor):
         value = value.detach().cpu().numpy()

@@ -11,12 +11,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 import torch
 
 from auqadmm.checkpoint.blocks import Part, from_bytes, to_bytes
-from auqadmm.checkpoint.codec import CheckpointError, Reader, Registry, Writer, is_instance
+from auqadmm.checkpoint.codec import CheckpointError, Json, Reader, Registry, Writer, is_instance
 from auqadmm.checkpoint.files import parse
 from auqadmm.core.certificate import Certificate
 from auqadmm.core.history import Row
@@ -43,7 +43,7 @@ class Saved:
     certificate: Certificate | None = None
 
 
-_SHARED: dict[str, Any] = {
+_SHARED: dict[str, object] = {
     "shared": Consensus,
     "traffic": tuple[int, int, int, int, int],
     "seconds": float,
@@ -58,7 +58,7 @@ def to_files(saved: Saved, parts: Sequence[Part], setup: Setup, registry: Regist
     """All files of a checkpoint but its manifest."""
     writer = Writer(registry, _refs(setup), torch.device(setup.device))
     traffic = saved.traffic
-    held = {
+    content = {
         "shared": saved.state.shared,
         "traffic": (traffic.rounds, traffic.up, traffic.down, traffic.verdict, traffic.reductions),
         "seconds": saved.seconds,
@@ -69,7 +69,7 @@ def to_files(saved: Saved, parts: Sequence[Part], setup: Setup, registry: Regist
     }
     contents = {
         "history.json": _json(_table(saved.rows[: saved.done])),
-        "shared.json": _json(writer.encode(held, "run")),
+        "shared.json": _json(writer.encode(content, "run")),
         "shared.safetensors": to_bytes(writer.arrays),
     }
     for i, (text, arrays) in enumerate(parts):
@@ -81,11 +81,11 @@ def from_files(contents: Mapping[str, bytes], setup: Setup, registry: Registry) 
     """The run without the state of its blocks, and the parts which that is made of."""
     reader = Reader(registry, _refs(setup), torch.device(setup.device), {})
     reader.arrays = from_bytes("shared.safetensors", contents["shared.safetensors"])
-    held = reader.decode(parse("shared.json", contents["shared.json"]))
+    content = reader.decode(parse("shared.json", contents["shared.json"]))
     for name, hint in _SHARED.items():
-        if not isinstance(held, dict) or name not in held or not is_instance(held[name], hint):
+        if not isinstance(content, dict) or name not in content or not is_instance(content[name], hint):
             raise CheckpointError(f"shared.json does not hold the {name} of a run")
-    shared, rows = held["shared"], _rows(parse("history.json", contents["history.json"]))
+    shared, rows = content["shared"], _rows(parse("history.json", contents["history.json"]))
     if tuple(shared.v.shape) != (setup.features, setup.columns) or shared.v.dtype != torch.float64:
         raise CheckpointError(f"the model in shared.json is {tuple(shared.v.shape)}")
     if len(rows) != shared.iteration or [row.iteration for row in rows] != list(range(1, len(rows) + 1)):
@@ -95,11 +95,11 @@ def from_files(contents: Mapping[str, bytes], setup: Setup, registry: Registry) 
     if names != sorted(f"blocks-{i:05d}.{kind}" for i in range(count) for kind in ("json", "safetensors")):
         raise CheckpointError("the files of blocks are not complete")
     parts = tuple((contents[names[2 * i]], contents[names[2 * i + 1]]) for i in range(count))
-    rest = {name: held[name] for name in ("seconds", "ended", "stop", "gate", "certificate")}
-    return Saved(State(None, shared), rows, len(rows), Traffic(*held["traffic"]), **rest), parts
+    rest = {name: content[name] for name in ("seconds", "ended", "stop", "gate", "certificate")}
+    return Saved(State(None, shared), rows, len(rows), Traffic(*content["traffic"]), **rest), parts
 
 
-def _refs(setup: Setup) -> dict[str, Any]:
+def _refs(setup: Setup) -> dict[str, object]:
     return {"setup": setup, "regularizer": setup.regularizer}
 
 
@@ -107,13 +107,13 @@ def _refs(setup: Setup) -> dict[str, Any]:
 _COLUMNS = get_type_hints(Row)
 
 
-def _table(rows: Sequence[Row]) -> dict[str, Any]:
+def _table(rows: Sequence[Row]) -> dict[str, object]:
     plain = Writer(Registry({}), {}, torch.device("cpu"))
     columns = {f.name: [plain.encode(getattr(row, f.name), f.name) for row in rows] for f in fields(Row)}
     return {"columns": columns}
 
 
-def _rows(tree: Any) -> tuple[Row, ...]:
+def _rows(tree: Json) -> tuple[Row, ...]:
     columns = tree.get("columns") if isinstance(tree, dict) else None
     if not isinstance(columns, dict) or set(columns) != set(_COLUMNS):
         raise CheckpointError("history.json does not have the columns of a history")
@@ -127,5 +127,5 @@ def _rows(tree: Any) -> tuple[Row, ...]:
     return tuple(Row(**dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True))
 
 
-def _json(tree: Any) -> bytes:
+def _json(tree: object) -> bytes:
     return json.dumps(tree, allow_nan=False).encode()

@@ -123,12 +123,12 @@ class RunCheckpoints:
     # ------------------------------------------------------------------ begin
     def begin(self, setup: Setup) -> Saved | None:
         """Where the run goes on; None: at its beginning."""
-        found = json.loads(self._told(lambda: json.dumps(self.files.open(self.settings.resume)).encode()))
-        return self._newest(found, setup) if found else None
+        known = json.loads(self._told(lambda: json.dumps(self.files.open(self.settings.resume)).encode()))
+        return self._newest(known, setup) if known else None
 
-    def _newest(self, found: list[int], setup: Setup) -> Saved:
+    def _newest(self, known: list[int], setup: Setup) -> Saved:
         refused: dict[str, str] = {}
-        for number in found:
+        for number in known:
             try:
                 saved = self._restored(number, setup)
             except CheckpointError as error:
@@ -140,7 +140,7 @@ class RunCheckpoints:
                 f"The folder {self.folder} holds no checkpoint that this run can go on from, and nothing in it is "
                 f"overwritten: {_listed(refused)}."
             )
-        self._own = json.loads(self._told(lambda: json.dumps(self.files.adopt(number, found)).encode()))
+        self._own = json.loads(self._told(lambda: json.dumps(self.files.adopt(number, known)).encode()))
         self.iteration = saved.done
         if refused:
             self._note = f" (Resumed from {self.folder / name_of(number)}: {_listed(refused)}.)"
@@ -230,4 +230,4 @@ def _listed(refused: Mapping[str, str]) -> str:
     by_reason: dict[str, list[str]] = {}
     for name, why in refused.items():
         by_reason.setdefault(why, []).append(name)
-    return "; ".join(f"{', '.join(found)} refused: {why}" for why, found in by_reason.items())
+    return "; ".join(f"{', '.join(names)} refused: {why}" for why, names in by_reason.items())

@@ -34,8 +34,8 @@ Start with **auqadmm demo**: half a minute, nothing to download. Then **auqadmm 
 EXIT_CODES = "Exit codes: 0 done, 1 error (one line on standard error), 2 wrong usage."
 # errors whose text is a sentence for the user; any other is a defect, and is told with its name
 SENTENCES = (AuqadmmError,)
-LONGEST = 1000
-CTRL_C = 130
+LONGEST_ERROR = 1000  # letters of a message that come to the screen
+CTRL_C = 130  # 128 + SIGINT, as shells have it
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -110,7 +110,7 @@ def _hush() -> None:
 def _sentence(error: Exception) -> str:
     # names and values from files may be in it: nothing of them may act on the terminal
     text = visible(" ".join(str(error).split()))
-    text = text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+    text = text if len(text) <= LONGEST_ERROR else f"{text[:LONGEST_ERROR]}…"
     if isinstance(error, SENTENCES):
         return text
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # files say so themselves

@@ -15,18 +15,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from auqadmm.callbacks.progress import Progress
 from auqadmm.cli import options
 from auqadmm.cli.demo import one_thread
 from auqadmm.cli.errors import CommandError, writable_folder, writing
-from auqadmm.cli.progress import Progress
 from auqadmm.cli.tables import empty_table
 from auqadmm.comparison.equal_gap import DEFAULT, Comparison, ComparisonInterrupted, compare
 from auqadmm.core.solve import Callback
 from auqadmm.files.training import Task, prepare
 from auqadmm.problem import Problem
 from auqadmm.report import equal_gap as report
-from auqadmm.report import figures, files
+from auqadmm.report import figures
 from auqadmm.report.style import method_style
+from auqadmm.report.tables import write_summary
 from auqadmm.words import visible
 
 EXAMPLES = """
@@ -38,7 +39,7 @@ EXAMPLES = """
 
 Exit codes: 0 done, 1 error (one line on standard error), 2 wrong usage, 3 no method reached the gap.
 """
-UNREACHED = 3
+UNREACHED = 3  # exit code: nothing failed, no method was good enough
 LEGEND = "* least of its column, ◀ fewest rounds, all until the gap is reached; bytes per worker"
 
 Methods = Annotated[
@@ -103,7 +104,7 @@ def compare_files(
     prepared = prepare(files, roles, settings, intercept)
     agreed = prepared.agreed
     title = f"{model}, {agreed.rows} rows, {len(agreed.encoding.features)} features, {len(agreed.blocks)} workers"
-    found = contest(
+    comparison = contest(
         prepared.problem(task),
         title,
         folder,
@@ -114,7 +115,7 @@ def compare_files(
         seed=seed,
         quiet=quiet,
     )
-    if found.winner is None:
+    if comparison.winner is None:
         raise typer.Exit(UNREACHED)
 
 
@@ -142,47 +143,49 @@ def contest(
 
     try:
         with one_thread():
-            found = compare(problem, names, gap, max_iter=max_iter, time_limit=time_limit, seed=seed, watching=watching)
+            comparison = compare(
+                problem, names, gap, max_iter=max_iter, time_limit=time_limit, seed=seed, watching=watching
+            )
     except ComparisonInterrupted:
         raise CommandError("Interrupted; nothing was written.") from None
-    show(found, title)  # before anything is written: a full disk takes the files, not the answer
+    show(comparison, title)  # before anything is written: a full disk takes the files, not the answer
     with writing(folder):
-        written = write_all(folder, found, title, {"seed": seed, "max_iter": max_iter, "time_limit": time_limit})
-    tell(found, written)
-    return found
+        written = write_all(folder, comparison, title, {"seed": seed, "max_iter": max_iter, "time_limit": time_limit})
+    tell(comparison, written)
+    return comparison
 
 
-def show(found: Comparison, title: str) -> None:
+def show(comparison: Comparison, title: str) -> None:
     """The table and what it is measured by, on standard output."""
     screen = Console(highlight=False)
-    screen.print(drawn(found, title))
+    screen.print(drawn(comparison, title))
     screen.print(LEGEND, style="dim", markup=False)
-    for entry in found.entries:
+    for entry in comparison.entries:
         if entry.note and entry.at is None:
             screen.print(visible(f"{method_style(entry.method).label}: {entry.note}"), markup=False, soft_wrap=True)
-    screen.print(f"Optimum {found.best.objective:.10g} from {found.best.how}.", markup=False, soft_wrap=True)
+    screen.print(f"Optimum {comparison.best.objective:.10g} from {comparison.best.how}.", markup=False, soft_wrap=True)
 
 
-def tell(found: Comparison, written: Sequence[Path]) -> None:
+def tell(comparison: Comparison, written: Sequence[Path]) -> None:
     """Files and verdict, on standard output."""
     screen = Console(highlight=False)
     screen.print("\nWritten:")
     for path in written:
         screen.print(f"  {visible(str(path))}", soft_wrap=True, markup=False)
-    screen.print(f"\n{report.verdict(found)}", soft_wrap=True, markup=False)
+    screen.print(f"\n{report.verdict(comparison)}", soft_wrap=True, markup=False)
 
 
-def drawn(found: Comparison, title: str) -> Table:
+def drawn(comparison: Comparison, title: str) -> Table:
     table = empty_table(visible(title), report.HEADERS)
-    for cells in report.table(found):
+    for cells in report.table(comparison):
         table.add_row(*(Text(cell, style="bold green" if cell.endswith(("*", report.WON)) else "") for cell in cells))
     return table
 
 
-def write_all(folder: Path, found: Comparison, title: str, about: dict[str, object]) -> list[Path]:
+def write_all(folder: Path, comparison: Comparison, title: str, about: dict[str, object]) -> list[Path]:
     """The files of a comparison, the picture first."""
     return [
-        figures.save(report.figure(found, title), folder / "compare.png"),
-        report.write_csv(folder / "compare.csv", found),
-        files.write_summary(folder / "compare.json", {"title": title, **about, **report.summary(found)}),
+        figures.save(report.figure(comparison, title), folder / "compare.png"),
+        report.write_csv(folder / "compare.csv", comparison),
+        write_summary(folder / "compare.json", {"title": title, **about, **report.summary(comparison)}),
     ]

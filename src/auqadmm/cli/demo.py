@@ -13,27 +13,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 import typer
 from rich.console import Console
-from torch import Tensor
 
 from auqadmm.api import solve
+from auqadmm.callbacks.progress import Progress
 from auqadmm.cli.errors import CommandError, writable_folder, writing
-from auqadmm.cli.progress import Progress
 from auqadmm.cli.tables import LEGEND, best_of, comparison_table
-from auqadmm.comparison.digits import DIGITS, IMAGE, digits_elastic_net, digits_multinomial
+from auqadmm.comparison.digits import IMAGE, TEN_DIGITS, digits_elastic_net, digits_multinomial
+from auqadmm.comparison.equal_gap import MethodRun
 from auqadmm.comparison.reference import reference
-from auqadmm.comparison.runs import MethodRun
-from auqadmm.core.solve import Iteration
 from auqadmm.core.state import Status
 from auqadmm.methods import KNOWN
+from auqadmm.paper.pictures import Snapshot
 from auqadmm.problem import Problem
-from auqadmm.report import figures, files
-from auqadmm.report.demo import demo_report
+from auqadmm.report import figures
 from auqadmm.report.page import write_page
+from auqadmm.report.single import demo_report
 from auqadmm.report.style import method_style
-from auqadmm.report.tables import run_summary, versions
+from auqadmm.report.tables import run_summary, versions, write_history, write_summary
 
 # A verdict of 1e-6 proves that the objective is within 1e-6 of the optimum, the last of the gaps in the table, without
 # knowing the optimum.
@@ -58,19 +58,9 @@ MODELS = (
 )
 
 
-@dataclass
-class Snapshot:
-    """Keeps the weights of iteration 2, the first that AUQ-ADMM chooses at local models that have seen data.
-
-    Those of iteration 1 are taken at u = 0, where all classes look alike; later ones are drawn from an interval
-    that shrinks towards a point.
-    """
-
-    weights: Tensor | None = None
-
-    def __call__(self, event: Iteration) -> None:
-        if event.row.iteration == 1:  # the state already holds what the next iteration uses
-            self.weights = event.state.blocks.W.diagonal()
+# AUQ-ADMM chooses the weights of iteration 2 at local models that have seen data. Those of iteration 1 are taken at
+# u = 0, where all classes look alike; later ones are drawn from an interval that shrinks towards a point.
+PICTURED = 2
 
 
 def demo(
@@ -94,15 +84,15 @@ def demo(
     screen = Console(highlight=False)
     if not quiet:
         screen.print(
-            f"Fitting {len(MODELS)} models with {len(KNOWN)} methods each on 1797 handwritten digits, {DIGITS} workers "
-            f"with one digit each: {'about ten seconds' if quick else 'about half a minute'}.\n"
+            f"Fitting {len(MODELS)} models with {len(KNOWN)} methods each on 1797 handwritten digits, "
+            f"{TEN_DIGITS} workers with one digit each: {'about ten seconds' if quick else 'about half a minute'}.\n"
         )
     began = time.perf_counter()
     runs: list[MethodRun] = []
     pictures: dict[str, Snapshot] = {}
     with one_thread():
         for model in MODELS:
-            pictures[model.name] = Snapshot()
+            pictures[model.name] = Snapshot(PICTURED)
             runs += fit_all(model, quick, seed, None if quiet else Console(stderr=True), pictures[model.name])
     if not quiet:
         screen.print()
@@ -157,15 +147,15 @@ def fit_all(
 def write_all(folder: Path, runs: list[MethodRun], pictures: dict[str, Snapshot], about: dict[str, Any]) -> list[Path]:
     """All files of the demo, the most interesting first."""
     written = [figures.save(figures.convergence(runs), folder / "convergence.png")]
-    classes = [f"class {digit}" for digit in range(DIGITS)]
+    classes = [f"class {digit}" for digit in range(TEN_DIGITS)]
     for model, snapshot in pictures.items():
         title = f"Weights $W_j$ of AUQ-ADMM in iteration 2, {model}: bright where worker $j$ is certain"
-        picture = figures.weight_images(snapshot.weights, IMAGE, title, classes)
+        picture = figures.weight_images(np.asarray(snapshot.weights), IMAGE, title, classes)
         written.append(figures.save(picture, folder / f"weights-{model.replace(' ', '-')}.png"))
     images = {model: path.read_bytes() for model, path in zip(pictures, written[1:], strict=True)}
     page = demo_report(runs, images, {**about, "versions": versions(), "command": "auqadmm demo"})
     written.insert(0, write_page(page, folder / "report.html"))
     summary = {"versions": versions(), **about, "runs": [run_summary(run) for run in runs]}
-    written.append(files.write_summary(folder / "summary.json", summary))
-    written.append(files.write_history(folder / "history.csv", runs))
+    written.append(write_summary(folder / "summary.json", summary))
+    written.append(write_history(folder / "history.csv", runs))
     return written

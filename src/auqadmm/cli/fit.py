@@ -21,10 +21,10 @@ from rich.console import Console
 
 from auqadmm import engines
 from auqadmm.api import solve
+from auqadmm.callbacks.progress import Progress
 from auqadmm.checkpoint.settings import Checkpoint
 from auqadmm.cli import options, outputs
 from auqadmm.cli.errors import CommandError
-from auqadmm.cli.progress import Progress
 from auqadmm.core.result import Result
 from auqadmm.core.solve import Callback
 from auqadmm.core.state import Status
@@ -35,11 +35,10 @@ from auqadmm.files.training import Task, model_parts, prepare, share
 from auqadmm.methods import ROUND_COST
 from auqadmm.problem import InputError
 from auqadmm.problem.agreement import Exchange, alone, together
-from auqadmm.report.files import finite
-from auqadmm.report.tables import versions
+from auqadmm.report.tables import finite, versions
 from auqadmm.words import counted, visible
 
-STOPPED = 3
+STOPPED = 3  # exit code: a model was written that did not converge
 
 EXAMPLES = """
 **Examples**
@@ -208,7 +207,7 @@ def summarized(
     certificate = result.certificate
     return {
         "format": outputs.FORMAT,
-        "version": outputs.VERSION,
+        "version": outputs.FIT_VERSION,
         "status": str(result.status),
         "message": result.message,
         "diagnosis": [asdict(f) for f in result.diagnose()],

@@ -18,12 +18,12 @@ from auqadmm.cli.errors import CommandError, writable_folder, writing
 from auqadmm.core.history import History
 from auqadmm.files import atomic, model_files
 from auqadmm.files.model import Parts
-from auqadmm.report.files import finite
 from auqadmm.report.page import page_html
 from auqadmm.report.single import fit_report
+from auqadmm.report.tables import finite
 from auqadmm.words import listed
 
-FORMAT, VERSION = "auqadmm fit", 1
+FORMAT, FIT_VERSION = "auqadmm fit", 1
 SUMMARY, HISTORY, PAGE, CHECKPOINTS = "summary.json", "history.parquet", "report.html", "checkpoints"
 OURS = (SUMMARY, HISTORY, PAGE, CHECKPOINTS, model_files.ARRAYS, model_files.ABOUT)
 COUNTS = ("iteration", "rounds", "bytes", "bytes_up", "bytes_down", "hvps")
@@ -34,17 +34,17 @@ COLUMNS["failed_blocks"] = pa.list_(pa.string())
 def claim(out: Path, resume: bool, overwrite: bool) -> Path:
     """The folder, ours to write: empty, or that of an earlier fit which the user wants to go on with or to replace."""
     folder = writable_folder(out)
-    held = sorted(p.name for p in folder.iterdir() if not (p.name.startswith(".") and p.name.endswith(".part")))
+    names = sorted(p.name for p in folder.iterdir() if not (p.name.startswith(".") and p.name.endswith(".part")))
     # the summary is written first: without it nothing but checkpoints can be ours
     ours = OURS if (folder / SUMMARY).exists() else (CHECKPOINTS,)
-    foreign = [name for name in held if name not in ours] or _foreign_checkpoints(folder / CHECKPOINTS)
+    foreign = [name for name in names if name not in ours] or _foreign_checkpoints(folder / CHECKPOINTS)
     if foreign:
         raise CommandError(f"{folder} holds something else ({listed(foreign, 3)}); choose an empty folder for --out.")
-    if SUMMARY in held:
+    if SUMMARY in names:
         read_summary(folder)
-    if held == [CHECKPOINTS] and not _begun(folder):  # a run without room for its first checkpoint leaves a lock
-        held = []
-    if held and not (resume or overwrite):
+    if names == [CHECKPOINTS] and not _begun(folder):  # a run without room for its first checkpoint leaves a lock
+        names = []
+    if names and not (resume or overwrite):
         raise CommandError(
             f"{folder} holds an earlier fit; --resume goes on with it, --overwrite replaces it, another --out keeps it."
         )
@@ -73,8 +73,8 @@ def _foreign_checkpoints(folder: Path) -> list[str]:
 
 def _begun(folder: Path) -> bool:
     """Whether there is a checkpoint to go on from."""
-    held = folder / CHECKPOINTS
-    return held.is_dir() and any(files.FOLDER.fullmatch(p.name) for p in held.iterdir())
+    checkpoints = folder / CHECKPOINTS
+    return checkpoints.is_dir() and any(files.FOLDER.fullmatch(p.name) for p in checkpoints.iterdir())
 
 
 def refuse_unfinished(folder: Path) -> None:
@@ -113,16 +113,16 @@ def read_summary(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise CommandError(f"{folder} is not the folder of a fit: {SUMMARY} is missing.")
     try:
-        held = json.loads(path.read_bytes())
+        summary = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
-        held = None
-    if not isinstance(held, dict) or held.get("format") != FORMAT:
+        summary = None
+    if not isinstance(summary, dict) or summary.get("format") != FORMAT:
         raise CommandError(f"{path} was not written by auqadmm fit; choose another folder.")
-    if held.get("version") != VERSION:
+    if summary.get("version") != FIT_VERSION:
         raise CommandError(
-            f"{path} has another format than this library reads ({VERSION}); use the version that wrote it."
+            f"{path} has another format than this library reads ({FIT_VERSION}); use the version that wrote it."
         )
-    return held
+    return summary
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ from auqadmm.paper import bundle, problems
 from auqadmm.paper.catalogue import FIGURES, essential, select
 from auqadmm.paper.chapters import drawings, report
 from auqadmm.paper.data import DataError, load
-from auqadmm.paper.run import Done, jobs_of, needed_optima, perform_all
+from auqadmm.paper.run import Done, Job, jobs_of, needed_optima, perform_all
 from auqadmm.paper.runner import Runner
 from auqadmm.paper.spec import PROTOCOLS, Figure, Samples, WeightImages
 from auqadmm.paper.store import Store
@@ -78,7 +78,7 @@ def reproduce(
     began = time.perf_counter()
     failed: list[Done] = []
     if source is not None:
-        held, chosen = _read(source, figure), select(figure)
+        results, chosen = _read(source, figure), select(figure)
     else:
         chosen = chosen_figures(figure, quick, full, protocol, seed)
         console = None if quiet else Console(stderr=True)
@@ -86,10 +86,10 @@ def reproduce(
         store = Store(folder / "cache")
         runner = Runner(store, data, device, force)
         failed = compute(runner, chosen, jobs or min(os.cpu_count() or 1, 4), console)
-        held, _ = bundle.gather(chosen, store)
-        bundle.write(folder, held, {"command": _command(), "date": time.strftime("%Y-%m-%d")})
-    written = draw(folder, [spec.id for spec in chosen], held)
-    judged = verdicts(held)
+        results, _ = bundle.gather(chosen, store)
+        bundle.write(folder, results, {"command": _command(), "date": time.strftime("%Y-%m-%d")})
+    written = draw(folder, [spec.id for spec in chosen], results)
+    judged = verdicts(results)
     if judged:
         screen.print(verdict_table(judged))
     screen.print(f"\n{len(written)} files in {folder} after {time.perf_counter() - began:.0f} s:", soft_wrap=True)
@@ -126,45 +126,45 @@ def check_data(figures: Sequence[Figure], data: Path | None, console: Console | 
 def compute(runner: Runner, figures: Sequence[Figure], jobs: int, console: Console | None) -> list[Done]:
     """Everything the store does not hold; what failed comes back."""
     optima, todo = jobs_of(figures, ())
-    stages = [needed_optima(runner, optima, todo), todo]
+    stages: list[Sequence[Job]] = [needed_optima(runner, optima, todo), todo]
     failed: list[Done] = []
-    with _threads(jobs), _board(console, sum(map(len, stages))) as told:
+    with _threads(jobs), _board(console, sum(map(len, stages))) as show:
         try:
             for done in perform_all(runner, stages, jobs):
-                told(done)
+                show(done)
                 failed += [done] if done.error else []
         except KeyboardInterrupt:
             raise CommandError("Interrupted; what was complete is kept, and the next call continues there.") from None
     return failed
 
 
-def draw(folder: Path, ids: Sequence[str], held: bundle.Bundle) -> list[Path]:
+def draw(folder: Path, ids: Sequence[str], results: bundle.Bundle) -> list[Path]:
     """Every figure in every format, and the page."""
     pictures = folder / "figures"
     pictures.mkdir(exist_ok=True)
     written = []
     for id in ids:
-        for name, drawing in drawings(id, held).items():
+        for name, drawing in drawings(id, results).items():
             written += [save(drawing, pictures / f"{name}.{suffix}") for suffix in FORMATS]
     if not written:
         raise CommandError("There are no results to draw.")
     judged = folder / "verdicts.md"
-    judged.write_text(markdown(verdicts(held)), encoding="utf-8")
+    judged.write_text(markdown(verdicts(results)), encoding="utf-8")
     page = folder / "report.html"
-    write_page(report(held, ids, about(held)), page)
+    write_page(report(results, ids, about(results)), page)
     return [page, judged, *written]
 
 
-def about(held: bundle.Bundle) -> dict[str, str]:
+def about(results: bundle.Bundle) -> dict[str, str]:
     """What made the numbers, for the foot of the page."""
-    found = {"drawn by": _command()}
-    for k, entry in enumerate(held.about.get("runs", [held.about]), start=1):
+    lines = {"drawn by": _command()}
+    for k, entry in enumerate(results.about.get("runs", [results.about]), start=1):
         if command := entry.get("command"):
-            found[f"numbers {k}"] = command
+            lines[f"numbers {k}"] = command
         for system in entry.get("systems", []):
             words = ", ".join(f"{name} {value}" for name, value in system.items() if name != "wall_seconds")
-            found[f"system {len(found)}"] = words
-    return found
+            lines[f"system {len(lines)}"] = words
+    return lines
 
 
 def verdict_table(judged: Sequence[Verdict]) -> Table:

@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from auqadmm.comparison.runs import GAPS, MethodRun
+from auqadmm.comparison.equal_gap import GAPS, MethodRun
 from auqadmm.report.style import method_style
 from auqadmm.report.tables import headers, power, table_row
 

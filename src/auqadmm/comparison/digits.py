@@ -15,13 +15,13 @@ from sklearn.datasets import load_digits
 from auqadmm.problem import L2, ElasticNet, LeastSquares, Multinomial, Problem
 
 IMAGE = (8, 8)
-DIGITS = 10
+TEN_DIGITS = 10  # workers, one per digit
 
 
 def digits_blocks() -> list[tuple[np.ndarray, np.ndarray]]:
     """Ten blocks (X, y), block j all images of digit j: X (n_j, 64) with pixels in [0, 1], y the digit."""
     X, y = load_digits(return_X_y=True)
-    return [(X[y == digit] / 16.0, y[y == digit]) for digit in range(DIGITS)]
+    return [(X[y == digit] / 16.0, y[y == digit]) for digit in range(TEN_DIGITS)]
 
 
 def digits_multinomial() -> Problem:

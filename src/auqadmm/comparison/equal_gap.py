@@ -5,6 +5,9 @@
     run       ends when (F(v) − F*) / |F*| is at most the gap, at a budget, or when the method cannot solve the problem
 
 Scoring an iterate is free, and no verdict is asked for: nothing but the method's own rounds is counted.
+
+A method's own stopping test says little about another's (S3): therefore the gap, with F* from a solver that is none of
+the methods compared.
 """
 
 from __future__ import annotations
@@ -13,23 +16,27 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from auqadmm import baselines, methods
 from auqadmm.api import solve
 from auqadmm.comparison.reference import reference
-from auqadmm.comparison.runs import MethodRun
 from auqadmm.core.history import History, Row
+from auqadmm.core.result import Result
 from auqadmm.core.solve import Callback, Iteration
 from auqadmm.core.state import Status
 from auqadmm.methods.auto import Facts, estimates
 from auqadmm.problem import InputError, Problem
 
+if TYPE_CHECKING:
+    from auqadmm.core.solve import Method
+
+
 DEFAULT = ("auto", "auq-admm", "c-admm", "rb-admm", "ac-admm", "lbfgs", "owl-qn", "fista")
 COUNTED = ("rounds", "bytes", "hvps", "seconds")
-CLOSER = 100.0  # how many times closer than the gap the optimum must be known
+OPTIMUM_CLOSER = 100.0  # how many times closer than the gap the optimum must be known
 
 
 class ComparisonInterrupted(Exception):
@@ -127,7 +134,7 @@ def optimum(problem: Problem, gap: float) -> BestObjective:
         return BestObjective(reference(problem).objective, "scipy and scikit-learn")
     except (InputError, RuntimeError):  # not of a kind they know, or not solved to the accuracy asked for
         pass
-    tol = min(gap / CLOSER, 1e-6)
+    tol = min(gap / OPTIMUM_CLOSER, 1e-6)
     result = solve(problem, "auto", max_iter=5000, stop="certificate", certificate_tol=tol)
     if result.status is Status.interrupted:
         raise ComparisonInterrupted
@@ -136,7 +143,7 @@ def optimum(problem: Problem, gap: float) -> BestObjective:
     return BestObjective(result.objective, f"{result.method}, {result.certificate.words()}")
 
 
-def _method(name: str, problem: Problem) -> Any:
+def _method(name: str, problem: Problem) -> Method:
     """By name; for "auto" the one that it would begin with."""
     if name.lower() == "auto":
         census = problem.census
@@ -147,7 +154,7 @@ def _method(name: str, problem: Problem) -> Any:
 
 def _entry(
     problem: Problem,
-    method: Any,
+    method: Method,
     best: BestObjective,
     gap: float,
     max_iter: int,
@@ -188,22 +195,50 @@ def _entry(
     return Entry(method.name, str(result.status), run, note=result.message)
 
 
-def _corrected(found: Comparison) -> Comparison:
+def _corrected(comparison: Comparison) -> Comparison:
     """A run that went below F* knows better: measure all by that."""
-    known = [value for e in found.entries if e.run for value in e.run.result.history.column("objective")]
+    known = [value for e in comparison.entries if e.run for value in e.run.result.history.column("objective")]
     lowest = min((x for x in known if x is not None and math.isfinite(x)), default=math.inf)
-    if lowest >= found.best.objective:
-        return found
-    best = replace(found.best, objective=lowest)
+    if lowest >= comparison.best.objective:
+        return comparison
+    best = replace(comparison.best, objective=lowest)
     entries = []
-    for entry in found.entries:
+    for entry in comparison.entries:
         run = None if entry.run is None else replace(entry.run, optimum=lowest)
-        entries.append(replace(entry, run=run, at=None if run is None else run.first_within(found.gap)))
-    return Comparison(found.gap, best, tuple(entries))
+        entries.append(replace(entry, run=run, at=None if run is None else run.first_within(comparison.gap)))
+    return Comparison(comparison.gap, best, tuple(entries))
 
 
 def curve(run: MethodRun) -> dict[str, list[Any]]:
     """Counters and gap of every iteration, for a picture or a file; None where the gap is not known."""
     rows = run.result.history.rows
-    found: dict[str, list[Any]] = {name: [getattr(row, name) for row in rows] for name in ("iteration", *COUNTED)}
-    return found | {"gap": [None if np.isnan(x) else float(x) for x in run.gaps]}
+    columns: dict[str, list[Any]] = {name: [getattr(row, name) for row in rows] for name in ("iteration", *COUNTED)}
+    return columns | {"gap": [None if np.isnan(x) else float(x) for x in run.gaps]}
+
+
+GAPS = (1e-2, 1e-4, 1e-6)
+
+
+@dataclass(frozen=True, eq=False)
+class MethodRun:
+    """One method on one model: its result, and the optimum F* to measure it against."""
+
+    model: str
+    result: Result
+    optimum: float
+
+    @property
+    def method(self) -> str:
+        return self.result.method
+
+    @property
+    def gaps(self) -> np.ndarray:
+        """Relative objective gap after each iteration; NaN where the objective was not evaluated."""
+        values = [math.nan if x is None else x for x in self.result.history.column("objective")]
+        # an optimum of exactly 0 (a perfect fit without regularizer) has no scale: the gap is then absolute
+        return (np.array(values, dtype=float) - self.optimum) / (abs(self.optimum) or 1.0)
+
+    def first_within(self, gap: float) -> Row | None:
+        """The history's row of the first iteration within a relative objective gap; None if none was."""
+        within = np.flatnonzero(self.gaps <= gap)
+        return self.result.history[int(within[0])] if within.size else None

@@ -29,7 +29,7 @@ from auqadmm.problem import L1, L2, ElasticNet, InputError, LeastSquares, Proble
 from auqadmm.problem.ingest import read_reals
 from auqadmm.verdict.certifier import Certifier
 
-KKT_TOL = 1e-8
+KKT_TOL = 1e-8  # relative residual at which a reference solution is taken for the optimum
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,13 +65,13 @@ def reference(problem: Problem) -> Reference:
             f"No reference solver for {type(problem.loss).__name__} with {type(problem.regularizer).__name__}: "
             "with an l1 term the loss must be LeastSquares."
         )
-    found = Certifier(Reduce(LocalEngine(shard)), problem.g, torch.zeros_like(v)).certify(v)
-    if not found.kkt <= KKT_TOL:  # also refuses NaN
+    certificate = Certifier(Reduce(LocalEngine(shard)), problem.g, torch.zeros_like(v)).certify(v)
+    if not certificate.kkt <= KKT_TOL:  # also refuses NaN
         raise RuntimeError(
-            f"The reference solver stopped at a KKT residual of {found.kkt:.1e}, above {KKT_TOL:.0e}: "
+            f"The reference solver stopped at a KKT residual of {certificate.kkt:.1e}, above {KKT_TOL:.0e}: "
             "the problem is too badly conditioned or has no minimum; rescale the features or regularise more."
         )
-    return Reference(v, found.objective, found.kkt)
+    return Reference(v, certificate.objective, certificate.kkt)
 
 
 def _strengths(problem: Problem) -> tuple[float, float]:

@@ -40,7 +40,25 @@ SQUARES = ("primal", "dual", "u", "lam", "moved")
 
 @dataclass(frozen=True)
 class Chosen:
-    """New weights, the method's memory per block, and the Hessian-vector products they cost per block."""
+    """New weights, the method's memory per block, and the Hessian-vector products they cost per block.
+
+    Parameters
+    ----------
+    W
+        W_j of all blocks held here: one of `auqadmm.weights`.
+    memory
+        What the method wants to find again in `blocks.memory`: tensors with one entry per block.
+    hvps
+        Hessian-vector products that were made for it, per block.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> chosen = aq.methods.Chosen(aq.weights.Scalar(torch.ones(3), features=2, columns=1), memory={})
+    >>> chosen.W.diagonal().shape, chosen.hvps
+    (torch.Size([3, 2, 1]), 0)
+    """
 
     W: Weights
     memory: Mapping[str, Tensor]
@@ -57,6 +75,30 @@ class ConsensusADMM(ABC):
         α of S2; 1 is the paper's, 1 ≤ α < 2 allowed.
     residuals
         "weighted" (textbook dual residual) or "paper" (S3).
+
+    Raises
+    ------
+    InputError
+        `relaxation` is outside of [1, 2), or `residuals` is neither of the two.
+
+    Examples
+    --------
+    W_j the diagonal of the Hessian at the start:
+
+    >>> from dataclasses import dataclass
+    >>> from typing import ClassVar
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> @dataclass(frozen=True)
+    ... class Jacobi(aq.methods.ConsensusADMM):
+    ...     name: ClassVar[str] = "jacobi"
+    ...     def first_weights(self, shard, blocks, shared):
+    ...         d = shard.linearize(shard.expand(shared.v)).hessian_diagonal()
+    ...         return aq.methods.Chosen(aq.weights.Diagonal(d.clamp(min=0.1)), memory={})
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem, Jacobi()).coef.round(1)
+    array([2., 1.])
     """
 
     relaxation: float = 1.0

@@ -17,8 +17,7 @@ from auqadmm.core.reduce import Reduce, WorkerLost
 from auqadmm.core.result import Result
 from auqadmm.core.state import Blocks, State, Status
 from auqadmm.core.stopping import Stopping
-from auqadmm.diagnosis.evidence import Evidence
-from auqadmm.diagnosis.findings import columns, unbounded
+from auqadmm.diagnosis.evidence import Evidence, columns, unbounded
 
 if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard

@@ -20,24 +20,25 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.state import Status
-from auqadmm.diagnosis.findings import SCALED, UNEVEN, Finding, columns, unbounded
+from auqadmm.diagnosis.evidence import SCALED, UNEVEN, Finding, columns, unbounded
 from auqadmm.diagnosis.trend import Trend, recent, trend
 from auqadmm.metrics.weights import sum_blocks
 
 if TYPE_CHECKING:
     from auqadmm.core.result import Result
     from auqadmm.diagnosis.evidence import Evidence
+    from auqadmm.problem import Problem
 
 # Thresholds; runs in good order of all methods stay below them (tests/test_diagnose.py).
 IMBALANCE = 300.0  # relative primal over relative dual residual, or the reverse, in the middle of the later half
 TYPICAL = 30.0  # of that, what a penalty within a factor of ten of a good one shows
-FAR = 0.7  # share of Σ‖u_j − v‖² that one block has; the others make up for it, so that 1 − 1/N is the most
+OUTLYING = 0.7  # share of Σ‖u_j − v‖² that one block has; the others make up for it, so that 1 − 1/N is the most
 ALONE = 4.0  # and how many times further out it is than the median block: N − 1 where only one is out
-CROWDED = 0.95  # share of the weights that lie at one end of the interval
+AT_ONE_END = 0.95  # share of the weights that lie at one end of the interval
 EDGE = 0.02  # as a share of the interval's length
 FAILING = 0.1  # share of the later iterations in which a local solve missed its tolerance
 RISE = 10.0  # residual at the end, over its least value
-MOST = 20.0  # forecasts beyond so many times what was done are no advice
+LONGEST_FORECAST = 20.0  # forecasts beyond so many times what was done are no advice
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Diagnosis:
         return "\n".join([self.summary, *(f"- {finding}" for finding in self.findings)])
 
 
-def diagnose(result: Result, problem: Any = None) -> Diagnosis:
+def diagnose(result: Result, problem: Problem | None = None) -> Diagnosis:
     """What stands out in a run; with its problem also what stands out in the data."""
     if result.status in (Status.converged, Status.rounding):
         return Diagnosis(
@@ -87,18 +88,20 @@ def diagnose(result: Result, problem: Any = None) -> Diagnosis:
         )
     if result.evidence is None:
         return Diagnosis((), f"Nothing is known of this run but its message: {result.message}")
-    found = [rule(result, result.evidence) for rule in CAUSES]
+    findings = [rule(result, result.evidence) for rule in CAUSES]
     if (
         problem is not None
         and not result.evidence.framed
-        and not any(f is not None and f.code == "uneven-features" for f in found)
+        and not any(f is not None and f.code == "uneven-features" for f in findings)
     ):
-        found.insert(0, _uneven(_scales(problem)))
-    if not any(finding is not None and finding.code == "diverged" for finding in found):  # then nothing else means much
-        found += [rule(result, result.evidence) for rule in CHOICES]
-    if not any(found):  # a budget is too small only where nothing else is wrong
-        found = [_budget(result, result.evidence)]
-    kept = tuple(finding for finding in found if finding is not None)
+        findings.insert(0, _uneven(_scales(problem)))
+    if not any(
+        finding is not None and finding.code == "diverged" for finding in findings
+    ):  # then nothing else means much
+        findings += [rule(result, result.evidence) for rule in CHOICES]
+    if not any(findings):  # a budget is too small only where nothing else is wrong
+        findings = [_budget(result, result.evidence)]
+    kept = tuple(finding for finding in findings if finding is not None)
     ended = f"{result.method} ended after {result.n_iter} iterations ({result.status})"
     if not kept:
         more = "" if problem is not None else "; result.diagnose(problem) looks at the data too"
@@ -127,10 +130,10 @@ def _diverged(result: Result, evidence: Evidence) -> Finding | None:
 
 
 def _uneven(scales: Tensor) -> Finding | None:
-    held = scales[scales > 0]
-    if len(held) < 2:
+    filled = scales[scales > 0]
+    if len(filled) < 2:
         return None
-    low, high = float(held.min()), float(held.max())
+    low, high = float(filled.min()), float(filled.max())
     if not high > UNEVEN * low:
         return None
     a, b = int(torch.where(scales > 0, scales, math.inf).argmin()), int(scales.argmax())
@@ -141,7 +144,7 @@ def _uneven(scales: Tensor) -> Finding | None:
     )
 
 
-def _scales(problem: Any) -> Tensor:
+def _scales(problem: Problem) -> Tensor:
     """Root mean square of every feature over all rows that are here (m,), the intercept's column left out."""
     placed = problem.placed()
     shard = placed.shard(torch.float64, torch.device("cpu"))
@@ -168,7 +171,7 @@ def _inner(result: Result, evidence: Evidence) -> Finding | None:
     )
 
 
-def _more_inner(solver: Any, bound: int | None) -> str:
+def _more_inner(solver: object, bound: int | None) -> str:
     if bound is not None:  # more products save no rounds there
         return 'method="auto"'
     name, limit = type(solver).__name__, getattr(solver, "max_iter", None)
@@ -228,7 +231,7 @@ def _weights(result: Result, evidence: Evidence) -> Finding | None:
         return None
     share = (result.weights.diagonal().double() - a) / (b - a)
     low, high = float((share < EDGE).double().mean()), float((share > 1 - EDGE).double().mean())
-    if max(low, high) < CROWDED:
+    if max(low, high) < AT_ONE_END:
         return None
     end, value = ("lower", a) if low >= high else ("upper", b)
     return Finding(
@@ -246,7 +249,7 @@ def _far_block(result: Result, evidence: Evidence) -> Finding | None:
     squares = distance.square()
     share, j = float(squares.max() / squares.sum().clamp(min=1e-300)), int(distance.argmax())
     typical = float(distance.median())
-    if share < FAR or float(distance[j]) < ALONE * typical:
+    if share < OUTLYING or float(distance[j]) < ALONE * typical:
         return None
     auto = hasattr(evidence.method, "rank") and not hasattr(evidence.method, "interval")  # weights of its own already
     return Finding(
@@ -261,7 +264,7 @@ def _budget(result: Result, evidence: Evidence) -> Finding | None:
     stopping = evidence.stopping
     line: Trend | None = trend(recent(result.history.rows, stopping, result.certificate.relative_gap))
     done = result.n_iter
-    if line is None or line.left < 1 or line.left > MOST * done:
+    if line is None or line.left < 1 or line.left > LONGEST_FORECAST * done:
         return None
     total = _round_up(done + (2.0 if line.slowing else 1.2) * line.left)
     setting = f"max_iter={total}"

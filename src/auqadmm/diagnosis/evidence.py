@@ -3,14 +3,16 @@
 Taken once, when the run is over, off the clock: the distance of every block from the consensus, and the objective
 further out along v. The data stay where they are.
 
-Shapes: B blocks here, N in all, m features, C columns; v (m, C).
+Findings that need no more than that and round 0 are here too: no minimum at all, columns of odd sizes.
+
+Shapes: B blocks here, N in all, m features, C columns; v (m, C), spreads (m,).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -21,7 +23,12 @@ from auqadmm.core.stopping import Stopping
 from auqadmm.metrics.weights import sum_blocks
 from auqadmm.verdict.moments import ColumnMoments
 
-NEAR, FAR = 3.0, 1e6
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
+    from auqadmm.core.solve import Method
+
+
+FURTHER, FAR_OUT = 3.0, 1e6  # multiples of v: still near, and where a loss that never rises shows it
 
 
 @dataclass(frozen=True)
@@ -46,8 +53,8 @@ class Evidence:
 
     names: tuple[str, ...]
     stopping: Stopping
-    method: Any
-    solver: Any
+    method: Method
+    solver: object
     precision: float
     norm: float
     ray: ObjectiveRay
@@ -63,7 +70,7 @@ def collect(
     reduce: Reduce,
     setup: Setup,
     stopping: Stopping,
-    method: Any,
+    method: Method,
     state: State,
     columns: ColumnMoments | None,
     near: Reduce,
@@ -71,7 +78,7 @@ def collect(
     """One round of three numbers and, where blocks have models of their own, one number per block, asked of `near`."""
     v, g = state.shared.v, setup.regularizer
     f = reduce.judging(_values_along, v, (v,))["f"].tolist()
-    ray = ObjectiveRay(f[0] + float(g.value(v)), f[1] + float(g.value(NEAR * v)), f[0], f[2])
+    ray = ObjectiveRay(f[0] + float(g.value(v)), f[1] + float(g.value(FURTHER * v)), f[0], f[2])
     residuals = state.shared.residuals
     own = residuals is not None and math.isfinite(residuals.primal)
     return Evidence(
@@ -91,9 +98,9 @@ def collect(
     )
 
 
-def _values_along(shard: Any, blocks: Any, v: Tensor) -> tuple[Any, dict[str, Tensor]]:
+def _values_along(shard: Shard, blocks: None, v: Tensor) -> tuple[None, dict[str, Tensor]]:
     """Σf_j at v, 3v and 10⁶v."""
-    values = [sum_blocks(shard.linearize(shard.expand(t * v)).value) for t in (1.0, NEAR, FAR)]
+    values = [sum_blocks(shard.linearize(shard.expand(t * v)).value) for t in (1.0, FURTHER, FAR_OUT)]
     return blocks, {"f": torch.stack(values)}
 
 
@@ -101,5 +108,103 @@ def _values_along(shard: Any, blocks: Any, v: Tensor) -> tuple[Any, dict[str, Te
 class _Distance:
     v: Tensor
 
-    def __call__(self, shard: Any, blocks: Blocks) -> Tensor:
+    def __call__(self, shard: Shard, blocks: Blocks) -> Tensor:
         return (shard.models(blocks.u) - shard.expand(self.v)).flatten(1).double().norm(dim=1)
+
+
+UNEVEN = 1e3  # largest over smallest scale of a feature
+DISTANT = 100.0  # mean of a feature over its spread
+SCALED = 'method="auto", or features less their means and divided by their standard deviations'
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that stands out in a run.
+
+    Attributes
+    ----------
+    code
+        For programs.
+    sentence
+        For people.
+    setting
+        The one thing to try next.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> print(aq.Finding("budget", "iterations ran out", "max_iter=500"))
+    budget: iterations ran out
+      try: max_iter=500
+    """
+
+    code: str
+    sentence: str
+    setting: str
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.sentence}\n  try: {self.setting}"
+
+
+def unbounded(evidence: Evidence) -> Finding | None:
+    ray = evidence.ray
+    if not ray.falling:
+        return None
+    return Finding(
+        "unbounded",
+        f"the objective still falls along v: {ray.here:.3g} here (‖v‖ = {evidence.norm:.3g}), {ray.near:.3g} three "
+        "times further out, and the loss never rises again: the classes are separable, or the problem has no minimum. "
+        f"Coefficients grow without end, those of {_direction(evidence)} most.",
+        "a stronger regularizer, ten times the present one, or L2(1e-3) where there is none",
+    )
+
+
+def _direction(evidence: Evidence) -> str:
+    """The features that the separating direction is made of."""
+    seen, v = evidence.columns, evidence.v
+    if seen is None or v is None:
+        return "v itself"
+    size = v.abs().amax(1) * seen.spread.to(v).sqrt()
+    if seen.intercept:
+        size[-1] = 0
+    where = (size > 0.3 * size.max()).nonzero()[:, 0].tolist()[:4]
+    names = [_feature(evidence, k) for k in where]
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _feature(evidence: Evidence, k: int) -> str:
+    return f"column {k}" if evidence.features is None else f"column {evidence.features[k]!r}"
+
+
+def columns(evidence: Evidence) -> Finding | None:
+    """Columns of very different size, or far from zero: what no single tolerance or penalty fits, unless the method has
+    columns of its own."""
+    seen = evidence.columns
+    if seen is None or not seen.weight > 0 or evidence.framed:
+        return None
+    filled = ~seen.empty
+    if seen.intercept:
+        filled[-1] = False
+    spread = (seen.spread / seen.weight).sqrt()
+    if int(filled.sum()) >= 2:
+        a = int(torch.where(filled, spread, math.inf).argmin())
+        b = int(torch.where(filled, spread, -math.inf).argmax())
+        if float(spread[b]) > UNEVEN * float(spread[a]):
+            names = [_feature(evidence, k) for k in (b, a)]
+            return Finding(
+                "uneven-features",
+                f"{names[0]} is {float(spread[b] / spread[a]):.1e} times as large as {names[1]} (spreads "
+                f"{float(spread[b]):.2g} and {float(spread[a]):.2g}).",
+                SCALED,
+            )
+    if seen.centre is not None:
+        far = torch.where(filled, seen.centre.abs() / spread, 0.0)
+        k = int(far.argmax())
+        if float(far[k]) > DISTANT:
+            return Finding(
+                "far-from-zero",
+                f"{_feature(evidence, k)} lies far from zero (mean {float(seen.centre[k]):.3g}, spread "
+                f"{float(spread[k]):.2g}): its coefficient and the intercept can hardly be told apart.",
+                SCALED,
+            )
+    return None

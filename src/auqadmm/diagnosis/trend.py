@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from auqadmm.core.history import Row
 from auqadmm.core.stopping import Stopping
 
-FEWEST = 8  # points that a line is drawn through
+FEWEST_POINTS = 8  # points that a line is drawn through
 STEADY = 0.8  # share of the variance that the line must explain
 SLOWING = 0.8  # slope of the later half, relative to all of it
 FALL = math.log(1.3)  # and it must fall by this over the points it was drawn through
@@ -38,10 +38,10 @@ def excess(row: Row, stopping: Stopping) -> float | None:
         pairs += [(row.primal_residual, row.eps_primal), (row.dual_residual, row.eps_dual)]
     if stopping.rule != "residuals" or not has_residuals:
         pairs.append((row.expected if row.relative is None else row.relative, stopping.certificate_tol))
-    found = [value / limit for value, limit in pairs if value is not None and limit]  # no limit: never met
-    if len(found) < len(pairs) or not all(map(math.isfinite, found)):
+    ratios = [value / limit for value, limit in pairs if value is not None and limit]  # no limit: never met
+    if len(ratios) < len(pairs) or not all(map(math.isfinite, ratios)):
         return None
-    return max(found)
+    return max(ratios)
 
 
 def trend(points: Sequence[tuple[int, float]]) -> Trend | None:
@@ -50,7 +50,7 @@ def trend(points: Sequence[tuple[int, float]]) -> Trend | None:
     A run that slows down is judged by its later half: what is promised must not be too little.
     """
     known = [(k, math.log(x)) for k, x in points if 0 < x < math.inf]
-    if len(known) < FEWEST:
+    if len(known) < FEWEST_POINTS:
         return None
     slope, last, explained = _fit(known)
     fall = -slope * (known[-1][0] - known[0][0])
@@ -84,11 +84,11 @@ def recent(rows: Sequence[Row], stopping: Stopping, gap: float | None = None) ->
     is measured by one scale throughout; guesses and bounds of the gap change theirs with every verdict.
     """
     last = rows[-1].kkt if rows else None
-    found: list[tuple[int, float]] = []
+    points: list[tuple[int, float]] = []
     if gap is not None and last and (stopping.rule == "certificate" or rows[-1].primal_residual is None):
         if stopping.certificate_tol > 0:
             scale = gap / stopping.certificate_tol / last**2
-            found = [(row.iteration, scale * row.kkt**2) for row in rows if row.kkt is not None]
+            points = [(row.iteration, scale * row.kkt**2) for row in rows if row.kkt is not None]
     else:
-        found = [(row.iteration, x) for row in rows if (x := excess(row, stopping)) is not None]
-    return found[-max(FEWEST, len(found) // 2) :]
+        points = [(row.iteration, x) for row in rows if (x := excess(row, stopping)) is not None]
+    return points[-max(FEWEST_POINTS, len(points) // 2) :]

@@ -8,18 +8,16 @@ dask     on Dask workers, the loop in this process
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol, cast
 
 import torch
 
 from auqadmm.core.reduce import Engine
-from auqadmm.engines.driver import DriverEngine
-from auqadmm.engines.local import Local, LocalEngine
+from auqadmm.engines.driver import DriverEngine, Pool
+from auqadmm.engines.local import Local, LocalEngine, shards_of
 from auqadmm.engines.on_dask import Dask
 from auqadmm.engines.on_ray import Ray, RayWorkers
 from auqadmm.engines.on_ray_worker import RayDataset
-from auqadmm.engines.pool import Pool
-from auqadmm.engines.shards import shards_of
 from auqadmm.engines.torch_distributed import Torch, TorchEngine
 from auqadmm.errors import InputError
 from auqadmm.problem import Problem
@@ -55,16 +53,21 @@ class Place(Protocol):
         ...
 
 
-KNOWN: dict[str, Any] = {"local": Local, "torch": Torch, "ray": Ray, "dask": Dask}
+KNOWN: dict[str, type[Local | Torch | Ray | Dask]] = {
+    "local": Local,
+    "torch": Torch,
+    "ray": Ray,
+    "dask": Dask,
+}
 
 
-def resolve(engine: Any) -> Place:
+def resolve(engine: object) -> Place:
     """An engine by name, with its default settings, or as it is."""
     if isinstance(engine, str) and engine.lower() in KNOWN:
-        return KNOWN[engine.lower()]()
+        return cast(Place, KNOWN[engine.lower()]())
     if isinstance(engine, type) and engine in KNOWN.values():
         return engine()
     if not callable(getattr(engine, "place", None)):
         known = ", ".join(map(repr, KNOWN))
         raise InputError(f"Unknown engine {engine!r}; the known engines are {known}, or pass an object with `place`.")
-    return engine
+    return cast(Place, engine)

@@ -4,26 +4,31 @@ The driver sends a function and what is replicated; workers return summands, whi
 after worker. What the loop holds as the state of blocks is a `Version`: a number, under which every worker keeps its
 part. A worker drops a version when the driver no longer holds it.
 
-An engine of this kind brings a `Pool`, which carries bytes to workers and back with a deadline. A worker that is lost
-stays lost: its state is never made anew.
+An engine of this kind, Ray or Dask, brings a `Pool`, which carries bytes to workers and back with a deadline. A worker
+that is lost stays lost: its state is never made anew.
 """
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from auqadmm.core.reduce import MapFn, WorkerLost
+from auqadmm.core.stopping import is_number, whole_number
 from auqadmm.engines.messages import Known, dumps, dumps_briefly, loads
 from auqadmm.engines.packing import span
-from auqadmm.engines.pool import Pool
 from auqadmm.errors import InputError
 from auqadmm.problem import Problem
 from auqadmm.problem.agreement import verdict
+from auqadmm.problem.sources import Readers, Source, share
+
+T = TypeVar("T")
 
 
 class Version:
@@ -35,7 +40,7 @@ class Version:
     def lives_on(self, engine: DriverEngine) -> bool:
         return self._engine() is engine
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(
             f"The state of blocks lives on the workers: {name!r} is not here; use the engine's `gather`."
         )
@@ -68,35 +73,35 @@ class DriverEngine:
         self._each([("settle", tallies, firsts[r], dtype) for r in self.workers])
 
     # ------------------------------------------------------------------ maps
-    def map_sum(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+    def map_sum(self, fn: MapFn, blocks: object, shared: object) -> tuple[Any, dict[str, Tensor]]:
         new, parts = self._mapped(fn, blocks, shared)
         return new, {name: sum((p[name].double() for p in parts[1:]), x.double()) for name, x in parts[0].items()}
 
-    def map_minmax(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+    def map_minmax(self, fn: MapFn, blocks: object, shared: object) -> tuple[Any, dict[str, Tensor]]:
         new, parts = self._mapped(fn, blocks, shared)
         stacked = {name: torch.stack([p[name].double() for p in parts]) for name in parts[0]}
         return new, {name: torch.stack([x[:, 0].amin(0), x[:, 1].amax(0)]) for name, x in stacked.items()}
 
-    def map_concat(self, fn: Callable[[Any, Any], dict[str, Tensor]], blocks: Any) -> dict[str, Tensor]:
+    def map_concat(self, fn: Callable[[Any, Any], dict[str, Tensor]], blocks: object) -> dict[str, Tensor]:
         parts = self._all("parts", fn, self._number(blocks))
         return {name: torch.cat([p[name] for p in parts]) for name in parts[0]}
 
-    def gather(self, fn: Callable[[Any, Any], Tensor], blocks: Any) -> Tensor:
+    def gather(self, fn: Callable[[Any, Any], Tensor], blocks: object) -> Tensor:
         return torch.cat(self._all("parts", fn, self._number(blocks)))
 
-    def scatter(self, x: Tensor) -> Any:
+    def scatter(self, x: Tensor) -> Version:
         new = self._new()
         self._each([("put", part, new.number) for part in x.split(self.counts)])
         return new
 
-    def peek(self, fn: Callable[[Any, Any], Any], blocks: Any) -> Any:
+    def peek(self, fn: Callable[[Any, Any], T], blocks: object) -> T:
         return self._asked({self.workers[0]: ("parts", fn, self._number(blocks))})[0]
 
     # ------------------------------------------------------------------ one process runs the loop
     def agreed(self, number: float) -> float:
         return number
 
-    def same(self, settings: Mapping[str, Any]) -> None:
+    def same(self, settings: Mapping[str, object]) -> None:
         return None
 
     def first(self, work: Callable[[], bytes]) -> bytes:
@@ -114,7 +119,7 @@ class DriverEngine:
         return self._named([r]), spent[r]
 
     # ------------------------------------------------------------------ versions
-    def _mapped(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, list[dict[str, Tensor]]]:
+    def _mapped(self, fn: MapFn, blocks: object, shared: object) -> tuple[Version | None, list[dict[str, Tensor]]]:
         new = self._new()
         answers = self._all("map", fn, self._number(blocks), shared, new.number)
         for r, (_, _, seconds) in zip(self.workers, answers, strict=True):
@@ -127,7 +132,7 @@ class DriverEngine:
         self.alive.add(version)
         return version
 
-    def _number(self, blocks: Any) -> int | None:
+    def _number(self, blocks: object) -> int | None:
         if blocks is None:
             return None
         if not isinstance(blocks, Version) or not blocks.lives_on(self):
@@ -135,14 +140,14 @@ class DriverEngine:
         return blocks.number
 
     # ------------------------------------------------------------------ messages
-    def _all(self, *request: Any) -> list[Any]:
+    def _all(self, *request: object) -> list[Any]:
         """The same for all workers, pickled once."""
         return self._asked(dict.fromkeys(self.workers, request))
 
-    def _each(self, requests: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def _each(self, requests: Sequence[tuple[object, ...]]) -> list[Any]:
         return self._asked(dict(zip(self.workers, requests, strict=True)))
 
-    def _asked(self, requests: Mapping[int, tuple[Any, ...]]) -> list[Any]:
+    def _asked(self, requests: Mapping[int, tuple[object, ...]]) -> list[Any]:
         if self.failure is not None:
             raise self.failure
         self.calls += 1
@@ -155,9 +160,9 @@ class DriverEngine:
                 whole = None if setup is self.setup else (setup[0], dumps(setup[1]))
                 made[id(request)] = dumps({**envelope, "setup": whole, "request": body})
         messages = {r: made[id(request)] for r, request in requests.items()}
-        found = self.pool.call(messages)
-        answers = {r: x for r, x in found.items() if isinstance(x, bytes)}
-        if lost := {r: why for r, why in found.items() if isinstance(why, str)}:
+        heard = self.pool.call(messages)
+        answers = {r: x for r, x in heard.items() if isinstance(x, bytes)}
+        if lost := {r: why for r, why in heard.items() if isinstance(why, str)}:
             self.failure = self._lost(lost)
             raise self.failure
         self.sent += sum(map(len, messages.values()))
@@ -170,10 +175,10 @@ class DriverEngine:
         ranks: dict[str, list[int]] = {}  # several holders may live in one process
         for r in why:
             ranks.setdefault(self.pool.names[r], []).append(r)
-        told = [self._named(held) for held in ranks.values()]
-        verb = "was" if len(told) == 1 else "were"
+        names = [self._named(own) for own in ranks.values()]
+        verb = "was" if len(names) == 1 else "were"
         reasons = ", ".join(dict.fromkeys(why.values()))
-        return WorkerLost(f"{' and '.join(told)} {verb} lost ({reasons}).")
+        return WorkerLost(f"{' and '.join(names)} {verb} lost ({reasons}).")
 
     def _named(self, ranks: Sequence[int]) -> str:
         blocks = " and ".join(self.holders[r] for r in ranks if self.holders and self.holders[r])
@@ -188,3 +193,66 @@ def opened(pool: Pool, problem: Problem, dtype: torch.dtype) -> DriverEngine:
     except BaseException:
         pool.close()
         raise
+
+
+class Pool(Protocol):
+    """Workers that each run a `Holder`; `names` say in words who they are."""
+
+    names: Sequence[str]
+
+    def deal(self, blocks: object) -> Sequence[Any]:
+        """Where each worker finds its blocks: `Problem.blocks` of its own, or `BROUGHT`. Settles how many there are."""
+        ...
+
+    def call(self, messages: Mapping[int, bytes]) -> Mapping[int, bytes | str]:
+        """The answers of workers by their numbers. Of one that is lost: why, in a text; others may be missing."""
+        ...
+
+    def close(self) -> None:
+        """End what was started. Lost workers are not waited for."""
+        ...
+
+
+def check(timeout: float, workers: int | None) -> None:
+    """The settings that engines of this kind share."""
+    if not (is_number(timeout) and 0 < timeout < math.inf):
+        raise InputError(f"timeout must be a positive number of seconds, got {timeout!r}.")
+    if workers is not None:
+        whole_number("workers", workers, least=1)
+
+
+def missing(package: str) -> ImportError:
+    """An engine whose package is not installed."""
+    return ImportError(f'engine="{package}" needs {package}, which is not installed: pip install "auqadmm[{package}]".')
+
+
+def dealt(blocks: object, workers: int) -> list[Any]:
+    """Where each worker finds its blocks: consecutive ones of a list; a function is the same for all."""
+    if isinstance(blocks, tuple):
+        blocks = Readers(blocks)
+    if not isinstance(blocks, Readers):
+        return [blocks] * workers
+    return [Whole(blocks.part(share(len(blocks.functions), r, workers))) for r in range(workers)]
+
+
+def most_workers(blocks: object, workers: int) -> int:
+    """No more workers than blocks."""
+    known = blocks if isinstance(blocks, tuple) else getattr(blocks, "functions", None)
+    return workers if known is None else max(1, min(len(known), workers))
+
+
+@dataclass(frozen=True)
+class Whole:
+    """All blocks of a source, whoever asks."""
+
+    source: Source
+
+    def __call__(self, rank: int, world: int) -> Sequence[object]:
+        return self.source(0, 1)
+
+
+def cpu_only(engine: str, device: torch.device) -> None:
+    if device.type != "cpu":
+        raise InputError(
+            f"engine={engine!r} computes on CPUs, got device={str(device)!r}; use engine='torch' for GPUs."
+        )

@@ -27,13 +27,13 @@ BROUGHT = "brought"  # in the place of blocks that come by the engine's own ways
 class Holder:
     """The blocks of one worker. `brought`: blocks that came by the engine's own ways."""
 
-    def __init__(self, brought: list[Any] | None = None) -> None:
+    def __init__(self, brought: Sequence[object] | None = None) -> None:
         self.brought = brought or []
-        self.versions: dict[int, Any] = {}
+        self.versions: dict[int, object] = {}
         self.setup: Known = (0, None)
         self.seen = 0
         self.problem: Problem
-        self.held: Any
+        self.held: Any  # blocks as they were made, then as they were read
         self.shard: Shard
 
     def __call__(self, message: bytes) -> bytes:
@@ -41,7 +41,7 @@ class Holder:
         answer = attempt(lambda: (None, self._answered(message)))[1]
         return dumps(answer)
 
-    def _answered(self, message: bytes) -> Any:
+    def _answered(self, message: bytes) -> object:
         envelope = loads(message)
         if envelope["number"] <= self.seen:
             raise RuntimeError("this message was overtaken by a later one")
@@ -62,7 +62,7 @@ class Holder:
         self.held, count = problem.made(rank, world)
         return count
 
-    def do_read(self, first: int) -> dict[str, Any]:
+    def do_read(self, first: int) -> Mapping[str, object]:
         self.held, tally = self.problem.read(self.held, first)
         return tally
 
@@ -72,13 +72,13 @@ class Holder:
         del self.held, self.problem
 
     # ------------------------------------------------------------------ maps
-    def do_map(self, fn: MapFn, at: int | None, shared: Any, new: int) -> tuple[bool, dict[str, Tensor], float]:
+    def do_map(self, fn: MapFn, at: int | None, shared: object, new: int) -> tuple[bool, dict[str, Tensor], float]:
         began = time.perf_counter()
         blocks, out = fn(self.shard, self._version(at), shared)
         self.versions[new] = blocks
         return blocks is None, out, time.perf_counter() - began
 
-    def do_parts(self, fn: Callable[[Any, Any], Any], at: int | None) -> Any:
+    def do_parts(self, fn: Callable[[Any, Any], object], at: int | None) -> object:
         return fn(self.shard, self._version(at))
 
     def do_put(self, x: Tensor, new: int) -> None:
@@ -88,7 +88,7 @@ class Holder:
         """How many versions are here."""
         return len(self.versions)
 
-    def _version(self, number: int | None) -> Any:
+    def _version(self, number: int | None) -> object:
         if number is None:
             return None
         if number not in self.versions:

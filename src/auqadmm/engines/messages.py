@@ -19,19 +19,19 @@ from auqadmm.core.state import Setup
 Known = tuple[int, Setup | None]  # the setup that workers know, and its number
 
 
-def dumps(value: Any) -> bytes:
+def dumps(value: object) -> bytes:
     """The bytes of a value, all of it."""
     return dumps_briefly(value, None)[0]
 
 
-def dumps_briefly(value: Any, known: Known | None) -> tuple[bytes, Known]:
+def dumps_briefly(value: object, known: Known | None) -> tuple[bytes, Known]:
     """The bytes of a value with a number in the place of its setup; and what must be known to read them."""
     import cloudpickle
 
     class Pickler(cloudpickle.Pickler):
         setup: Known = known or (0, None)
 
-        def persistent_id(self, x: Any) -> Any:
+        def persistent_id(self, x: object) -> tuple[str, object] | None:
             if isinstance(x, Tensor):
                 return "tensor", x.detach().cpu().numpy()
             if isinstance(x, Setup) and known is not None:
@@ -52,8 +52,8 @@ def loads(data: bytes, known: Known = (0, None)) -> Any:
     """The inverse of both."""
 
     class Unpickler(pickle.Unpickler):
-        def persistent_load(self, found: Any) -> Any:
-            kind, value = found
+        def persistent_load(self, stored: tuple[str, Any]) -> Tensor | Setup | None:
+            kind, value = stored
             if kind == "tensor":
                 # arrays in a pickle are not writable, which torch warns of; nothing writes into a state
                 return torch.from_numpy(value if value.flags.writeable else value.copy())

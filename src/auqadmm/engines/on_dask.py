@@ -3,33 +3,37 @@
 Dask computes a task again when its worker is lost, and rebuilds an actor: a state made anew would be another one. So
 the state of blocks is no task and no actor. It lies in a `Seat` of the worker's process, and messages go there by
 `Client.run`, addressed to that worker alone and never repeated; a process that was restarted has no seat. Tasks only
-bring chunks, which are then taken over where they are.
+bring chunks, which are then taken over where they are; left alone, Dask may copy a chunk to an idle worker (`at_home`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import logging
 import os
+import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from auqadmm.engines.dask_homes import at_home
-from auqadmm.engines.driver import DriverEngine, opened
+from auqadmm.engines.driver import DriverEngine, check, cpu_only, dealt, missing, most_workers, opened
 from auqadmm.engines.holder import BROUGHT
-from auqadmm.engines.on_dask_calls import asked
 from auqadmm.engines.on_dask_worker import Lease, answer, bring, leave, sit
-from auqadmm.engines.pool import check, cpu_only, dealt, missing, most_workers
 from auqadmm.errors import InputError
 from auqadmm.problem import Problem
 from auqadmm.problem.sources import Chunks, blamed
 
-PATIENCE = 2.0  # seconds for the farewell to workers
+if TYPE_CHECKING:
+    from dask.delayed import Delayed
+    from distributed import Client, Future, Security
+
+
+FAREWELL = 2.0  # seconds for the farewell to workers
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,8 @@ class Dask:
     """
 
     address: str | None = None
-    client: Any = None
-    security: Any = None
+    client: Client | None = None
+    security: Security | None = None
     workers: int | None = None
     timeout: float = 300.0
 
@@ -72,7 +76,7 @@ class Dask:
         if self.address is not None and self.client is not None:
             raise InputError("Pass an address or a client, not both.")
 
-    def __deepcopy__(self, memo: Any) -> Dask:
+    def __deepcopy__(self, memo: object) -> Dask:
         return self  # a client cannot be copied, and scikit-learn copies the parameters of estimators
 
     def place(self, problem: Problem, dtype: torch.dtype, device: torch.device) -> DriverEngine:
@@ -84,7 +88,7 @@ class Dask:
 class DaskPool:
     """One run on workers of a cluster, and the cluster if it was started here."""
 
-    def __init__(self, settings: Dask, blocks: Any) -> None:
+    def __init__(self, settings: Dask, blocks: object) -> None:
         try:
             import distributed
         except ImportError:
@@ -109,7 +113,7 @@ class DaskPool:
             self.close()
             raise
 
-    def _connected(self, blocks: Any) -> Any:
+    def _connected(self, blocks: object) -> Client:
         asked, Client = self.settings, self.distributed.Client
         if asked.client is not None:
             return asked.client
@@ -130,13 +134,13 @@ class DaskPool:
         return self.closing.enter_context(Client(cluster, set_as_default=False))
 
     # ------------------------------------------------------------------ blocks
-    def deal(self, blocks: Any) -> list[Any]:
+    def deal(self, blocks: object) -> list[Any]:
         if not isinstance(blocks, Chunks):
             self._seated(self.addresses)
             return dealt(blocks, len(self.addresses))
         futures = self._computed(blocks)
-        found = self.client.who_has(futures)
-        homes = [next(a for a in self.addresses if a in found[f.key]) for f in futures]
+        holders = self.client.who_has(futures)
+        homes = [next(a for a in self.addresses if a in holders[f.key]) for f in futures]
         runs = [list(g) for _, g in itertools.groupby(range(len(homes)), homes.__getitem__)]
         self._seated([homes[numbers[0]] for numbers in runs])
         brought = [
@@ -150,7 +154,7 @@ class DaskPool:
         self.seats = addresses
         self.names = [f"worker {a}, process {self.pids[a]}" for a in addresses]
 
-    def _computed(self, blocks: Chunks) -> list[Any]:
+    def _computed(self, blocks: Chunks) -> list[Future]:
         """Every block as a future, on the worker that holds most of what it is made of."""
         self._finished(self.distributed.futures_of(blocks.alive))
         futures = at_home(self.client, blocks.parts, self.addresses)
@@ -160,11 +164,11 @@ class DaskPool:
                 raise blamed(j, f.exception())
         return futures
 
-    def _pinned(self, fn: Any, workers: list[str], *args: Any, **more: Any) -> Any:
+    def _pinned(self, fn: Callable[..., object], workers: list[str], *args: object, **more: bool) -> Future:
         pins = {"workers": workers, "allow_other_workers": False, "pure": False, "retries": 0}
         return self.client.submit(fn, *args, **pins, **more)
 
-    def _finished(self, futures: list[Any]) -> None:
+    def _finished(self, futures: list[Future]) -> None:
         try:
             self.distributed.wait(futures, timeout=self.timeout)
         except TimeoutError:
@@ -173,11 +177,11 @@ class DaskPool:
 
     # ------------------------------------------------------------------ calls
     def call(self, messages: Mapping[int, bytes]) -> dict[int, Any]:
-        found = self._ask({r: (answer, self.run, r, m, self.seats[r]) for r, m in messages.items()})
-        found = {r: "its process was restarted" if x is None else x for r, x in found.items()}
-        lost = {self.seats[r]: why for r, why in found.items() if isinstance(why, str)}
+        answers = self._ask({r: (answer, self.run, r, m, self.seats[r]) for r, m in messages.items()})
+        answers = {r: "its process was restarted" if x is None else x for r, x in answers.items()}
+        lost = {self.seats[r]: why for r, why in answers.items() if isinstance(why, str)}
         # with a process all its holders are lost
-        return {r: lost[a] for r, a in enumerate(self.seats) if a in lost} or found
+        return {r: lost[a] for r, a in enumerate(self.seats) if a in lost} or answers
 
     def _ask(self, calls: Mapping[Any, tuple[Any, ...]], timeout: float | None = None) -> dict[Any, Any]:
         return self.client.sync(asked, self.client, calls, timeout or self.timeout, asynchronous=False)
@@ -185,5 +189,64 @@ class DaskPool:
     def close(self) -> None:
         with contextlib.suppress(Exception):  # they may be gone, and so may the cluster
             self.leases = []
-            self._ask({a: (leave, self.run, a) for a in self.pids}, PATIENCE)
+            self._ask({a: (leave, self.run, a) for a in self.pids}, FAREWELL)
         self.closing.close()
+
+
+def at_home(client: Client, parts: Sequence[Delayed], addresses: Sequence[str]) -> list[Future]:
+    """A future of each dask.delayed, on the worker that holds most of what it is made of; on any if none does."""
+    needs = [_outside(p) for p in parts]
+    holders = client.who_has() if any(needs) else {}
+    sizes = client.nbytes(summary=False) if any(needs) else {}
+    futures = []
+    for part, keys in zip(parts, needs, strict=True):
+        mass = {a: sum(sizes.get(key, 0) for key in keys if a in holders.get(key, ())) for a in addresses}
+        home = max(mass, key=mass.__getitem__)
+        workers = [home] if mass[home] else list(addresses)
+        futures.append(client.compute(part, workers=workers, allow_other_workers=False, retries=0))
+    return futures
+
+
+def _outside(part: Delayed) -> set[object]:
+    """The keys that a graph needs and does not make."""
+    graph = dict(part.__dask_graph__())
+    needed = {key for node in graph.values() for key in getattr(node, "dependencies", ())}
+    return needed - set(graph)
+
+
+DASK_LOOK = 1.0  # seconds after which to look whether the scheduler still knows those that do not answer
+
+
+async def asked(client: Client, calls: Mapping[Any, tuple[Any, ...]], timeout: float) -> dict[Any, Any]:
+    """The results of (function, arguments, worker) by key; where a worker is lost, a text that says why."""
+    end = time.monotonic() + timeout
+    tasks = {
+        asyncio.ensure_future(client.run(fn, *args, workers=[a], on_error="return")): (key, a)
+        for key, (fn, *args, a) in calls.items()
+    }
+    waiting, results = set(tasks), {}
+    try:
+        while waiting:
+            left = max(0.0, end - time.monotonic())
+            done, waiting = await asyncio.wait(waiting, timeout=min(left, DASK_LOOK), return_when="FIRST_COMPLETED")
+            for key, address, result in [(*tasks[t], t.result()) for t in done]:
+                results[key] = result[address]
+                if isinstance(results[key], Exception):
+                    return {key: _brief(results[key])}
+            if not done:
+                known = (await client.scheduler.identity(n_workers=-1))["workers"]  # type: ignore[union-attr]
+                gone = {tasks[t][0]: "its process ended" for t in waiting if tasks[t][1] not in known}
+                if gone or left == 0:
+                    return gone or {tasks[t][0]: f"no answer within {timeout:g} s" for t in waiting}
+        return results
+    except OSError:
+        return dict.fromkeys(calls, "the scheduler cannot be reached")
+    finally:
+        for task in waiting:
+            task.cancel()
+
+
+def _brief(error: Exception) -> str:
+    if isinstance(error, OSError):  # of the connection
+        return "its process ended"
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]

@@ -8,9 +8,12 @@ import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from auqadmm.engines.holder import Holder
+
+if TYPE_CHECKING:
+    from distributed import Worker
 
 
 @dataclass
@@ -24,16 +27,18 @@ class WorkerSlot:
 _seats: dict[tuple[str, str], WorkerSlot] = {}  # by run and worker: several workers may share a process
 
 
-async def sit(run: str, deaf: bool, dask_worker: Any = None) -> int:
+async def sit(run: str, deaf: bool, dask_worker: Worker | None = None) -> int:
     """`deaf` to Ctrl-C, which a terminal sends to all processes: the driver answers it, and still needs its workers."""
     if deaf and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+    assert dask_worker is not None  # Dask fills it in
     _seats[run, dask_worker.address] = WorkerSlot()
     return os.getpid()
 
 
-async def answer(run: str, rank: int, message: bytes, dask_worker: Any = None) -> bytes | None:
+async def answer(run: str, rank: int, message: bytes, dask_worker: Worker | None = None) -> bytes | None:
     """None: this process has never been told of the run."""
+    assert dask_worker is not None
     seat = _seats.get((run, dask_worker.address))
     if seat is None:
         return None
@@ -41,7 +46,8 @@ async def answer(run: str, rank: int, message: bytes, dask_worker: Any = None) -
     return await asyncio.get_running_loop().run_in_executor(seat.thread, holder, message)
 
 
-async def leave(run: str, dask_worker: Any = None) -> None:
+async def leave(run: str, dask_worker: Worker | None = None) -> None:
+    assert dask_worker is not None
     _leave(run, dask_worker.address)
 
 
@@ -51,7 +57,7 @@ def _leave(run: str, address: str) -> None:
         seat.thread.shutdown(wait=False, cancel_futures=True)
 
 
-def bring(run: str, rank: int, blocks: list[Any]) -> None:
+def bring(run: str, rank: int, blocks: list[object]) -> None:
     """A task: take over blocks that are here."""
     from distributed import get_worker
 

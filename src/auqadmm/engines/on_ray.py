@@ -12,20 +12,21 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterable, Mapping
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from auqadmm.engines.driver import DriverEngine, opened
-from auqadmm.engines.on_ray_run import RayPool
-from auqadmm.engines.on_ray_worker import Actor
-from auqadmm.engines.pool import check, cpu_only, missing, most_workers
+from auqadmm.engines.driver import DriverEngine, check, cpu_only, dealt, missing, most_workers, opened
+from auqadmm.engines.holder import BROUGHT
+from auqadmm.engines.on_ray_worker import Actor, RayDataset
 from auqadmm.errors import InputError
 from auqadmm.problem import Problem
+from auqadmm.problem.sources import share
 
-LOOK = 1.0  # seconds between two looks at the clock
+RAY_LOOK = 1.0  # seconds between two looks at the clock
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class Ray:
 class RayWorkers:
     """Actors, and the Ray instance if it was started here. What `solve(engine=…)` takes, as often as one likes."""
 
-    def __init__(self, settings: Ray, blocks: Any = None) -> None:
+    def __init__(self, settings: Ray, blocks: object = None) -> None:
         try:
             import ray
         except ImportError:
@@ -113,9 +114,9 @@ class RayWorkers:
         """Is the instance ours?"""
         ray, asked = self.ray, self.settings
         if ray.is_initialized():
-            here = ray.get_runtime_context().gcs_address
-            if asked.address not in (None, "auto", here):
-                raise InputError(f"This process is connected to Ray at {here}, not {asked.address}.")
+            current = ray.get_runtime_context().gcs_address
+            if asked.address not in (None, "auto", current):
+                raise InputError(f"This process is connected to Ray at {current}, not {asked.address}.")
             return False
         address = asked.address or os.environ.get("RAY_ADDRESS") or "local"
         more: dict[str, Any] = {}
@@ -149,14 +150,14 @@ class RayWorkers:
         """The results by worker; where one is lost, a text that says why."""
         ray, end = self.ray, time.monotonic() + self.timeout
         waiting = {ref: r for r, ref in calls.items()}
-        found: dict[int, Any] = {}
+        results: dict[int, Any] = {}
         while waiting:
             left = end - time.monotonic()
-            ready, _ = ray.wait(list(waiting), num_returns=1, timeout=max(0.0, min(left, LOOK)))
+            ready, _ = ray.wait(list(waiting), num_returns=1, timeout=max(0.0, min(left, RAY_LOOK)))
             for ref in ready:
                 r = waiting.pop(ref)
                 try:
-                    found[r] = ray.get(ref)
+                    results[r] = ray.get(ref)
                 except ray.exceptions.RayError as error:
                     self.lost.add(r)
                     return {r: _brief(error)}
@@ -164,7 +165,7 @@ class RayWorkers:
                 self.hung |= set(waiting.values())
                 self.lost |= self.hung
                 return dict.fromkeys(waiting.values(), f"no answer within {self.timeout:g} s")
-        return found
+        return results
 
     def _end(self, ranks: Iterable[int]) -> None:
         for r in ranks:
@@ -182,7 +183,7 @@ class RayWorkers:
             self.mine = False
             self.ray.shutdown()
 
-    def __deepcopy__(self, memo: Any) -> RayWorkers:
+    def __deepcopy__(self, memo: object) -> RayWorkers:
         return self  # scikit-learn copies the parameters of estimators
 
     def __enter__(self) -> RayWorkers:
@@ -197,3 +198,42 @@ def _brief(error: Exception) -> str:
     if type(error).__name__ in ("ActorDiedError", "RayActorError", "WorkerCrashedError"):
         return "its process ended"
     return " ".join(str(error).split())[:200]
+
+
+STORED_FROM = 100_000  # bytes from which a message for all is stored once, and fetched from there
+
+
+class RayPool:
+    """One run on the workers."""
+
+    def __init__(self, workers: RayWorkers, last: bool) -> None:
+        self.workers, self.last, self.run = workers, last, uuid.uuid4().hex
+        about = sorted(workers.about.items())
+        self.names: Sequence[str] = [f"worker {r}, process {pid} on {host}" for r, (pid, host) in about]
+
+    def deal(self, blocks: object) -> list[Any]:
+        if not isinstance(blocks, RayDataset):
+            return dealt(blocks, len(self.names))
+        refs, count = blocks.refs(), len(self.names)
+        source = RayDataset(None, blocks.target, blocks.weight)
+        parts = [[refs[j] for j in share(len(refs), r, count)] for r in range(count)]
+        actors = self.workers.actors
+        refusals = self.workers.answers({r: actors[r].bring.remote(self.run, source, parts[r]) for r in range(count)})
+        for r, problem in sorted(refusals.items()):
+            if problem:
+                raise InputError(f"{self.names[r]}: {problem}")
+        return [BROUGHT] * count
+
+    def call(self, messages: Mapping[int, bytes]) -> dict[int, Any]:
+        actors, put = self.workers.actors, self.workers.ray.put
+        large = {id(m): m for m in messages.values() if len(m) > STORED_FROM}
+        stored = {key: put(m) for key, m in large.items()}  # once, for all that fetch it
+        return self.workers.answers(
+            {r: actors[r].answer.remote(self.run, stored.get(id(m), m)) for r, m in messages.items()}
+        )
+
+    def close(self) -> None:
+        if self.last:
+            self.workers.close()
+        for actor in self.workers.actors.values():
+            actor.forget.remote(self.run)

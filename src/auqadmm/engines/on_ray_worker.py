@@ -5,11 +5,19 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from auqadmm.engines.holder import Holder
 from auqadmm.problem import InputError
 from auqadmm.problem.sources import share
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+    import ray
+    from ray.data import Dataset
 
 
 @dataclass(frozen=True)
@@ -31,7 +39,7 @@ class RayDataset:
     >>> aq.solve(problem, engine="ray")  # doctest: +SKIP
     """
 
-    dataset: Any
+    dataset: Dataset | None
     target: str
     weight: str | None = None
 
@@ -42,10 +50,11 @@ class RayDataset:
         refs = self.refs()
         return [self.block(ray.get(refs[j])) for j in share(len(refs), rank, world)]
 
-    def refs(self) -> list[Any]:
+    def refs(self) -> list[ray.ObjectRef]:
+        assert self.dataset is not None  # only what actors are sent has none
         return list(self.dataset.to_arrow_refs())
 
-    def block(self, table: Any) -> tuple[Any, ...]:
+    def block(self, table: pa.Table) -> tuple[pd.DataFrame | np.ndarray, ...]:
         others = [self.target] if self.weight is None else [self.target, self.weight]
         for name in others:
             if name not in table.column_names:
@@ -66,7 +75,7 @@ class Actor:
     def answer(self, run: str, message: bytes) -> bytes:
         return self.holders.setdefault(run, Holder())(message)
 
-    def bring(self, run: str, source: RayDataset, refs: list[Any]) -> str:
+    def bring(self, run: str, source: RayDataset, refs: list[ray.ObjectRef]) -> str:
         """Fetch blocks from where they are; what went wrong, if anything."""
         import ray
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,14 +24,14 @@ def unpacked(flat: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: part.reshape(x.shape) for (name, x), part in zip(like.items(), parts, strict=True)}
 
 
-def digest(summands: Mapping[str, Tensor], shared: Any, below: int) -> int:
+def digest(summands: Mapping[str, Tensor], shared: object, below: int) -> int:
     """A number from the names and shapes of summands and the bits of the replicated models."""
     layout = ";".join(f"{name}{tuple(x.shape)}" for name, x in summands.items())
     model = sum(int(v.contiguous().view(torch.int64).sum()) for v in _models(shared))
     return (zlib.crc32(layout.encode()) + model) % below
 
 
-def _models(shared: Any) -> Iterator[Tensor]:
+def _models(shared: object) -> Iterator[Tensor]:
     """The replicated models that a round is told."""
     if isinstance(shared, Tensor):
         if shared.dtype == torch.float64:

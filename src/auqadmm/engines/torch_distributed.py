@@ -19,7 +19,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,6 +32,8 @@ from auqadmm.engines.world import World
 from auqadmm.errors import InputError
 from auqadmm.problem import Problem
 from auqadmm.problem.agreement import ProcessError, same, together
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -83,12 +85,12 @@ class TorchEngine:
 
     def __init__(self, problem: Problem, world: World, dtype: torch.dtype, device: torch.device) -> None:
         placed = problem.placed(world.rank, world.size, world.exchange)
-        held = len(placed.blocks)
-        self.shard, self.counts = together(world.exchange, lambda: (placed.shard(dtype, device), held))
+        count = len(placed.blocks)
+        self.shard, self.counts = together(world.exchange, lambda: (placed.shard(dtype, device), count))
         self.world, self.device, self.census = world, device, placed.census
         self.processes = world.size
         self.names = placed.census.names
-        self.begin, self.idle = sum(self.counts[: world.rank]), held == 0
+        self.begin, self.idle = sum(self.counts[: world.rank]), count == 0
         ends = [sum(self.counts[:r]) for r in range(world.size + 1)]
         world.holders = [span(self.names[a:b]) for a, b in itertools.pairwise(ends)]
         self.largest = math.isqrt(2**53 // world.size)  # of a digest
@@ -96,7 +98,7 @@ class TorchEngine:
         self.asked, self.stopped = StopRequests(signal.SIGINT, signal.SIGTERM), False
 
     # ------------------------------------------------------------------ maps
-    def map_sum(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+    def map_sum(self, fn: MapFn, blocks: object, shared: object) -> tuple[Any, dict[str, Tensor]]:
         with self._told():
             blocks, summands = fn(self.shard, blocks, shared)
         zero = {name: torch.zeros_like(x) for name, x in summands.items()} if self.idle else summands
@@ -106,7 +108,7 @@ class TorchEngine:
         self._read_head(asked, one * one == self.world.size * two)
         return blocks, unpacked(total[HEAD:], summands)
 
-    def map_minmax(self, fn: MapFn, blocks: Any, shared: Any) -> tuple[Any, dict[str, Tensor]]:
+    def map_minmax(self, fn: MapFn, blocks: object, shared: object) -> tuple[Any, dict[str, Tensor]]:
         with self._told():
             blocks, ends = fn(self.shard, blocks, shared)
         if self.idle:
@@ -119,7 +121,7 @@ class TorchEngine:
         self._read_head(asked, high == -low)
         return blocks, {name: torch.stack([-x[0], x[1]]) for name, x in unpacked(most[HEAD:], ends).items()}
 
-    def map_concat(self, fn: Callable[[Any, Any], dict[str, Tensor]], blocks: Any) -> dict[str, Tensor]:
+    def map_concat(self, fn: Callable[[Any, Any], dict[str, Tensor]], blocks: object) -> dict[str, Tensor]:
         with self._told():
             parts = {name: self._own(x) for name, x in fn(self.shard, blocks).items()}
         lengths = torch.tensor([len(x) for x in parts.values()], device=self.device)
@@ -132,13 +134,13 @@ class TorchEngine:
             for k, (name, x) in enumerate(parts.items())
         }
 
-    def gather(self, fn: Callable[[Any, Any], Tensor], blocks: Any) -> Tensor:
+    def gather(self, fn: Callable[[Any, Any], Tensor], blocks: object) -> Tensor:
         with self._told():
             x = self._own(fn(self.shard, blocks))
         whole = self.world.concat(raw(x), [n * entry_size(x) for n in self.counts])
         return whole.view(x.dtype).reshape(-1, *x.shape[1:])
 
-    def peek(self, fn: Callable[[Any, Any], Any], blocks: Any) -> Any:
+    def peek(self, fn: Callable[[Any, Any], T], blocks: object) -> T:
         return fn(self.shard, blocks)
 
     def scatter(self, x: Tensor) -> Tensor:
@@ -149,7 +151,7 @@ class TorchEngine:
     def agreed(self, number: float) -> float:
         return float(self.world.max(torch.tensor([number], dtype=torch.float64)))
 
-    def same(self, settings: Mapping[str, Any]) -> None:
+    def same(self, settings: Mapping[str, object]) -> None:
         same(self.world.exchange, settings)
 
     def first(self, work: Callable[[], bytes]) -> bytes:

@@ -20,8 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from auqadmm.core.reduce import WorkerLost
-from auqadmm.engines.board import LOOK, Board
-from auqadmm.engines.meeting import named, rendezvous
+from auqadmm.engines.meeting import BOARD_LOOK, Board, named, rendezvous
 from auqadmm.engines.packing import from_bytes, to_bytes
 from auqadmm.problem.agreement import ProcessError, told
 
@@ -33,7 +32,7 @@ class World:
 
     def __init__(self, deadline: float, device: torch.device) -> None:
         self.rank, self.size, self.deadline = 0, 1, deadline
-        self.group: Any = None
+        self.group: dist.ProcessGroup | None = None
         self.made = False  # did we make the process group of the whole process?
         self.collectives = 0
         self.holders: Sequence[str] = ()  # what is lost with each rank, in words
@@ -45,7 +44,7 @@ class World:
             raise ProcessError(f"The processes did not find each other within {deadline:g} s: {told(error)}") from None
         self.board = Board(store and dist.PrefixStore(f"{name}/board", store), self.rank, self.size)
 
-    def _join(self, backend: str, name: str) -> Any:
+    def _join(self, backend: str, name: str) -> dist.Store | None:
         """Make the group; returns the store where its processes met, None for a process alone."""
         limit = timedelta(seconds=self.deadline)
         if dist.is_available() and dist.is_initialized():
@@ -88,9 +87,9 @@ class World:
         """x (count,) of the first process, in all of them."""
         if self.group is None or count == 0:
             return x
-        found = x if self.rank == 0 else x.new_empty(count)
-        self._finish(dist.broadcast, found, found, 0)
-        return found
+        sent = x if self.rank == 0 else x.new_empty(count)
+        self._finish(dist.broadcast, sent, sent, 0)
+        return sent
 
     def exchange(self, text: str) -> list[str]:
         """A text of every process, as bytes."""
@@ -98,13 +97,13 @@ class World:
         counts = [int(n) for n in self.gather(torch.tensor([len(data)]))]
         return [to_bytes(part).decode() for part in self.concat(data, counts).split(counts)]
 
-    def _reduced(self, x: Tensor, op: Any) -> Tensor:
+    def _reduced(self, x: Tensor, op: dist.ReduceOp.RedOpType) -> Tensor:
         if self.group is not None:
             self._finish(dist.all_reduce, x, x, op)
         return x
 
     # ------------------------------------------------------------------ deadlines
-    def _finish(self, collective: Callable[..., Any], x: Tensor, *args: Any) -> None:
+    def _finish(self, collective: Callable[..., Any], x: Tensor, *args: object) -> None:
         """Begin a collective that sends x, and wait for its end."""
         if self._failure is not None:
             raise self._failure
@@ -113,7 +112,7 @@ class World:
         if problem:
             raise self._diagnosed(problem)
 
-    def _waited(self, collective: Callable[..., Any], args: Sequence[Any], cuda: bool) -> str:
+    def _waited(self, collective: Callable[..., Any], args: Sequence[object], cuda: bool) -> str:
         """Wait, looking at the board now and then; what went wrong, in the words of the transport.
 
         No exception leaves from here: its traceback would hold the connection open, and others wait for its end.
@@ -148,8 +147,8 @@ class World:
         return self._failure
 
     def _named(self, rank: int) -> str:
-        held = self.holders[rank] if rank < len(self.holders) else ""
-        return f"rank {rank} ({held})" if held else f"rank {rank}"
+        blocks = self.holders[rank] if rank < len(self.holders) else ""
+        return f"rank {rank} ({blocks})" if blocks else f"rank {rank}"
 
     # ------------------------------------------------------------------ the end
     @property
@@ -170,15 +169,15 @@ class World:
             dist.destroy_process_group(None if self.made else group)
 
 
-def _done(work: Any, cuda: bool) -> bool:
+def _done(work: dist.Work, cuda: bool) -> bool:
     """Has it finished within a short while? Raises if it failed."""
     if cuda:  # waiting for NCCL means queueing, and a wait that ends early would abort it
-        end = time.monotonic() + LOOK
+        end = time.monotonic() + BOARD_LOOK
         while not work.is_completed() and time.monotonic() < end:
             time.sleep(1e-5)
         return bool(work.is_completed()) and bool(work.wait())
     try:
-        work.wait(timedelta(seconds=LOOK))
+        work.wait(timedelta(seconds=BOARD_LOOK))
         return True
     except RuntimeError:
         if work.is_completed():

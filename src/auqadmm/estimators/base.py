@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sklearn.utils import Tags
+
 from inspect import signature
 from textwrap import fill, shorten
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
@@ -17,13 +22,14 @@ from auqadmm.core.state import Status
 from auqadmm.estimators import blocks, checks
 from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.fitting import report
+from auqadmm.estimators.types import MatrixLike, PerRow
 from auqadmm.problem import InputError
 
 
 class ConsensusEstimator(BaseEstimator):
     """A linear model xᵀc + b of rows that belong to workers."""
 
-    def _read(self, X: Any, y: Any, sites: Any, sample_weight: Any, *, numeric: bool) -> Rows:
+    def _read(self, X: MatrixLike, y: ArrayLike, sites: PerRow, sample_weight: PerRow, *, numeric: bool) -> Rows:
         rows = blocks.read(self, X, y, sites, sample_weight, numeric=numeric)
         if rows.total == 0:
             raise InputError("Every sample weight is zero: at least one row must count.")
@@ -48,7 +54,7 @@ class ConsensusEstimator(BaseEstimator):
         self.history_ = results[0].history if alone else [r.history for r in results]
         report(self, results)
 
-    def _logits(self, X: Any) -> np.ndarray:
+    def _logits(self, X: MatrixLike) -> np.ndarray:
         """X cᵀ + b, (n, C)."""
         check_is_fitted(self)
         names = getattr(X, "columns", None)
@@ -65,7 +71,7 @@ class ConsensusEstimator(BaseEstimator):
         inside = ", ".join(f"{name}={shorten(repr(value), 60, placeholder='…')}" for name, value in changed.items())
         return fill(f"{type(self).__name__}({inside})", 120, subsequent_indent="    ", max_lines=4)
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
@@ -74,13 +80,17 @@ class ConsensusEstimator(BaseEstimator):
 class ConsensusClassifier(ClassifierMixin, ConsensusEstimator):
     """Labels of any kind, class weights, and the decision rule."""
 
-    def _read_classes(self, X: Any, y: Any, sites: Any, sample_weight: Any) -> tuple[Rows, np.ndarray]:
+    def _read_classes(
+        self, X: MatrixLike, y: ArrayLike, sites: PerRow, sample_weight: PerRow
+    ) -> tuple[Rows, np.ndarray]:
         """The rows with the places of their labels in `classes_` as target and class weights in their weight, and
         the classes whose rows count."""
         rows, weight, counting = self._read_labels(X, y, sites, sample_weight)
         return rows.with_weight(weight), counting
 
-    def _read_labels(self, X: Any, y: Any, sites: Any, sample_weight: Any) -> tuple[Rows, np.ndarray, np.ndarray]:
+    def _read_labels(
+        self, X: MatrixLike, y: ArrayLike, sites: PerRow, sample_weight: PerRow
+    ) -> tuple[Rows, np.ndarray, np.ndarray]:
         """The same, class weights apart: rows, weights (n,) that class weights are part of, and classes that count."""
         rows = self._read(X, y, sites, sample_weight, numeric=False)
         labels = _joined(rows.y)
@@ -98,7 +108,7 @@ class ConsensusClassifier(ClassifierMixin, ConsensusEstimator):
             )
         return rows.with_target(codes), weight, counting
 
-    def decision_function(self, X: Any) -> np.ndarray:
+    def decision_function(self, X: MatrixLike) -> np.ndarray:
         """The decision values xᵀc + b.
 
         Parameters
@@ -125,7 +135,7 @@ class ConsensusClassifier(ClassifierMixin, ConsensusEstimator):
         logits = self._logits(X)
         return logits[:, 0] if logits.shape[1] == 1 else logits
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: MatrixLike) -> np.ndarray:
         """The label with the largest decision value.
 
         Parameters
@@ -154,8 +164,8 @@ class ConsensusClassifier(ClassifierMixin, ConsensusEstimator):
 
 def _joined(parts: tuple[np.ndarray, ...]) -> np.ndarray:
     """The labels of all blocks, an empty block's type not counted."""
-    held = [y for y in parts if len(y)]
-    kinds = {"numbers" if y.dtype.kind in "fiub" else "text" for y in held}
-    if len(kinds) > 1 and not any(y.dtype == object for y in held):
+    filled = [y for y in parts if len(y)]
+    kinds = {"numbers" if y.dtype.kind in "fiub" else "text" for y in filled}
+    if len(kinds) > 1 and not any(y.dtype == object for y in filled):
         raise InputError("Some blocks have numbers and others text as labels; use one type for all labels.")
-    return np.concatenate(held)
+    return np.concatenate(filled)

@@ -13,13 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeGuard, cast
 
 import numpy as np
 import scipy.sparse
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator
 from sklearn.utils import column_or_1d
 
 from auqadmm.estimators import checks, chunks
+from auqadmm.estimators.types import DaskCollection, Matrix, MatrixLike, PerRow
 from auqadmm.problem import InputError
 from auqadmm.problem.sources import is_dask
 
@@ -32,7 +35,7 @@ class Rows:
     holds one dask.delayed per block, each of `width` features. `names` are those of a data frame's columns.
     """
 
-    X: tuple[Any, ...]
+    X: tuple[Matrix, ...]
     y: tuple[np.ndarray, ...]
     weight: tuple[np.ndarray, ...]
     order: np.ndarray
@@ -78,14 +81,29 @@ class Rows:
         return tuple(np.split(x, np.cumsum(self.sizes)[:-1]))
 
 
-def read(estimator: Any, X: Any, y: Any, sites: Any, sample_weight: Any, *, numeric: bool) -> Rows:
+def read(
+    estimator: BaseEstimator,
+    X: MatrixLike,
+    y: ArrayLike,
+    sites: PerRow,
+    sample_weight: PerRow,
+    *,
+    numeric: bool,
+) -> Rows:
     """The checked rows of every worker; sets `n_features_in_` and `feature_names_in_`."""
     rows = _read(estimator, X, y, sites, sample_weight, numeric)
     names = getattr(estimator, "feature_names_in_", None)
     return rows if names is None else replace(rows, names=tuple(map(str, names)))
 
 
-def _read(estimator: Any, X: Any, y: Any, sites: Any, sample_weight: Any, numeric: bool) -> Rows:
+def _read(
+    estimator: BaseEstimator,
+    X: MatrixLike,
+    y: ArrayLike,
+    sites: PerRow,
+    sample_weight: PerRow,
+    numeric: bool,
+) -> Rows:
     if y is None:
         raise InputError(
             f"{type(estimator).__name__} requires y to be passed, but the target y is None; pass one value per row."
@@ -93,27 +111,27 @@ def _read(estimator: Any, X: Any, y: Any, sites: Any, sample_weight: Any, numeri
     if chunks.stay(estimator, X):
         if sites is not None:
             raise InputError("sites has no place where X is made of chunks: every chunk is a worker.")
-        return _read_chunks(estimator, X, y, sample_weight, numeric)
+        return _read_chunks(estimator, cast(DaskCollection, X), y, sample_weight, numeric)
     if is_dask(X):
-        X, y, sample_weight = dask_parts(X, y, sample_weight)
+        X, y, sample_weight = dask_parts(cast(DaskCollection, X), y, sample_weight)
     if is_block_list(X):
         if sites is not None:
             raise InputError("sites has no place where X is a list of blocks (or chunks): every entry is a worker.")
         return _read_list(estimator, list(X), y, sample_weight, numeric)
     names = getattr(X, "columns", None)
-    X, y = checks.validated(estimator, X, y, reset=True, y_numeric=numeric)
-    checks.refuse_not_finite(X, names)
-    weight: Any = checks.weights_of(sample_weight, X.shape[0])
+    matrix, target = checks.validated(estimator, X, y, reset=True, y_numeric=numeric)
+    checks.refuse_not_finite(matrix, names)
+    n = matrix.shape[0]
+    weight = checks.weights_of(sample_weight, n)
     if sites is None:
-        shares = min(checks.count("n_blocks", estimator.n_blocks), X.shape[0])
-        owned = np.array_split(np.arange(X.shape[0]), shares)
+        owned = np.array_split(np.arange(n), min(checks.count("n_blocks", estimator.n_blocks), n))
     else:
-        owned = rows_of_sites(sites, X.shape[0])
-    X, y, weight = (tuple(a[i] for i in owned) for a in (X, y, weight))
-    return Rows(X, y, weight, np.concatenate(owned))
+        owned = rows_of_sites(sites, n)
+    parts, targets, weights = (tuple(a[i] for i in owned) for a in (matrix, target, weight))
+    return Rows(parts, targets, weights, np.concatenate(owned))
 
 
-def rows_of_sites(sites: Any, rows: int) -> list[np.ndarray]:
+def rows_of_sites(sites: ArrayLike, rows: int) -> list[np.ndarray]:
     """The rows of each site, sites in sorted order."""
     # without a type of its own a list such as ["a", None] would become texts
     values = np.asarray(sites) if hasattr(sites, "dtype") else np.asarray(sites, dtype=object)
@@ -133,7 +151,7 @@ def rows_of_sites(sites: Any, rows: int) -> list[np.ndarray]:
     return np.split(order, np.cumsum(np.bincount(codes))[:-1])
 
 
-def _is_missing(value: Any) -> bool:
+def _is_missing(value: object) -> bool:
     try:
         return value is None or bool(value != value)
     except (TypeError, ValueError):  # pandas.NA is neither equal nor different
@@ -141,27 +159,36 @@ def _is_missing(value: Any) -> bool:
 
 
 # ---------------------------------------------------------------------- a list, one entry per worker
-def is_block_list(X: Any) -> bool:
+def is_block_list(X: object) -> TypeGuard[Sequence[Matrix]]:
     """A list of matrices, not a matrix written as nested lists."""
     return isinstance(X, list | tuple) and len(X) > 0 and all(len(getattr(b, "shape", ())) == 2 for b in X)
 
 
-def _read_list(estimator: Any, X: list[Any], y: Any, weight: Any, numeric: bool) -> Rows:
+def _read_list(
+    estimator: BaseEstimator,
+    X: list[Matrix],
+    y: ArrayLike,
+    weight: PerRow,
+    numeric: bool,
+) -> Rows:
     for name, part in (("y", y), ("sample_weight", weight)):
         if part is None and name == "sample_weight":
             continue
         if not isinstance(part, list | tuple) or len(part) != len(X):
             got = f"{len(part)} entries" if isinstance(part, list | tuple) else type(part).__name__
             raise InputError(f"X is a list of {len(X)} blocks, so {name} must be a list of {len(X)} too; got {got}.")
-    weights = [None] * len(X) if weight is None else list(weight)
-    blocks = [_read_one(estimator, j, *part, numeric) for j, part in enumerate(zip(X, y, weights, strict=True))]
+    targets = cast(Sequence[ArrayLike], y)
+    weights = [None] * len(X) if weight is None else list(cast(Sequence[PerRow], weight))
+    blocks = [_read_one(estimator, j, *part, numeric) for j, part in enumerate(zip(X, targets, weights, strict=True))]
     if not any(len(b[1]) for b in blocks):
         raise InputError("Every block is empty: at least one block must hold rows.")
-    matrices, targets, masses = zip(*blocks, strict=True)
-    return Rows(matrices, targets, masses, np.arange(sum(map(len, targets))))
+    parts, own, masses = zip(*blocks, strict=True)
+    return Rows(parts, own, masses, np.arange(sum(map(len, own))))
 
 
-def _read_one(estimator: Any, j: int, X: Any, y: Any, weight: Any, numeric: bool) -> tuple[Any, np.ndarray, np.ndarray]:
+def _read_one(
+    estimator: BaseEstimator, j: int, X: Matrix, y: ArrayLike, weight: PerRow, numeric: bool
+) -> tuple[Matrix, np.ndarray, np.ndarray]:
     where = f"block {j}"
     features, width = getattr(estimator, "n_features_in_", None), X.shape[1]
     if j > 0 and width != features:
@@ -177,22 +204,22 @@ def _read_one(estimator: Any, j: int, X: Any, y: Any, weight: Any, numeric: bool
     return X, y, checks.weights_of(weight, X.shape[0], f"{where}: sample_weight")
 
 
-def _target(y: Any, where: str, numeric: bool) -> np.ndarray:
-    y = column_or_1d(np.asarray(y))
+def _target(y: ArrayLike, where: str, numeric: bool) -> np.ndarray:
+    target: np.ndarray = column_or_1d(np.asarray(y))
     if not numeric:
-        return y
+        return target
     try:
-        y = y.astype(np.float64)
+        target = target.astype(np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"{where} must hold numbers, got {y.dtype}.") from None
-    bad = np.flatnonzero(~np.isfinite(y))
+        raise InputError(f"{where} must hold numbers, got {target.dtype}.") from None
+    bad = np.flatnonzero(~np.isfinite(target))
     if bad.size:
-        raise InputError(f"{where}[{bad[0]}] is {y[bad[0]]}; remove the row or impute the value.")
-    return y
+        raise InputError(f"{where}[{bad[0]}] is {target[bad[0]]}; remove the row or impute the value.")
+    return target
 
 
 # ---------------------------------------------------------------------- dask, where it is installed
-def _read_chunks(estimator: Any, X: Any, y: Any, weight: Any, numeric: bool) -> Rows:
+def _read_chunks(estimator: BaseEstimator, X: DaskCollection, y: ArrayLike, weight: PerRow, numeric: bool) -> Rows:
     """X stays; y and weights, one number per row each, come here."""
     parts, rows, width = chunks.read(estimator, X)
     y = tuple(_target(part, f"block {j}: y", numeric) for j, part in enumerate(_aligned("y", y, rows)))
@@ -203,14 +230,16 @@ def _read_chunks(estimator: Any, X: Any, y: Any, weight: Any, numeric: bool) -> 
     return Rows(parts, y, masses, np.arange(sum(rows)), width)
 
 
-def dask_parts(X: Any, y: Any, weight: Any) -> tuple[list[Any], list[Any], list[Any] | None]:
+def dask_parts(
+    X: DaskCollection, y: ArrayLike, weight: PerRow
+) -> tuple[list[Matrix], list[np.ndarray], list[np.ndarray] | None]:
     """Every chunk of rows as one block, computed here, chunk after chunk."""
     blocks = _chunks(X)
     rows = [b.shape[0] for b in blocks]
     return blocks, _aligned("y", y, rows), None if weight is None else _aligned("sample_weight", weight, rows)
 
 
-def _chunks(X: Any) -> list[Any]:
+def _chunks(X: DaskCollection) -> list[Matrix]:
     if hasattr(X, "to_delayed") and hasattr(X, "npartitions") and not hasattr(X, "chunks"):  # a data frame or series
         return [X.get_partition(j).compute() for j in range(X.npartitions)]
     if X.ndim == 2 and X.numblocks[1] > 1:
@@ -218,9 +247,13 @@ def _chunks(X: Any) -> list[Any]:
     return [X.blocks[j].compute() for j in range(X.numblocks[0])]
 
 
-def _aligned(name: str, values: Any, rows: Sequence[int]) -> list[Any]:
+def _aligned(name: str, values: ArrayLike, rows: Sequence[int]) -> list[np.ndarray]:
     """y or weights cut like the rows of X."""
-    whole = np.concatenate([np.asarray(c) for c in _chunks(values)]) if is_dask(values) else np.asarray(values)
+    whole = (
+        np.concatenate([np.asarray(c) for c in _chunks(cast(DaskCollection, values))])
+        if is_dask(values)
+        else np.asarray(values)
+    )
     if len(whole) != sum(rows):
         raise InputError(f"X has {sum(rows)} rows but {name} has {len(whole)} values.")
     return list(np.split(whole, np.cumsum(rows)[:-1]))

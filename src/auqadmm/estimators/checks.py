@@ -6,20 +6,24 @@ Shapes are scikit-learn's: X (n, m), y (n,).
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
-import scipy.sparse
+from sklearn.base import BaseEstimator
 from sklearn.utils import validation
 from sklearn.utils.class_weight import compute_class_weight
 
 from auqadmm.core.stopping import is_number, whole_number
+from auqadmm.estimators.types import ClassWeight, Matrix, MatrixLike, PerRow, is_sparse
 from auqadmm.problem import InputError
 
 FLOATS = (np.float64, np.float32)
 
 
-def validated(estimator: Any, X: Any, y: Any = "no_validation", *, reset: bool, **options: Any) -> Any:
+def validated(
+    estimator: BaseEstimator, X: MatrixLike, y: PerRow = "no_validation", *, reset: bool, **options: object
+) -> Any:
     """X, or X and y, as arrays; numbers that are not finite are left to `refuse_not_finite`, which says where."""
     options = {"accept_sparse": "csr", "dtype": FLOATS, **options}
     if hasattr(validation, "validate_data"):
@@ -27,9 +31,9 @@ def validated(estimator: Any, X: Any, y: Any = "no_validation", *, reset: bool, 
     return estimator._validate_data(X, y, reset=reset, force_all_finite=False, **options)  # scikit-learn < 1.6
 
 
-def refuse_not_finite(X: Any, names: Any = None, where: str = "X") -> None:
+def refuse_not_finite(X: Matrix, names: Sequence[object] | None = None, where: str = "X") -> None:
     """Raise for the first NaN or infinity, with its row and column."""
-    if scipy.sparse.issparse(X):
+    if is_sparse(X):
         bad = np.flatnonzero(~np.isfinite(X.data))
         if not bad.size:
             return
@@ -49,7 +53,7 @@ def refuse_not_finite(X: Any, names: Any = None, where: str = "X") -> None:
     raise InputError(f"{where} contains {kind} in row {row}, column {col}{label}; remove the row or impute the value.")
 
 
-def weights_of(sample_weight: Any, rows: int, where: str = "sample_weight") -> np.ndarray:
+def weights_of(sample_weight: PerRow, rows: int, where: str = "sample_weight") -> np.ndarray:
     """One finite weight ≥ 0 per row, float64; ones for None, and one number stands for all rows."""
     if sample_weight is None:
         return np.ones(rows)
@@ -67,35 +71,35 @@ def weights_of(sample_weight: Any, rows: int, where: str = "sample_weight") -> n
     return weight
 
 
-def at_least_zero(name: str, value: Any) -> float:
+def at_least_zero(name: str, value: float) -> float:
     if not (is_number(value) and 0 <= value < math.inf):
         raise InputError(f"{name} must be a finite number ≥ 0, got {value!r}.")
     return float(value)
 
 
-def above_zero(name: str, value: Any, infinite: bool = False) -> float:
+def above_zero(name: str, value: float, infinite: bool = False) -> float:
     if not (is_number(value) and value > 0 and (infinite or value < math.inf)):
         raise InputError(f"{name} must be a {'' if infinite else 'finite '}number > 0, got {value!r}.")
     return float(value)
 
 
-def share(name: str, value: Any) -> float:
+def share(name: str, value: float) -> float:
     if not (is_number(value) and 0 <= value <= 1):
         raise InputError(f"{name} must be a number between 0 and 1, got {value!r}.")
     return float(value)
 
 
-def truth(name: str, value: Any) -> bool:
+def truth(name: str, value: object) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise InputError(f"{name} must be True or False, got {value!r}.")
     return bool(value)
 
 
-def count(name: str, value: Any) -> int:
-    return whole_number(name, value, least=1)
+def count(name: str, value: object) -> int:
+    return whole_number(name, cast(float, value), least=1)  # which checks it
 
 
-def class_weights(class_weight: Any, classes: np.ndarray, codes: np.ndarray, weight: np.ndarray) -> np.ndarray:
+def class_weights(class_weight: ClassWeight, classes: np.ndarray, codes: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """The factor of each class. "balanced": the classes then weigh the same, sample weights counted."""
     if class_weight is None:
         return np.ones(len(classes))

@@ -6,39 +6,49 @@ fit, since it passes over them three times: means, mean squares, and the scaled 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from sklearn.base import BaseEstimator
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from dask.delayed import Delayed
+    from distributed import Client as DaskClient
+
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from auqadmm.engines import Dask
-from auqadmm.engines.dask_homes import at_home
+from auqadmm.engines.on_dask import at_home
+from auqadmm.estimators.types import DaskCollection, EngineChoice, Matrix
 from auqadmm.problem import InputError
 from auqadmm.problem.sources import is_dask, pieces
 
 
-def stay(estimator: Any, X: Any) -> bool:
+def stay(estimator: object, X: object) -> bool:
     """Does this fit leave the chunks of X where they are?"""
     engine = getattr(estimator, "engine", None)
     asked = isinstance(engine, Dask) or (isinstance(engine, str) and engine.lower() == "dask")
     return asked and getattr(estimator, "_chunks_stay", False) and is_dask(X)
 
 
-def client_of(engine: Any) -> Any:
+def client_of(engine: EngineChoice | None) -> DaskClient | None:
     """The client of the cluster where the engine's blocks will live; None: there is no cluster yet."""
     from distributed import Client
 
     if getattr(engine, "address", None) is not None:
         raise InputError("To fit on dask arrays, pass engines.Dask(client=…), the client that holds them.")
-    if getattr(engine, "client", None) is not None:
-        return engine.client
+    if (client := getattr(engine, "client", None)) is not None:
+        return client
     try:
         return Client.current()
     except ValueError:
         return None
 
 
-def computed(engine: Any, tasks: Sequence[Any]) -> list[Any]:
+def computed(engine: EngineChoice | None, tasks: Sequence[Delayed]) -> list[Any]:
     """The values of small tasks, each computed where its chunk is."""
     import dask
 
@@ -48,7 +58,7 @@ def computed(engine: Any, tasks: Sequence[Any]) -> list[Any]:
     return client.gather(at_home(client, tasks, sorted(client.scheduler_info(n_workers=-1)["workers"])))
 
 
-def read(estimator: Any, X: Any) -> tuple[tuple[Any, ...], list[int], int]:
+def read(estimator: BaseEstimator, X: DaskCollection) -> tuple[tuple[Delayed, ...], list[int], int]:
     """The chunks of X, their numbers of rows, and the number of features; sets what scikit-learn wants to be set."""
     import dask
 
@@ -70,7 +80,13 @@ def read(estimator: Any, X: Any) -> tuple[tuple[Any, ...], list[int], int]:
     return parts, sizes, int(X.shape[1])
 
 
-def mapped(engine: Any, fn: Callable[..., Any], X: tuple[Any, ...], weight: tuple[np.ndarray, ...], *more: Any) -> Any:
+def mapped(
+    engine: EngineChoice | None,
+    fn: Callable[..., np.ndarray],
+    X: tuple[Matrix, ...],
+    weight: tuple[np.ndarray, ...],
+    *more: np.ndarray,
+) -> list[np.ndarray]:
     """fn(X_j, weight_j, …) of every block, where it is."""
     if not is_dask(X[0]):
         return [fn(x, w, *more) for x, w in zip(X, weight, strict=True)]
@@ -79,7 +95,7 @@ def mapped(engine: Any, fn: Callable[..., Any], X: tuple[Any, ...], weight: tupl
     return computed(engine, [dask.delayed(_on_matrix)(fn, x, w, *more) for x, w in zip(X, weight, strict=True)])
 
 
-def later(fn: Callable[[Any], Any], X: Any) -> Any:
+def later(fn: Callable[[Matrix], Matrix], X: Matrix) -> Matrix:
     """fn(X), now or where X is."""
     if not is_dask(X):
         return fn(X)
@@ -88,13 +104,15 @@ def later(fn: Callable[[Any], Any], X: Any) -> Any:
     return dask.delayed(_on_matrix)(fn, X)
 
 
-def _on_matrix(fn: Callable[..., Any], X: Any, *args: Any) -> Any:
-    columns = getattr(X, "columns", None)
-    found = fn(X if columns is None else X.to_numpy(), *args)
-    if columns is None or not isinstance(found, np.ndarray) or found.shape != X.shape:
-        return found
-    return type(X)(found, columns=columns)  # names, for error messages
+def _on_matrix(fn: Callable[..., Matrix], X: Matrix | pd.DataFrame, *args: np.ndarray) -> Matrix | pd.DataFrame:
+    if not hasattr(X, "columns"):
+        return fn(X, *args)
+    frame: pd.DataFrame = X
+    values = fn(frame.to_numpy(), *args)
+    if not isinstance(values, np.ndarray) or values.shape != frame.shape:
+        return values
+    return type(frame)(values, columns=frame.columns)  # names, for error messages
 
 
-def _rows(X: Any) -> int:
+def _rows(X: Matrix) -> int:
     return int(X.shape[0])

@@ -17,6 +17,11 @@ Shapes: g groups, c cells, m features, M models of a group; p, D, means (g, m), 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +32,7 @@ from torch import Tensor
 
 from auqadmm.blocks.exact_rows import CHUNK_NUMBERS, DenseRows, SparseRows
 from auqadmm.estimators.moments import Sums, cell_rows
+from auqadmm.estimators.types import SparseMatrix
 from auqadmm.metrics.triangles import pack
 
 Masks = tuple[tuple[bool, ...], ...]
@@ -48,7 +54,7 @@ class Sides:
     cells: tuple[int, ...]
     holds: Masks
 
-    def __call__(self, shard: Any, blocks: Any, shared: tuple[Tensor, Tensor]) -> tuple[Known, Sums]:
+    def __call__(self, shard: Shard, blocks: None, shared: tuple[Tensor, Tensor]) -> tuple[Known, Sums]:
         means, middles = shared
         g, m = means.shape
         sums = {name: torch.zeros(g, dtype=torch.float64) for name in ("S", "q")}
@@ -74,7 +80,7 @@ class Wider:
     holds: Masks
     tests: Masks
 
-    def __call__(self, shard: Any, known: Known, shared: tuple[tuple[Tensor, Tensor], ...]) -> tuple[Known, Sums]:
+    def __call__(self, shard: Shard, known: Known, shared: tuple[tuple[Tensor, Tensor], ...]) -> tuple[Known, Sums]:
         m, sums = shard.design.features, {}
         for k, (new, W) in enumerate(shared):
             a, n, M = len(known.columns[k]), len(new), W.shape[1]
@@ -112,7 +118,7 @@ def _add(sums: Sums, k: int, rows: Any, old: Tensor, new: Tensor, W: Tensor, fit
         sums[f"slopes{k}"] += rows.adjoint(rows.c[:, None] * left).mT
 
 
-def _times(taken: Any, W: Tensor) -> Tensor:
+def _times(taken: Tensor | tuple[SparseMatrix, np.ndarray], W: Tensor) -> Tensor:
     """X̃_A W of columns that were taken."""
     if isinstance(taken, Tensor):
         return taken @ W
@@ -138,7 +144,7 @@ class _Dense:
 class _Sparse:
     A: Tensor
     At: Tensor
-    by_columns: Any
+    by_columns: SparseMatrix
     y: Tensor
     s: Tensor
 
@@ -146,27 +152,27 @@ class _Sparse:
         yield SparseRows(self.A, self.At, 1, mean, self.y - middle, self.s, lambda: self.by_columns)
 
 
-def _blocks(shard: Any, cells: tuple[int, ...]) -> list[tuple[int, Any]]:
+def _blocks(shard: Shard, cells: tuple[int, ...]) -> list[tuple[int, _Dense | _Sparse]]:
     """The cell and the rows of every block here, kept with the data."""
-    held = shard.design.held
-    if held.get("cells", (None,))[0] != cells:
-        found: list[tuple[int, Any]] = []
+    cache = shard.design.held
+    if cache.get("cells", (None,))[0] != cells:
+        rows: list[tuple[int, _Dense | _Sparse]] = []
         for c, X, target, s in cell_rows(shard, cells):
             y, w = torch.from_numpy(target), torch.from_numpy(s)
             if not len(y):
                 continue
             if isinstance(X, np.ndarray):
-                found.append((c, _Dense(torch.from_numpy(X), y, w)))
+                rows.append((c, _Dense(torch.from_numpy(X), y, w)))
                 continue
             by_columns = X.tocsc()
             A = csr(X, X.shape)
             At = csr(by_columns, (X.shape[1], X.shape[0]))
-            found.append((c, _Sparse(A, At, by_columns, y, w)))
-        held["cells"] = (cells, found)
-    return held["cells"][1]
+            rows.append((c, _Sparse(A, At, by_columns, y, w)))
+        cache["cells"] = (cells, rows)
+    return cache["cells"][1]
 
 
-def csr(S: Any, shape: tuple[int, int]) -> Tensor:
+def csr(S: SparseMatrix, shape: tuple[int, int]) -> Tensor:
     """The numbers of a scipy matrix by rows; those of one by columns are its transpose by rows."""
     ends, where, values = (torch.from_numpy(np.ascontiguousarray(x)) for x in (S.indptr, S.indices, S.data))
     return torch.sparse_csr_tensor(ends, where, values, shape, check_invariants=False)

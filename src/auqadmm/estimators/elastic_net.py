@@ -5,15 +5,15 @@ minimise over c, b   1/(2Σs) Σ_i s_i (x_iᵀc + b − y_i)² + α·ρ‖c‖�
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 
 from auqadmm.estimators import checks, squares
 from auqadmm.estimators.base import ConsensusEstimator
 from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.fitting import FitSettings, FitTask, fit
+from auqadmm.estimators.types import EngineChoice, MatrixLike, MethodChoice, PerRow
 from auqadmm.problem import LeastSquares
 
 
@@ -85,8 +85,8 @@ class ConsensusElasticNet(RegressorMixin, ConsensusEstimator):
         n_blocks: int = 1,
         max_iter: int = 500,
         tol: float = 1e-18,
-        method: Any = "auto",
-        engine: Any = "local",
+        method: MethodChoice = "auto",
+        engine: EngineChoice = "local",
         warm_start: bool = False,
         verbose: int = 0,
     ) -> None:
@@ -101,7 +101,9 @@ class ConsensusElasticNet(RegressorMixin, ConsensusEstimator):
         self.warm_start = warm_start
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> ConsensusElasticNet:
+    def fit(
+        self, X: MatrixLike, y: ArrayLike, sites: PerRow = None, sample_weight: PerRow = None
+    ) -> ConsensusElasticNet:
         """Fit the model.
 
         Parameters
@@ -151,17 +153,17 @@ class ConsensusElasticNet(RegressorMixin, ConsensusEstimator):
             start = start[0], start[1] - mean
         loss = LeastSquares(reduction="pooled")
         task = FitTask(loss, alpha * ratio, alpha * (1 - ratio), bool(self.fit_intercept))
-        found = fit(rows, task, settings, start)
-        self.coef_ = found.coef[0]
-        self.intercept_ = float(found.intercept[0]) + mean
-        self._keep([found.result])
+        fitted = fit(rows, task, settings, start)
+        self.coef_ = fitted.coef[0]
+        self.intercept_ = float(fitted.intercept[0]) + mean
+        self._keep([fitted.result])
         return self
 
     def _penalty(self, rows: Rows) -> tuple[float, float]:
         """α and ρ, for the mean over rows."""
         return float(self.alpha), checks.share("l1_ratio", self.l1_ratio)
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: MatrixLike) -> np.ndarray:
         """The predictions xᵀc + b.
 
         Parameters

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from numbers import Integral
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.model_selection import check_cv
 
 from auqadmm.core.result import Result
@@ -17,6 +18,7 @@ from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.elastic_net import ConsensusElasticNet, centred
 from auqadmm.estimators.fitting import FitSettings, FitTask, fit, report
 from auqadmm.estimators.path import check_grid, grid_of, path, strengths
+from auqadmm.estimators.types import EngineChoice, Fold, Folds, Grid, MatrixLike, MethodChoice, PerRow
 from auqadmm.problem import InputError, LeastSquares
 
 
@@ -72,20 +74,20 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
     def __init__(
         self,
         *,
-        l1_ratio: Any = 0.5,
+        l1_ratio: float | Sequence[float] = 0.5,
         eps: float = 1e-3,
-        alphas: Any = 100,
-        cv: Any = None,
+        alphas: Grid = 100,
+        cv: Folds = None,
         together: int = 100,
         fit_intercept: bool = True,
         n_blocks: int = 1,
         max_iter: int = 500,
         tol: float = 1e-18,
-        method: Any = "auto",
-        engine: Any = "local",
+        method: MethodChoice = "auto",
+        engine: EngineChoice = "local",
         verbose: int = 0,
     ) -> None:
-        self.l1_ratio = l1_ratio
+        self.l1_ratio = l1_ratio  # type: ignore[assignment]  # one share in the base class
         self.eps = eps
         self.alphas = alphas
         self.cv = cv
@@ -98,7 +100,9 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
         self.engine = engine
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> ConsensusElasticNetCV:
+    def fit(
+        self, X: MatrixLike, y: ArrayLike, sites: PerRow = None, sample_weight: PerRow = None
+    ) -> ConsensusElasticNetCV:
         """Choose strength and share, then fit all rows.
 
         Parameters
@@ -164,11 +168,11 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
             error = squares.errors(look, parts, split, trained, coef.reshape(f, R * K, m)).reshape(f, R, K)
             self._choose(np.moveaxis(error, 0, 2), grids, ratios, mass)
             v = squares.single(whole, self.alpha_, self.l1_ratio_)
-            found = squares.concluded(look, whole, v, self.alpha_, self.l1_ratio_, intercept, settings)
+            result = squares.concluded(look, whole, v, self.alpha_, self.l1_ratio_, intercept, settings)
             self.n_rounds_ = look.reduce.traffic.rounds
-        if found is None or not reached.all():
+        if result is None or not reached.all():
             return False
-        self._found(found)
+        self._found(result)
         return True
 
     def _from_sets(
@@ -203,7 +207,7 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
         self._keep([result])
 
     def _by_runs(
-        self, rows: Rows, folds: list[Any], mass: np.ndarray, ratios: list[float], settings: FitSettings
+        self, rows: Rows, folds: list[Fold], mass: np.ndarray, ratios: list[float], settings: FitSettings
     ) -> None:
         """All strengths of a fold in one run, fold after fold."""
         whole, mean = centred(rows, self.fit_intercept)
@@ -213,9 +217,9 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
         for k, (train, test) in enumerate(folds):
             kept, offset = centred(rows.take(train), self.fit_intercept)
             for i, ratio in enumerate(ratios):
-                found = path(kept, grids[i], ratio, self.fit_intercept, settings, self.together)
-                errors[i, :, k] = mse(rows.take(test), found.coef, found.intercept + offset)
-                runs += found.results
+                models = path(kept, grids[i], ratio, self.fit_intercept, settings, self.together)
+                errors[i, :, k] = mse(rows.take(test), models.coef, models.intercept + offset)
+                runs += models.results
         self._choose(errors, grids, ratios, mass)
         l1, l2 = self.alpha_ * self.l1_ratio_, self.alpha_ * (1 - self.l1_ratio_)
         final = fit(whole, FitTask(LeastSquares(reduction="pooled"), l1, l2, bool(self.fit_intercept)), settings)
@@ -235,7 +239,7 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
         return best, place
 
 
-def folds_of(rows: Rows, cv: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+def folds_of(rows: Rows, cv: Folds) -> list[Fold]:
     """Masks (train, test) over the rows, blocks one after another."""
     n = len(rows.order)
     if cv is None or (isinstance(cv, Integral) and not isinstance(cv, bool)):
@@ -270,7 +274,7 @@ def site_folds(sizes: list[int], k: int) -> np.ndarray:
     return np.concatenate(parts).astype(int)
 
 
-def _mask(index: Any, n: int) -> np.ndarray:
+def _mask(index: np.ndarray, n: int) -> np.ndarray:
     mask = np.zeros(n, dtype=bool)
     mask[index] = True
     return mask

@@ -8,8 +8,8 @@ Shapes: m features, C columns; v (m, C) or (m + 1, C), coef (C, m), intercept (C
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,15 +18,17 @@ from torch import Tensor
 
 from auqadmm.api import solve
 from auqadmm.blocks.rows import Loss
+from auqadmm.blocks.shard import RawBlock
 from auqadmm.callbacks import Progress
 from auqadmm.core.result import Result
 from auqadmm.core.state import Status, WarmStart
 from auqadmm.estimators import checks
 from auqadmm.estimators.blocks import Rows
-from auqadmm.estimators.penalty import WeightedElasticNet
-from auqadmm.estimators.scaling import Scaling
+from auqadmm.estimators.scaling import Scaling, WeightedElasticNet
+from auqadmm.estimators.types import BlockRows, EngineChoice, HasSettings, MethodChoice, Start
 from auqadmm.problem import ElasticNet, Problem
 from auqadmm.problem.ingest import read_blocks
+from auqadmm.problem.regularizers import Regularizer
 from auqadmm.problem.sources import is_dask
 
 # These read the strengths off a plain regularizer and take no weighted one: they run on the features as they are.
@@ -35,7 +37,7 @@ PLAIN_ONLY = ("lbfgs", "owl-qn")
 
 # Where the penalty rules anyway, a feature need not be scaled up to the size of the others; with this factor the
 # strengths stay comparable after scaling, and runs were shortest (1 and 30 were compared, on breast cancer and wine).
-RIDGE = 30.0
+SCALING_RIDGE = 30.0
 
 
 @dataclass(frozen=True)
@@ -46,8 +48,8 @@ class FitTask:
     """
 
     loss: Loss
-    l1: Any
-    l2: Any
+    l1: float | np.ndarray
+    l2: float | np.ndarray
     intercept: bool
     curvature: float = 1.0
 
@@ -58,12 +60,12 @@ class FitSettings:
 
     max_iter: int
     tol: float
-    method: Any = "auto"
-    engine: Any = "local"
+    method: MethodChoice = "auto"
+    engine: EngineChoice = "local"
     verbose: int = 0
 
     @staticmethod
-    def of(estimator: Any) -> FitSettings:
+    def of(estimator: HasSettings) -> FitSettings:
         """The checked parameters that all estimators share."""
         max_iter, tol = checks.count("max_iter", estimator.max_iter), checks.above_zero("tol", estimator.tol)
         checks.count("n_blocks", estimator.n_blocks)
@@ -77,7 +79,7 @@ class FitSettings:
 class ScaledFit:
     """The problem in scaled variables, its blocks read once; the strengths may change."""
 
-    blocks: Any
+    blocks: Sequence[BlockRows | RawBlock]
     task: FitTask
     scaling: Scaling
     plain: bool
@@ -85,14 +87,14 @@ class ScaledFit:
     @staticmethod
     def of(rows: Rows, task: FitTask, settings: FitSettings) -> ScaledFit:
         plain = isinstance(settings.method, str) and settings.method.lower() in PLAIN_ONLY
-        ridge = RIDGE * float(np.min(task.l2)) / task.curvature
+        ridge = SCALING_RIDGE * float(np.min(task.l2)) / task.curvature
         scaling = (
             Scaling.none(rows.features, task.intercept)
             if plain
             else Scaling.of(rows, task.intercept, ridge, settings.engine)
         )
         parts = zip(rows.X, rows.y, rows.weight, strict=True)
-        blocks: Any = [(X if plain else scaling.apply(X), y, w) for X, y, w in parts]
+        blocks: Sequence[BlockRows | RawBlock] = [(X if plain else scaling.apply(X), y, w) for X, y, w in parts]
         if rows.names is not None and not is_dask(rows.X[0]):  # frames on workers keep their names
             blocks = [replace(block, columns=rows.names) for block in read_blocks(blocks)]
         return ScaledFit(blocks, task, scaling, plain)
@@ -100,7 +102,10 @@ class ScaledFit:
     @property
     def problem(self) -> Problem:
         l1, l2 = self.task.l1, self.task.l2
-        g = ElasticNet(l1, l2) if self.plain else WeightedElasticNet.scaled(l1, l2, self.scaling.scale)
+        if self.plain:  # which refuses arrays itself
+            g: Regularizer = ElasticNet(l1, l2)  # type: ignore[arg-type]
+        else:
+            g = WeightedElasticNet.scaled(l1, l2, self.scaling.scale)
         return Problem(self.task.loss, g, self.blocks, intercept=self.task.intercept)
 
     def solve(self, settings: FitSettings, start: Tensor | None = None) -> Result:
@@ -125,7 +130,8 @@ class ScaledFit:
             return problem.census.features, problem.census.columns
         loss, labels = self.task.loss, 0
         if loss.target_kind != "real":
-            labels = len(np.unique(np.concatenate([y for _, y, _ in self.blocks])))
+            targets = [block.y if isinstance(block, RawBlock) else block[1] for block in self.blocks]
+            labels = len(np.unique(np.concatenate(targets)))
         return len(self.scaling.scale) + int(self.task.intercept), loss.columns_for(labels)
 
 
@@ -138,7 +144,7 @@ class Fitted:
     result: Result
 
 
-def fit(rows: Rows, task: FitTask, settings: FitSettings, start: tuple[np.ndarray, np.ndarray] | None = None) -> Fitted:
+def fit(rows: Rows, task: FitTask, settings: FitSettings, start: Start | None = None) -> Fitted:
     """Solve one task, from the coefficients and intercepts of `start` if they have the right shape."""
     scaled = ScaledFit.of(rows, task, settings)
     usable = start is not None and start[0].shape[1] == rows.features
@@ -166,7 +172,7 @@ def near(problem: Problem, v: Tensor) -> WarmStart:
     return WarmStart(v, grad - rest / len(grad))
 
 
-def report(estimator: Any, results: list[Result]) -> None:
+def report(estimator: object, results: list[Result]) -> None:
     """Warn about runs that did not converge."""
     for result in results:
         if result.status not in (Status.converged, Status.rounding):

@@ -5,10 +5,9 @@ minimise over c, b   1/(2Σs) Σ_i s_i (x_iᵀc + b − y_i)² + α‖c‖₁
 
 from __future__ import annotations
 
-from typing import Any
-
 from auqadmm.estimators.elastic_net import ConsensusElasticNet
 from auqadmm.estimators.elastic_net_cv import ConsensusElasticNetCV
+from auqadmm.estimators.types import EngineChoice, Folds, Grid, MethodChoice
 
 
 class ConsensusLasso(ConsensusElasticNet):
@@ -44,8 +43,8 @@ class ConsensusLasso(ConsensusElasticNet):
         n_blocks: int = 1,
         max_iter: int = 500,
         tol: float = 1e-18,
-        method: Any = "auto",
-        engine: Any = "local",
+        method: MethodChoice = "auto",
+        engine: EngineChoice = "local",
         warm_start: bool = False,
         verbose: int = 0,
     ) -> None:
@@ -85,15 +84,15 @@ class ConsensusLassoCV(ConsensusElasticNetCV):
         self,
         *,
         eps: float = 1e-3,
-        alphas: Any = 100,
-        cv: Any = None,
+        alphas: Grid = 100,
+        cv: Folds = None,
         together: int = 100,
         fit_intercept: bool = True,
         n_blocks: int = 1,
         max_iter: int = 500,
         tol: float = 1e-18,
-        method: Any = "auto",
-        engine: Any = "local",
+        method: MethodChoice = "auto",
+        engine: EngineChoice = "local",
         verbose: int = 0,
     ) -> None:
         self.eps = eps

@@ -8,14 +8,14 @@ divided by C Σs: certificate and history show that objective.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import expit, softmax
 
 from auqadmm.estimators import checks
 from auqadmm.estimators.base import ConsensusClassifier
 from auqadmm.estimators.fitting import FitSettings, FitTask, fit
+from auqadmm.estimators.types import ClassWeight, EngineChoice, MatrixLike, MethodChoice, PerRow
 from auqadmm.problem import Logistic, Multinomial
 
 
@@ -88,13 +88,13 @@ class ConsensusLogisticRegression(ConsensusClassifier):
         C: float = 1.0,
         *,
         l1_ratio: float = 0.0,
-        class_weight: Any = None,
+        class_weight: ClassWeight = None,
         fit_intercept: bool = True,
         n_blocks: int = 1,
         max_iter: int = 500,
         tol: float = 1e-18,
-        method: Any = "auto",
-        engine: Any = "local",
+        method: MethodChoice = "auto",
+        engine: EngineChoice = "local",
         warm_start: bool = False,
         verbose: int = 0,
     ) -> None:
@@ -110,7 +110,9 @@ class ConsensusLogisticRegression(ConsensusClassifier):
         self.warm_start = warm_start
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> ConsensusLogisticRegression:
+    def fit(
+        self, X: MatrixLike, y: ArrayLike, sites: PerRow = None, sample_weight: PerRow = None
+    ) -> ConsensusLogisticRegression:
         """Fit the model.
 
         Parameters
@@ -152,12 +154,12 @@ class ConsensusLogisticRegression(ConsensusClassifier):
         strength = 1 / (C * rows.total)
         loss = Logistic(reduction="pooled") if binary else Multinomial(reduction="pooled")
         l1, l2 = strength * ratio, strength * (1 - ratio)
-        found = fit(rows, FitTask(loss, l1, l2, bool(self.fit_intercept), curvature=0.25), settings, start)
-        self.coef_, self.intercept_ = settled(found.coef, found.intercept, penalised=strength > 0)
-        self._keep([found.result])
+        fitted = fit(rows, FitTask(loss, l1, l2, bool(self.fit_intercept), curvature=0.25), settings, start)
+        self.coef_, self.intercept_ = settled(fitted.coef, fitted.intercept, penalised=strength > 0)
+        self._keep([fitted.result])
         return self
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: MatrixLike) -> np.ndarray:
         """The probability of every class.
 
         Parameters
@@ -186,7 +188,7 @@ class ConsensusLogisticRegression(ConsensusClassifier):
             return np.hstack([expit(-logits), expit(logits)])
         return softmax(logits, axis=1)
 
-    def predict_log_proba(self, X: Any) -> np.ndarray:
+    def predict_log_proba(self, X: MatrixLike) -> np.ndarray:
         """The logarithm of the probability of every class.
 
         Parameters

@@ -5,10 +5,10 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from numbers import Integral
-from typing import Any
 
 import numpy as np
 import scipy.sparse
+from numpy.typing import ArrayLike
 from sklearn.metrics import get_scorer
 from sklearn.model_selection import check_cv
 from torch import Tensor
@@ -19,6 +19,18 @@ from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.elastic_net_cv import site_folds
 from auqadmm.estimators.fitting import FitSettings, FitTask, ScaledFit, fit, report
 from auqadmm.estimators.logistic import ConsensusLogisticRegression, settled
+from auqadmm.estimators.types import (
+    ClassWeight,
+    EngineChoice,
+    Fold,
+    Folds,
+    Grid,
+    Matrix,
+    MatrixLike,
+    MethodChoice,
+    PerRow,
+    Scorer,
+)
 from auqadmm.problem import InputError, Logistic, Multinomial
 
 
@@ -71,18 +83,18 @@ class ConsensusLogisticRegressionCV(ConsensusLogisticRegression):
     def __init__(
         self,
         *,
-        Cs: Any = 10,
-        l1_ratios: Any = (0.0,),
-        cv: Any = None,
-        scoring: Any = None,
+        Cs: Grid = 10,
+        l1_ratios: ArrayLike = (0.0,),
+        cv: Folds = None,
+        scoring: str | Scorer | None = None,
         refit: bool = True,
-        class_weight: Any = None,
+        class_weight: ClassWeight = None,
         fit_intercept: bool = True,
         n_blocks: int = 1,
         max_iter: int = 500,
         tol: float = 1e-18,
-        method: Any = "auto",
-        engine: Any = "local",
+        method: MethodChoice = "auto",
+        engine: EngineChoice = "local",
         verbose: int = 0,
     ) -> None:
         self.Cs = Cs
@@ -99,7 +111,9 @@ class ConsensusLogisticRegressionCV(ConsensusLogisticRegression):
         self.engine = engine
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> ConsensusLogisticRegressionCV:
+    def fit(
+        self, X: MatrixLike, y: ArrayLike, sites: PerRow = None, sample_weight: PerRow = None
+    ) -> ConsensusLogisticRegressionCV:
         """Choose strength and share, then fit all rows.
 
         Parameters
@@ -138,12 +152,12 @@ class ConsensusLogisticRegressionCV(ConsensusLogisticRegression):
         scores = np.empty(paths.shape[:3])
         runs: list[Result] = []
         for f, (train, test) in enumerate(folds):
-            held = _stacked(rows.take(test))
+            test_rows = _stacked(rows.take(test))
             for r, ratio in enumerate(ratios):
                 paths[f, r], more = self._path(rows.with_weight(weight * train), Cs, ratio, settings)
                 runs += more
                 for c in range(len(Cs)):
-                    scores[f, r, c] = self._score(scorer, paths[f, r, c], *held)
+                    scores[f, r, c] = self._score(scorer, paths[f, r, c], *test_rows)
         self.Cs_, self.l1_ratios_ = Cs, np.array(ratios)
         self.scores_, self.coefs_paths_ = scores, paths
         if self.refit:
@@ -184,7 +198,7 @@ class ConsensusLogisticRegressionCV(ConsensusLogisticRegression):
             raise InputError("l1_ratios is empty: give at least one share, e.g. (0.0,) for l2.")
         return ratios
 
-    def _folds(self, rows: Rows, weight: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    def _folds(self, rows: Rows, weight: np.ndarray) -> list[Fold]:
         """Masks (train, test) over the rows, blocks one after another."""
         n, codes = len(rows.order), np.concatenate(rows.y)
         if self.cv is None or (isinstance(self.cv, Integral) and not isinstance(self.cv, bool)):
@@ -231,7 +245,7 @@ class ConsensusLogisticRegressionCV(ConsensusLogisticRegression):
             runs.append(result)
         return np.array(models), runs
 
-    def _score(self, scorer: Any, model: np.ndarray, X: Any, codes: np.ndarray, weight: np.ndarray) -> float:
+    def _score(self, scorer: Scorer, model: np.ndarray, X: Matrix, codes: np.ndarray, weight: np.ndarray) -> float:
         fitted = ConsensusLogisticRegression()
         fitted.classes_, fitted.n_features_in_ = self.classes_, X.shape[1]
         fitted.coef_ = model[:, : X.shape[1]]
@@ -239,7 +253,7 @@ class ConsensusLogisticRegressionCV(ConsensusLogisticRegression):
         return float(scorer(fitted, X, self.classes_[codes], sample_weight=weight))
 
 
-def _stacked(rows: Rows) -> tuple[Any, np.ndarray, np.ndarray]:
+def _stacked(rows: Rows) -> tuple[Matrix, np.ndarray, np.ndarray]:
     """X, y and weights of all blocks as one."""
     stack = scipy.sparse.vstack if rows.sparse else np.vstack
     return stack(list(rows.X)), np.concatenate(rows.y), np.concatenate(rows.weight)

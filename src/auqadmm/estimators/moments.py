@@ -16,9 +16,13 @@ Shapes: c cells, m features, B blocks; μ, p (c, m), G (c, m, m), packed (c, m(m
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
+
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -26,10 +30,13 @@ import torch
 from torch import Tensor
 
 from auqadmm.blocks.design import DensePiece
+from auqadmm.blocks.sparse import SparsePiece
+from auqadmm.core.reduce import Reduce
+from auqadmm.estimators.types import Matrix, SparseMatrix, is_sparse
 
 Sums = dict[str, Tensor]
 
-CHUNK = 2**18  # numbers of a matrix at a time: it should stay in a cache
+NUMBERS_AT_ONCE = 2**18  # numbers of a matrix at a time: it should stay in a cache
 FILLED = 0.1  # share of nonzeros from which on a dense product is faster
 MOSTLY = 0.5  # share of nonzeros from which on a column is centred before its products
 
@@ -42,7 +49,7 @@ class Means:
     cells: tuple[int, ...]
     count: int
 
-    def __call__(self, shard: Any, blocks: Any, shared: Any) -> tuple[Any, Sums]:
+    def __call__(self, shard: Shard, blocks: None, shared: None) -> tuple[None, Sums]:
         S, y = np.zeros(self.count), np.zeros(self.count)
         x = np.zeros((self.count, shard.design.features))
         with np.errstate(over="ignore", invalid="ignore"):  # the server sees what is not finite
@@ -60,7 +67,7 @@ class Products:
     cells: tuple[int, ...]
     count: int
 
-    def __call__(self, shard: Any, blocks: Any, shared: tuple[Tensor, Tensor]) -> tuple[Any, Sums]:
+    def __call__(self, shard: Shard, blocks: None, shared: tuple[Tensor, Tensor]) -> tuple[None, Sums]:
         means, middles = (t.cpu().numpy() for t in shared)
         m = shard.design.features
         S, q = np.zeros(self.count), np.zeros(self.count)
@@ -70,7 +77,7 @@ class Products:
                 y = target - middles[c]
                 S[c] += s.sum()
                 q[c] += s @ y**2
-                add = _add_sparse if scipy.sparse.issparse(X) else _add_dense
+                add = _add_sparse if is_sparse(X) else _add_dense
                 add(G[c], p[c], X, y, s, means[c])
         return blocks, _tensors(S=S, p=p, q=q) | {"G": torch.from_numpy(_packed(G))}
 
@@ -85,17 +92,17 @@ class Squares:
     cells: tuple[int, ...]
     count: int
 
-    def __call__(self, shard: Any, blocks: Any, shared: tuple[Tensor, Tensor, Tensor]) -> tuple[Any, Sums]:
+    def __call__(self, shard: Shard, blocks: None, shared: tuple[Tensor, Tensor, Tensor]) -> tuple[None, Sums]:
         W, b, centres = (t.cpu().numpy() for t in shared)
-        found = np.zeros(W.shape[:2])
+        squares = np.zeros(W.shape[:2])
         for c, X, target, s in cell_rows(shard, self.cells):
-            if scipy.sparse.issparse(X):
-                found[c] += s @ (X @ W[c].T + (b[c] - W[c] @ centres[c]) - target[:, None]) ** 2
+            if is_sparse(X):
+                squares[c] += s @ (X @ W[c].T + (b[c] - W[c] @ centres[c]) - target[:, None]) ** 2
                 continue
             for some in _slices(X):
                 z = (X[some] - centres[c]) @ W[c].T + b[c]
-                found[c] += s[some] @ (z - target[some, None]) ** 2
-        return blocks, _tensors(squares=found)
+                squares[c] += s[some] @ (z - target[some, None]) ** 2
+        return blocks, _tensors(squares=squares)
 
 
 def _packed(G: np.ndarray) -> np.ndarray:
@@ -117,36 +124,37 @@ def _tensors(**sums: np.ndarray) -> Sums:
     return {name: torch.from_numpy(x) for name, x in sums.items()}
 
 
-def cell_rows(shard: Any, cells: tuple[int, ...]) -> Iterator[tuple[int, Any, np.ndarray, np.ndarray]]:
+def cell_rows(shard: Shard, cells: tuple[int, ...]) -> Iterator[tuple[int, Matrix, np.ndarray, np.ndarray]]:
     """Of every block here: its cell, X (an array, or scipy's CSR matrix), y and s."""
     design, m = shard.design, shard.design.features
     # where a process knows its own blocks only, they are counted from its first one
     number = list(range(shard.blocks)) if len(cells) == shard.blocks else list(shard.index)
     parts = zip(design.pieces, design.split(shard.target), design.split(shard.row_weight), strict=True)
-    for piece, y, s in parts:
-        y, s = (t.double().cpu().numpy() for t in (y, s))
+    for piece, target, weight in parts:
+        y, s = (t.double().cpu().numpy() for t in (target, weight))
         if isinstance(piece, DensePiece):
             height = piece.X.shape[1]
             for slot, j in enumerate(piece.blocks.tolist()):
                 own = slice(slot * height, (slot + 1) * height)
                 yield cells[number[j]], piece.X[slot].cpu().numpy(), y[own], s[own]
             continue
+        assert isinstance(piece, SparsePiece)
         crow, col, values = (t.cpu().numpy() for t in (piece.A.crow_indices(), piece.A.col_indices(), piece.A.values()))
         first = 0
         for slot, (j, height) in enumerate(zip(piece.blocks.tolist(), piece.heights.tolist(), strict=True)):
             start = crow[first : first + height + 1]
-            held = slice(int(start[0]), int(start[-1]))
-            parts_of = (values[held].astype(np.float64), col[held] - slot * m, start - start[0])
+            own = slice(int(start[0]), int(start[-1]))
+            parts_of = (values[own].astype(np.float64), col[own] - slot * m, start - start[0])
             X = scipy.sparse.csr_matrix(parts_of, shape=(height, m))
             yield cells[number[j]], X, y[first : first + height], s[first : first + height]
             first += height
 
 
-def _step(X: Any) -> int:
-    return max(1, CHUNK // max(X.shape[1], 1))
+def _step(X: Matrix) -> int:
+    return max(1, NUMBERS_AT_ONCE // max(X.shape[1], 1))
 
 
-def _slices(X: Any) -> Iterator[slice]:
+def _slices(X: Matrix) -> Iterator[slice]:
     for i in range(0, X.shape[0], _step(X)):
         yield slice(i, i + _step(X))
 
@@ -165,7 +173,7 @@ def _add_dense(G: np.ndarray, p: np.ndarray, X: np.ndarray, y: np.ndarray, s: np
         p += (y[some] if plain else root[some, 0] * y[some]) @ A
 
 
-def _add_sparse(G: np.ndarray, p: np.ndarray, X: Any, y: np.ndarray, s: np.ndarray, mean: np.ndarray) -> None:
+def _add_sparse(G: np.ndarray, p: np.ndarray, X: SparseMatrix, y: np.ndarray, s: np.ndarray, mean: np.ndarray) -> None:
     rows, m = X.shape
     if X.nnz > FILLED * rows * m:
         for some in _slices(X):
@@ -207,7 +215,7 @@ class Moments:
     q: np.ndarray
 
     @staticmethod
-    def of(reduce: Any, cells: tuple[int, ...], count: int, features: int, intercept: bool) -> Moments:
+    def of(reduce: Reduce, cells: tuple[int, ...], count: int, features: int, intercept: bool) -> Moments:
         """From the blocks of an engine; block j belongs to cell `cells[j]`."""
         mean, middle = torch.zeros(count, features, dtype=torch.float64), torch.zeros(count, dtype=torch.float64)
         if intercept:
@@ -216,8 +224,8 @@ class Moments:
             mean, middle = sums["x"] / S[:, None], sums["y"] / S
         down = (mean, middle) if intercept else ()
         _, sums = reduce(Products(cells, count), None, (mean, middle), down)
-        S, p, q = (sums[name].numpy() for name in ("S", "p", "q"))
-        return Moments(S, mean.numpy(), middle.numpy(), _unpacked(sums["G"].numpy(), features), p, q)
+        mass, p, q = (sums[name].numpy() for name in ("S", "p", "q"))
+        return Moments(mass, mean.numpy(), middle.numpy(), _unpacked(sums["G"].numpy(), features), p, q)
 
     def merged(self, groups: np.ndarray) -> Moments:
         """Unions of cells without common rows: groups (k, c), true where a cell belongs to one."""

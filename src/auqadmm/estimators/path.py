@@ -17,10 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
@@ -32,6 +33,7 @@ from auqadmm.estimators import blocks, checks, squares, wide
 from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.elastic_net import centred
 from auqadmm.estimators.fitting import FitSettings, FitTask, ScaledFit, report
+from auqadmm.estimators.types import EngineChoice, Grid, MatrixLike, MethodChoice, PerRow
 
 
 @dataclass(frozen=True)
@@ -85,20 +87,20 @@ class Path:
 
 
 def enet_path(
-    X: Any,
-    y: Any,
+    X: MatrixLike,
+    y: ArrayLike,
     *,
     l1_ratio: float = 0.5,
     eps: float = 1e-3,
-    alphas: Any = 100,
-    sites: Any = None,
-    sample_weight: Any = None,
+    alphas: Grid = 100,
+    sites: PerRow = None,
+    sample_weight: PerRow = None,
     fit_intercept: bool = True,
     n_blocks: int = 1,
     max_iter: int = 500,
     tol: float = 1e-18,
-    method: Any = "auto",
-    engine: Any = "local",
+    method: MethodChoice = "auto",
+    engine: EngineChoice = "local",
     together: int = 100,
     verbose: int = 0,
 ) -> Path:
@@ -156,13 +158,13 @@ def enet_path(
         return known
     rows, mean = centred(rows, fit_intercept)
     grid = strengths(rows, ratio, alphas, eps)
-    found = path(rows, grid, ratio, fit_intercept, settings, together)
-    report(reader, list(found.results))
-    return replace(found, intercept=found.intercept + mean, spent=known)
+    models = path(rows, grid, ratio, fit_intercept, settings, together)
+    report(reader, list(models.results))
+    return replace(models, intercept=models.intercept + mean, spent=known)
 
 
 def _from_sums(
-    rows: Rows, ratio: float, alphas: Any, eps: float, intercept: bool, settings: FitSettings
+    rows: Rows, ratio: float, alphas: Grid, eps: float, intercept: bool, settings: FitSettings
 ) -> Path | None:
     """The path from one look at the data (`squares.py`); None where that is not the way."""
     split = squares.Split.none(len(rows.order))
@@ -182,7 +184,9 @@ def _from_sums(
     return Path(grid, coef, offset, (run,))
 
 
-def _from_sets(rows: Rows, ratio: float, alphas: Any, eps: float, intercept: bool, settings: FitSettings) -> Path | int:
+def _from_sets(
+    rows: Rows, ratio: float, alphas: Grid, eps: float, intercept: bool, settings: FitSettings
+) -> Path | int:
     """The path from working sets of columns (`wide.py`); rounds that were spent where that is not the way."""
     split = squares.Split.none(len(rows.order))
     if not wide.suits(rows, settings, split, [ratio], alphas):
@@ -206,7 +210,14 @@ class _Reader(BaseEstimator):
     """Holds the parameters that reading rows asks an estimator for."""
 
     def __init__(
-        self, fit_intercept: bool, n_blocks: int, max_iter: int, tol: float, method: Any, engine: Any, verbose: int
+        self,
+        fit_intercept: bool,
+        n_blocks: int,
+        max_iter: int,
+        tol: float,
+        method: MethodChoice,
+        engine: EngineChoice,
+        verbose: int,
     ) -> None:
         self.fit_intercept = fit_intercept
         self.n_blocks = n_blocks
@@ -217,7 +228,7 @@ class _Reader(BaseEstimator):
         self.verbose = verbose
 
 
-def check_grid(alphas: Any, eps: float, l1_ratio: float) -> None:
+def check_grid(alphas: Grid, eps: float, l1_ratio: float) -> None:
     """Complain of a grid before anything is computed."""
     if np.ndim(alphas) > 0:
         if not [checks.at_least_zero("alphas", a) for a in np.asarray(alphas).ravel().tolist()]:
@@ -229,22 +240,22 @@ def check_grid(alphas: Any, eps: float, l1_ratio: float) -> None:
         raise InputError("With l1_ratio=0 no strength leaves all coefficients 0: give the alphas themselves.")
 
 
-def grid_of(alphas: Any, eps: float, largest: Callable[[], float]) -> np.ndarray:
+def grid_of(alphas: Grid, eps: float, largest: Callable[[], float]) -> np.ndarray:
     """The grid, from strong to weak; where it is to be found, from the smallest that leaves all coefficients 0."""
     if np.ndim(alphas) > 0:
         return np.sort(np.asarray(alphas, dtype=np.float64).ravel())[::-1]
-    return largest() * np.geomspace(1.0, eps, int(alphas))
+    return largest() * np.geomspace(1.0, eps, int(alphas))  # type: ignore[arg-type]  # a number, see above
 
 
-def strengths(rows: Rows, l1_ratio: float, alphas: Any, eps: float) -> np.ndarray:
+def strengths(rows: Rows, l1_ratio: float, alphas: Grid, eps: float) -> np.ndarray:
     """The grid for rows whose target is centred. One reduction where it is to be found."""
     check_grid(alphas, eps, l1_ratio)
 
     def largest() -> float:
         products = sum(X.T @ (w * y) for X, y, w in zip(rows.X, rows.y, rows.weight, strict=True))
-        found = float(np.max(np.abs(products))) / (rows.total * l1_ratio)
+        strongest = float(np.max(np.abs(products))) / (rows.total * l1_ratio)
         # a target without any correlation: every strength gives the same model
-        return max(found, float(np.finfo(np.float64).eps))
+        return max(strongest, float(np.finfo(np.float64).eps))
 
     return grid_of(alphas, eps, largest)
 

@@ -23,10 +23,9 @@ Shapes: k problems, K strengths, m features; G (k, m, m), v, p, ∇ (k, m), l1, 
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -38,8 +37,8 @@ from auqadmm.methods.newton.inner import ActiveFactor
 EPS = float(np.finfo(np.float64).eps)
 TOGETHER = 128  # features up to which problems take their steps together
 LIMIT = 1000  # steps for one strength
-LEAST = 8  # coordinates that may leave zero at once
-SMALL, LARGE = 32, 1500  # features between which one thread is best
+LEAST_ENTERING = 8  # coordinates that may leave zero at once
+THREADED_BELOW, THREADED_ABOVE = 32, 1500  # features between which one thread is best
 TRACE = 1e-14  # of the diagonal, added to a step's matrix; more where that is not enough
 
 
@@ -58,7 +57,7 @@ class Quadratics:
         (k, m) in place of zero. `kept`: what one problem keeps from path to path while features are appended to it."""
         k, K = l1.shape
         m = self.p.shape[1]
-        found, reached = np.zeros((k, K, m)), np.zeros((k, K), dtype=bool)
+        models, reached = np.zeros((k, K, m)), np.zeros((k, K), dtype=bool)
         step = k if m <= TOGETHER else 1
         with _one_thread(m):
             for i in range(0, k, step):
@@ -67,18 +66,18 @@ class Quadratics:
                 v = np.zeros((len(part.p), m)) if start is None else start[some]
                 for j in range(K):
                     v, reached[some, j] = part.solve(v, l1[some, j, None], l2[some, j, None])
-                    found[some, j] = v
-        return found, reached
+                    models[some, j] = v
+        return models, reached
 
 
 def ridges(G: np.ndarray, p: np.ndarray, strengths: np.ndarray) -> np.ndarray:
     """(G + l2)⁻¹p for strengths (K,) of l2 alone: (K, m)."""
     with _one_thread(len(p)):
-        found = []
+        models = []
         for l2 in strengths.tolist():
             v = _inverse_times(G.copy(), p, l2)
-            found.append(v + _inverse_times(G.copy(), p - G @ v - l2 * v, l2))  # what rounding and the trace left
-    return np.array(found)
+            models.append(v + _inverse_times(G.copy(), p - G @ v - l2 * v, l2))  # what rounding and the trace left
+    return np.array(models)
 
 
 @lru_cache(maxsize=1)
@@ -86,9 +85,9 @@ def _threads() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def _one_thread(features: int) -> Any:
+def _one_thread(features: int) -> AbstractContextManager[object]:
     """Factors of this size gain nothing from threads, and lose much where cores are busy."""
-    return _threads().limit(limits=1, user_api="blas") if SMALL < features < LARGE else nullcontext()
+    return _threads().limit(limits=1, user_api="blas") if THREADED_BELOW < features < THREADED_ABOVE else nullcontext()
 
 
 @dataclass
@@ -119,11 +118,11 @@ class _Steps:
             grad = Gv + l2 * v - self.p
             reach = self.length + (self.size * np.abs(v)).sum(1, keepdims=True)
             noise = (8 * EPS) * (self.size * reach + l2 * np.abs(v))
-            held = v == 0
-            excess = np.where(held, np.abs(grad) - l1, 0.0)
+            at_zero = v == 0
+            excess = np.where(at_zero, np.abs(grad) - l1, 0.0)
             enter = excess > noise
-            theta = np.where(held, np.where(enter, -np.sign(grad), 0.0), np.sign(v))
-            slope = np.where(held & ~enter, 0.0, grad + l1 * theta)
+            theta = np.where(at_zero, np.where(enter, -np.sign(grad), 0.0), np.sign(v))
+            slope = np.where(at_zero & ~enter, 0.0, grad + l1 * theta)
             live = (np.abs(slope) > noise).any(1) & ~done
             if not live.any():
                 return v, np.ones(len(v), dtype=bool)
@@ -151,7 +150,7 @@ class _Steps:
         """The step on the coordinates that move, entering ones in the direction of their slope."""
         enter = enter & live[:, None]
         gain = np.where(enter, excess / np.where(self.size > 0, self.size, 1.0), 0.0)
-        room = np.maximum(LEAST, (v != 0).sum(1))
+        room = np.maximum(LEAST_ENTERING, (v != 0).sum(1))
         for i in np.flatnonzero(enter.sum(1) > room):
             weakest = np.argpartition(-gain[i], room[i])[room[i] :]
             enter[i, weakest] = False

@@ -11,12 +11,16 @@ Shapes: n rows, m features, K strengths, f folds.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
+
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import scipy.sparse
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from auqadmm.core.result import Result
@@ -25,8 +29,9 @@ from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.elastic_net import ConsensusElasticNet, centred
 from auqadmm.estimators.elastic_net_cv import folds_of, mse
 from auqadmm.estimators.fitting import FitSettings, FitTask, Fitted, fit, report
-from auqadmm.estimators.moments import CHUNK, Moments, cell_rows
+from auqadmm.estimators.moments import NUMBERS_AT_ONCE, Moments, cell_rows
 from auqadmm.estimators.quadratic import ridges
+from auqadmm.estimators.types import EngineChoice, Fold, Folds, MatrixLike, MethodChoice, PerRow, Start, is_sparse
 from auqadmm.problem import InputError, LeastSquares
 
 SCORES = (None, "r2", "neg_mean_squared_error")
@@ -64,8 +69,8 @@ class ConsensusRidge(ConsensusElasticNet):
         n_blocks: int = 1,
         max_iter: int = 500,
         tol: float = 1e-18,
-        method: Any = "auto",
-        engine: Any = "local",
+        method: MethodChoice = "auto",
+        engine: EngineChoice = "local",
         warm_start: bool = False,
         verbose: int = 0,
     ) -> None:
@@ -132,14 +137,14 @@ class ConsensusRidgeCV(ConsensusElasticNet):
 
     def __init__(
         self,
-        alphas: Any = (0.1, 1.0, 10.0),
+        alphas: ArrayLike = (0.1, 1.0, 10.0),
         *,
         fit_intercept: bool = True,
-        scoring: Any = None,
-        cv: Any = None,
+        scoring: str | None = None,
+        cv: Folds = None,
         n_blocks: int = 1,
         tol: float = 1e-18,
-        engine: Any = "local",
+        engine: EngineChoice = "local",
     ) -> None:
         self.alphas = alphas
         self.fit_intercept = fit_intercept
@@ -151,7 +156,7 @@ class ConsensusRidgeCV(ConsensusElasticNet):
 
     max_iter, method, verbose, warm_start = 500, "auto", 0, False
 
-    def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> ConsensusRidgeCV:
+    def fit(self, X: MatrixLike, y: ArrayLike, sites: PerRow = None, sample_weight: PerRow = None) -> ConsensusRidgeCV:
         """Choose the strength, then fit all rows.
 
         Parameters
@@ -191,20 +196,20 @@ class ConsensusRidgeCV(ConsensusElasticNet):
         if squares.several(settings.engine):
             raise InputError(f"{type(self).__name__} needs all targets in one process: use 'local', 'ray' or 'dask'.")
         rows = self._read(X, y, sites, sample_weight, numeric=True)
-        wide = rows.features > squares.WIDEST
+        wide = rows.features > squares.MOST_FEATURES
         if wide and self.cv is None:
             raise InputError(
                 f"X has {rows.features} features, and leaving out one row after another takes a Gram matrix, of at "
-                f"most {squares.WIDEST}; pass cv, e.g. cv=5, for one fit per fold and strength."
+                f"most {squares.MOST_FEATURES}; pass cv, e.g. cv=5, for one fit per fold and strength."
             )
         find = self._left_out if self.cv is None else self._by_runs if wide else self._by_folds
-        found = find(rows, alphas, settings)
-        if found is None:
+        result = find(rows, alphas, settings)
+        if result is None:
             raise InputError("Squares of X or y exceed the range of double precision; rescale them.")
         if find != self._by_runs:
-            self.n_rounds_ = int(found.history[-1].rounds)
-            self.coef_, self.intercept_ = np.asarray(found.coef), float(found.intercept)
-        self._keep([found])
+            self.n_rounds_ = int(result.history[-1].rounds)
+            self.coef_, self.intercept_ = np.asarray(result.coef), float(result.intercept)
+        self._keep([result])
         return self
 
     def _left_out(self, rows: Rows, alphas: np.ndarray, settings: FitSettings) -> Result | None:
@@ -251,29 +256,30 @@ class ConsensusRidgeCV(ConsensusElasticNet):
         for k, (train, test) in enumerate(folds):
             start = None
             for i in np.argsort(-alphas):
-                found, mean = self._one(rows.take(train), float(alphas[i]), settings, start)
-                start = found.coef, found.intercept
-                errors[k, i] = mse(rows.take(test), found.coef, found.intercept + mean)[0]
-                runs.append(found.result)
+                fitted, mean = self._one(rows.take(train), float(alphas[i]), settings, start)
+                start = fitted.coef, fitted.intercept
+                errors[k, i] = mse(rows.take(test), fitted.coef, fitted.intercept + mean)[0]
+                runs.append(fitted.result)
         self._choose(alphas, self._scores(errors, rows, folds))
         report(self, runs)
-        found, mean = self._one(rows, self.alpha_, settings, None)
-        last = found.result
+        fitted, mean = self._one(rows, self.alpha_, settings, None)
+        last = fitted.result
         count = sum(r.history[-1].rounds for r in [*runs, last])
         self.n_rounds_ = count
-        self.coef_, self.intercept_ = found.coef[0], float(found.intercept[0]) + mean
+        self.coef_, self.intercept_ = fitted.coef[0], float(fitted.intercept[0]) + mean
         words = (
-            f"{last.message} More than {squares.WIDEST} features: {len(runs) + 1} ordinary fits, {count} rounds in all."
+            f"{last.message} More than {squares.MOST_FEATURES} features: {len(runs) + 1} ordinary fits, {count} rounds "
+            "in all."
         )
         return replace(last, message=words)
 
-    def _one(self, rows: Rows, alpha: float, settings: FitSettings, start: Any) -> tuple[Fitted, float]:
+    def _one(self, rows: Rows, alpha: float, settings: FitSettings, start: Start | None) -> tuple[Fitted, float]:
         """One fit, with the mean that its target was centred at."""
         kept, mean = centred(rows, bool(self.fit_intercept))
         loss = LeastSquares(reduction="pooled")
         return fit(kept, FitTask(loss, 0.0, alpha / rows.total, bool(self.fit_intercept)), settings, start), mean
 
-    def _scores(self, errors: np.ndarray, rows: Rows, folds: list[Any]) -> np.ndarray:
+    def _scores(self, errors: np.ndarray, rows: Rows, folds: list[Fold]) -> np.ndarray:
         """(K, f) from mean squared errors (f, K)."""
         if self.scoring == "neg_mean_squared_error":
             return -errors.T
@@ -290,7 +296,7 @@ class ConsensusRidgeCV(ConsensusElasticNet):
         alphas: np.ndarray,
         scores: np.ndarray,
         coef: np.ndarray,
-        settings: Any,
+        settings: FitSettings,
     ) -> Result | None:
         """The strength of the best score, and its model among coef (K, m)."""
         best = self._choose(alphas, scores)
@@ -305,16 +311,16 @@ class ConsensusRidgeCV(ConsensusElasticNet):
         return best
 
 
-def left_out(shard: Any, blocks: Any, shared: tuple[Tensor, ...]) -> tuple[Any, dict[str, Tensor]]:
+def left_out(shard: Shard, blocks: None, shared: tuple[Tensor, ...]) -> tuple[None, dict[str, Tensor]]:
     """Σs e² of the rows here, e the error of the model without the row: μ (m,), ȳ (1,), V (m, m), 1/(Λ + α) (m, K),
     models (m, K), and what an intercept adds to a leverage, (1,)."""
     mean, middle, V, inverse, models, one = (t.cpu().numpy() for t in shared)
     total = np.zeros(inverse.shape[1])
-    step = max(1, CHUNK // max(len(mean), 1))
+    step = max(1, NUMBERS_AT_ONCE // max(len(mean), 1))
     for _, X, y, s in cell_rows(shard, (0,) * shard.census.blocks):
         for i in range(0, len(y), step):
             some = slice(i, i + step)
-            A = (X[some].toarray() if scipy.sparse.issparse(X) else X[some]) - mean
+            A = (X[some].toarray() if is_sparse(X) else X[some]) - mean
             leverage = s[some, None] * ((A @ V) ** 2 @ inverse + one)
             error = (y[some, None] - middle - A @ models) / (1 - leverage)
             total += s[some] @ error**2

@@ -45,12 +45,13 @@ from auqadmm.estimators.chunks import later
 from auqadmm.estimators.fitting import FitSettings
 from auqadmm.estimators.moments import Moments, Squares
 from auqadmm.estimators.quadratic import EPS, Quadratics, ridges
+from auqadmm.estimators.types import EngineChoice, Matrix
 from auqadmm.problem import LeastSquares, Problem, Zero
 
-WIDEST = 4096  # features
+MOST_FEATURES = 4096  # features
 NUMBERS = 2**27  # of all Gram matrices at once
-DIGITS = 1e-10  # of a score, relative
-EXPLAINED = 1e-4  # as in a certificate: the least share of F that counts as explained
+SCORE_DIGITS = 1e-10  # of a score, relative
+EXPLAINED_SHARE = 1e-4  # as in a certificate: the least share of F that counts as explained
 HALVING = 0.5  # from one strength to the next on the way to a single one
 
 
@@ -98,10 +99,10 @@ def by_sums(settings: FitSettings, split: Split) -> bool:
 
 
 def fits(rows: Rows, split: Split) -> bool:
-    return rows.features <= WIDEST and len(split.masks) * rows.features**2 <= NUMBERS
+    return rows.features <= MOST_FEATURES and len(split.masks) * rows.features**2 <= NUMBERS
 
 
-def several(engine: Any) -> bool:
+def several(engine: EngineChoice) -> bool:
     """Do several processes call this, each with rows of its own?"""
     return bool(getattr(resolve(engine), "spmd", False))
 
@@ -153,7 +154,7 @@ def looking(rows: Rows, split: Split, settings: FitSettings) -> Iterator[Look]:
     engine.close()
 
 
-def _some(X: Any, keep: np.ndarray) -> Any:
+def _some(X: Matrix, keep: np.ndarray) -> Matrix:
     return X[keep]
 
 
@@ -171,8 +172,8 @@ def nets(moments: Moments, grids: np.ndarray, ratios: list[float]) -> tuple[np.n
     l1, l2 = ((x[None] * moments.S[:, None, None]) for x in (grids * share, grids * (1 - share)))
     if R == 1:
         many = Quadratics(moments.G, moments.p, moments.q)
-        found, reached = many.path(l1[:, 0], l2[:, 0])
-        return found[:, None], reached[:, None]
+        models, reached = many.path(l1[:, 0], l2[:, 0])
+        return models[:, None], reached[:, None]
     parts = [nets(moments, grids[r : r + 1], ratios[r : r + 1]) for r in range(R)]
     return np.concatenate([p[0] for p in parts], axis=1), np.concatenate([p[1] for p in parts], axis=1)
 
@@ -198,7 +199,7 @@ def errors(look: Look, parts: Moments, split: Split, trained: Moments, coef: np.
     squares = np.maximum(inner, 0.0) + tested.S[:, None] * shift**2
     spread = np.sqrt(np.maximum(np.einsum("fii->fi", tested.G), 0.0))
     size = np.sqrt(np.maximum(tested.q, 0.0))[:, None] + np.einsum("fi,fki->fk", spread, np.abs(coef))
-    if bool((8 * EPS * size**2 > DIGITS * squares).any() & (size > 0).any()):
+    if bool((8 * EPS * size**2 > SCORE_DIGITS * squares).any() & (size > 0).any()):
         squares = _asked(look, split, trained, coef)
     return squares / np.maximum(tested.S, np.finfo(np.float64).tiny)[:, None]
 
@@ -211,9 +212,9 @@ def _asked(look: Look, split: Split, trained: Moments, coef: np.ndarray) -> np.n
     while left.any():  # a cell may be in the test rows of several folds: one of them at a time
         fold = np.where(left.any(0), left.argmax(0), 0)
         b = np.repeat(trained.middle[fold][:, None], k, axis=1)
-        found = look.squares(coef[fold], b, trained.mean[fold])
+        squares = look.squares(coef[fold], b, trained.mean[fold])
         for c in np.flatnonzero(left.any(0)):
-            total[fold[c]] += found[c]
+            total[fold[c]] += squares[c]
             left[fold[c], c] = False
     return total
 
@@ -240,7 +241,7 @@ def certified(
     xi = np.where(v == 0, at_zero, grad + l1 * np.sign(v))
     left = np.maximum(q - 2 * v @ p + (v * Gv).sum(1), 0.0)
     F = 0.5 * left + (l1 * np.abs(v)).sum(1) + 0.5 * (l2 * v**2).sum(1)
-    scale = np.minimum(F, np.maximum(0.5 * q - F, EXPLAINED * F))
+    scale = np.minimum(F, np.maximum(0.5 * q - F, EXPLAINED_SHARE * F))
     size = math.sqrt(q) + np.abs(v) @ np.sqrt(np.maximum(np.diag(G), 0.0))
     kkt = float(np.linalg.norm(xi)) / max(float(np.linalg.norm(p)), float(np.finfo(np.float64).tiny))
     top, over = np.zeros((2, len(v))) if beyond is None else beyond.T

@@ -8,13 +8,13 @@ Solved divided by C Σs: certificate and history show that objective.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 
 from auqadmm.estimators import checks
 from auqadmm.estimators.base import ConsensusClassifier
 from auqadmm.estimators.fitting import FitSettings, FitTask, Fitted, fit
+from auqadmm.estimators.types import ClassWeight, EngineChoice, MatrixLike, MethodChoice, PerRow
 from auqadmm.problem import SmoothedHinge
 
 
@@ -79,13 +79,13 @@ class ConsensusLinearSVC(ConsensusClassifier):
         C: float = 1.0,
         *,
         smoothing: float = 0.1,
-        class_weight: Any = None,
+        class_weight: ClassWeight = None,
         fit_intercept: bool = True,
         n_blocks: int = 1,
         max_iter: int = 1000,
         tol: float = 1e-18,
-        method: Any = "auto",
-        engine: Any = "local",
+        method: MethodChoice = "auto",
+        engine: EngineChoice = "local",
         warm_start: bool = False,
         verbose: int = 0,
     ) -> None:
@@ -101,7 +101,9 @@ class ConsensusLinearSVC(ConsensusClassifier):
         self.warm_start = warm_start
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> ConsensusLinearSVC:
+    def fit(
+        self, X: MatrixLike, y: ArrayLike, sites: PerRow = None, sample_weight: PerRow = None
+    ) -> ConsensusLinearSVC:
         """Fit the model.
 
         Parameters
@@ -149,9 +151,9 @@ class ConsensusLinearSVC(ConsensusClassifier):
             own = None
             if start is not None and len(start[0]) == columns:
                 own = start[0][[place]], start[1][[place]]
-            found: Fitted = fit(rows.with_target(np.where(codes == k, 1.0, -1.0)), task, settings, own)
-            coef[place], intercept[place] = found.coef[0], found.intercept[0]
-            results.append(found.result)
+            fitted: Fitted = fit(rows.with_target(np.where(codes == k, 1.0, -1.0)), task, settings, own)
+            coef[place], intercept[place] = fitted.coef[0], fitted.intercept[0]
+            results.append(fitted.result)
         self.coef_, self.intercept_ = coef, intercept
         self._keep(results)
         return self

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -34,20 +33,21 @@ from auqadmm.estimators.columns import Sides, Wider
 from auqadmm.estimators.fitting import FitSettings
 from auqadmm.estimators.moments import Means, Moments, Sums
 from auqadmm.estimators.quadratic import EPS, Kept, Quadratics
+from auqadmm.estimators.types import Grid
 from auqadmm.methods.newton.working_set import affordable
 from auqadmm.metrics.triangles import unpack
 
-WIDEST = 4096  # columns of a working set
+MOST_COLUMNS = 4096  # columns of a working set
 SLOPES = 2**24  # numbers of all slopes of a round
-FIRST = 8  # strengths of a group's first round
-CLOSE = 0.9  # of l1: slopes from which on a column comes along
-NEAR = 4  # models from the first wrong one on whose steep columns come: farther ones lack too many to tell
-SHRINK = 0.5  # of the strengths of a round after one that went wrong
-LEAST = affordable(ROUND_COST)  # columns that a set has room for
+FIRST_STRENGTHS = 8  # strengths of a group's first round
+NEARLY_STEEP = 0.9  # of l1: slopes from which on a column comes along
+MODELS_AHEAD = 4  # models from the first wrong one on whose steep columns come: farther ones lack too many to tell
+FEWER_STRENGTHS = 0.5  # of the strengths of a round after one that went wrong
+AFFORDABLE = affordable(ROUND_COST)  # columns that a set has room for
 TINY = float(np.finfo(np.float64).tiny)
 
 
-def suits(rows: Rows, settings: FitSettings, split: squares.Split, ratios: Sequence[float], alphas: Any) -> bool:
+def suits(rows: Rows, settings: FitSettings, split: squares.Split, ratios: Sequence[float], alphas: Grid) -> bool:
     """Is this the way to go? Gram matrices do not fit, and l1 leaves columns out."""
     few = min(ratios) > 0 and (np.ndim(alphas) == 0 or float(np.min(alphas)) > 0)
     return few and squares.by_sums(settings, split) and not squares.fits(rows, split)
@@ -73,7 +73,7 @@ class Track:
     models: list[np.ndarray] = field(default_factory=list)
     scores: list[tuple[float, float, float]] = field(default_factory=list)
     asked: list[np.ndarray] = field(default_factory=list)
-    stride: int = FIRST
+    stride: int = FIRST_STRENGTHS
     waits: bool = False
     before: tuple[float, np.ndarray] = (0.0, np.zeros(0))
 
@@ -97,10 +97,10 @@ class Track:
             self.models.append(v)
             self.scores.append((float(f), float(np.max(s, where=outside, initial=0.0)), float(o @ o)))
         if wrong.any():
-            self.stride = max(1, good, int(SHRINK * len(wrong)))
+            self.stride = max(1, good, int(FEWER_STRENGTHS * len(wrong)))
         else:
             self.stride = max(self.stride, 2 * good)
-        near = slice(good, good + NEAR)
+        near = slice(good, good + MODELS_AHEAD)
         if wrong.any():
             self.steep = (size[near] / np.maximum(l1[near, None], TINY)).max(0)
         else:
@@ -175,20 +175,20 @@ class Group:
             return [squares.single(own, both / self.S, float(track.l1[0]) / both)]
         start = _padded(track.models[-1], len(self.index))[None] if at else None
         many = Quadratics(own.G, own.p, own.q)
-        found, reached = many.path(track.l1[None, some], track.l2[None, some], start, self.kept)
+        solved, reached = many.path(track.l1[None, some], track.l2[None, some], start, self.kept)
         if not reached.all():
             raise GaveUp
-        return list(found[0])
+        return list(solved[0])
 
     def _coming(self, live: list[Track], room: int) -> np.ndarray:
         """Columns that are missing, and those that are closest to be, as far as there is room."""
         a, outside = len(self.index), self.outside
         steep = np.max([t.steep for t in live], axis=0)
         needed = np.zeros_like(outside) if self.missing is None else self.missing & outside
-        count = min(int(needed.sum()), max(LEAST, a) if a else len(outside))
+        count = min(int(needed.sum()), max(AFFORDABLE, a) if a else len(outside))
         if a + count > room:
             raise GaveUp
-        fill = max(LEAST - a, min(int((steep[outside] > CLOSE).sum()), max(LEAST, a)))
+        fill = max(AFFORDABLE - a, min(int((steep[outside] > NEARLY_STEEP).sum()), max(AFFORDABLE, a)))
         count = min(max(count, fill), room - a, int(outside.sum()))
         score = np.where(outside, steep, -1.0) + np.where(needed, steep.max(initial=0.0) + 1.0, 0.0)
         order = np.argpartition(-score, count - 1)[:count] if count > 0 else self.index[:0]
@@ -196,15 +196,15 @@ class Group:
 
     @property
     def outside(self) -> np.ndarray:
-        found = np.ones(len(self.p), dtype=bool)
-        found[self.index] = False
-        return found
+        outside = np.ones(len(self.p), dtype=bool)
+        outside[self.index] = False
+        return outside
 
     # ------------------------------------------------------------------ what was told
-    def heard(self, new: np.ndarray, W: np.ndarray, told: Sums, k: int) -> None:
+    def heard(self, new: np.ndarray, W: np.ndarray, sums: Sums, k: int) -> None:
         outside = self.outside
         if len(new):
-            border, corner = told[f"border{k}"].numpy(), unpack(told[f"corner{k}"][None])[0].numpy()
+            border, corner = sums[f"border{k}"].numpy(), unpack(sums[f"corner{k}"][None])[0].numpy()
             self.G = np.block([[self.G, border.T], [border, corner]])
             self.index = np.concatenate([self.index, new])
         for t in self.tracks:
@@ -212,7 +212,7 @@ class Group:
         self.missing = None
         if not len(W):
             return
-        slopes, left, first = told[f"slopes{k}"].numpy(), told[f"squares{k}"].numpy(), 0
+        slopes, left, first = sums[f"slopes{k}"].numpy(), sums[f"squares{k}"].numpy(), 0
         size = np.sqrt(self.D)
         reach = np.sqrt(max(self.q, 0.0)) + np.abs(W) @ size[self.index[: W.shape[1]]]
         for t in self.tracks:
@@ -247,14 +247,14 @@ class Groups:
         g, m = len(fits), look.features
         mean, middle = np.zeros((g, m)), np.zeros(g)
         if intercept:
-            _, told = look.reduce(Means(look.cells, look.count), None, None)
+            _, sums = look.reduce(Means(look.cells, look.count), None, None)
             use = fits.astype(np.float64)
-            S = np.maximum(use @ told["S"].numpy(), TINY)
-            mean, middle = use @ told["x"].numpy() / S[:, None], use @ told["y"].numpy() / S
+            S = np.maximum(use @ sums["S"].numpy(), TINY)
+            mean, middle = use @ sums["x"].numpy() / S[:, None], use @ sums["y"].numpy() / S
         shared = torch.from_numpy(mean), torch.from_numpy(middle)
         sides = Sides(look.cells, self.masks[0])
-        self.known, told = look.reduce(sides, None, shared, shared if intercept else ())
-        S, q, p, D = (told[name].numpy() for name in ("S", "q", "p", "D"))
+        self.known, sums = look.reduce(sides, None, shared, shared if intercept else ())
+        S, q, p, D = (sums[name].numpy() for name in ("S", "q", "p", "D"))
         self.all = [Group(*x) for x in zip(S.tolist(), q.tolist(), mean, middle.tolist(), p, D, strict=True)]
         if not all(bool(np.isfinite(x).all()) for x in (mean, q, p, D)):
             raise GaveUp
@@ -270,11 +270,11 @@ class Groups:
 
     def active(self, track: int, strength: int) -> np.ndarray:
         """Columns that a model of this strength has in any group that got there, (m,)."""
-        found = np.zeros(self.look.features, dtype=bool)
+        active = np.zeros(self.look.features, dtype=bool)
         for g in self.all:
             for t in (t for t in g.tracks[track : track + 1] if len(t.models) > strength):
-                found[g.index[np.flatnonzero(t.models[strength])]] = True
-        return found
+                active[g.index[np.flatnonzero(t.models[strength])]] = True
+        return active
 
     def run(self) -> None:
         """Rounds until every track has all its models."""
@@ -282,13 +282,13 @@ class Groups:
         while any(len(t.models) < len(t.l1) for g in self.all for t in g.tracks):
             busy = sum(any(len(t.models) < len(t.l1) for t in g.tracks) for g in self.all)
             models = max(1, SLOPES // (busy * look.features))
-            room = min(WIDEST, int((squares.NUMBERS // busy) ** 0.5))
+            room = min(MOST_COLUMNS, int((squares.NUMBERS // busy) ** 0.5))
             asked = [g.question(models, room) for g in self.all]
             shared = tuple((torch.from_numpy(new), torch.from_numpy(W.T.copy())) for new, W in asked)
             down = tuple(x for pair in shared for x in pair)
-            self.known, told = look.reduce(Wider(look.cells, *self.masks), self.known, shared, down)
+            self.known, sums = look.reduce(Wider(look.cells, *self.masks), self.known, shared, down)
             for k, (group, (new, W)) in enumerate(zip(self.all, asked, strict=True)):
-                group.heard(new, W, told, k)
+                group.heard(new, W, sums, k)
 
 
 def _padded(v: np.ndarray, size: int) -> np.ndarray:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,12 @@ from auqadmm.files.tabular_arrow import sheet_of
 from auqadmm.problem import InputError
 from auqadmm.words import quoted
 
+if TYPE_CHECKING:
+    import pandas as pd
+    from numpy.typing import ArrayLike
+
 KINDS = ("logistic", "elastic-net", "svm")
+TableLike: TypeAlias = "np.ndarray | scipy.sparse.spmatrix | pa.Table | pd.DataFrame"
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +66,7 @@ class FittedModel(BaseEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         return True
 
-    def fit(self, X: Any, y: Any = None) -> FittedModel:
+    def fit(self, X: object, y: object = None) -> FittedModel:
         raise NotImplementedError("A loaded model cannot be fitted again; use `auqadmm fit` or one of the estimators.")
 
     @property
@@ -88,18 +93,18 @@ class FittedModel(BaseEstimator):
         return self.parts.coef
 
     @property
-    def intercept_(self) -> Any:
+    def intercept_(self) -> np.ndarray:
         return self.parts.intercept
 
     def logits(self, sheet: Sheet, unseen: str = "error") -> np.ndarray:
         """X cᵀ + b of a file, (n, C)."""
         return self.encoding_.matrix(sheet, unseen) @ self.parts.coef.T + self.parts.intercept
 
-    def _logits(self, X: Any) -> np.ndarray:
+    def _logits(self, X: TableLike) -> np.ndarray:
         return self.logits(self._sheet(X))
 
     # ------------------------------------------------------------------ what users hand over
-    def _sheet(self, X: Any) -> Sheet:
+    def _sheet(self, X: TableLike) -> Sheet:
         names, encoding = list(self.encoding_.names), self.encoding_
         if scipy.sparse.issparse(X) or encoding.sparse:
             return self._sparse_sheet(X)
@@ -118,7 +123,7 @@ class FittedModel(BaseEstimator):
         columns = {name: _arrow(name, array[:, k].tolist()) for k, name in enumerate(names)}
         return sheet_of("X", pa.table(columns), names, roles)
 
-    def _sparse_sheet(self, X: Any) -> Sheet:
+    def _sparse_sheet(self, X: TableLike) -> Sheet:
         """A matrix whose columns are those of `feature_names_in_`."""
         names = list(self.encoding_.names)
         X = scipy.sparse.csr_matrix(X, dtype=np.float64)
@@ -139,10 +144,10 @@ class FittedElasticNet(RegressorMixin, FittedModel):
         return self.parts.coef[0]
 
     @property
-    def intercept_(self) -> Any:
+    def intercept_(self) -> float:  # type: ignore[override]
         return float(self.parts.intercept[0])
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: TableLike) -> np.ndarray:
         """xᵀc + b, (n,)."""
         return self._logits(X)[:, 0]
 
@@ -154,12 +159,12 @@ class FittedClassifier(ClassifierMixin, FittedModel):
     def classes_(self) -> np.ndarray:
         return np.array(self.parts.classes)
 
-    def decision_function(self, X: Any) -> np.ndarray:
+    def decision_function(self, X: TableLike) -> np.ndarray:
         """xᵀc + b: (n,) for two classes, positive for `classes_[1]`; else (n, classes)."""
         logits = self._logits(X)
         return logits[:, 0] if logits.shape[1] == 1 else logits
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: TableLike) -> np.ndarray:
         """The label with the largest decision value."""
         return self.labels(self._logits(X))
 
@@ -174,11 +179,11 @@ class FittedLinearSVC(FittedClassifier):
 class FittedLogisticRegression(FittedClassifier):
     """A fitted logistic regression."""
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: TableLike) -> np.ndarray:
         """The probability of every class, (n, classes)."""
         return self.probabilities(self._logits(X))
 
-    def predict_log_proba(self, X: Any) -> np.ndarray:
+    def predict_log_proba(self, X: TableLike) -> np.ndarray:
         with np.errstate(divide="ignore"):  # the logarithm of a probability that underflowed
             return np.log(self.predict_proba(X))
 
@@ -223,13 +228,13 @@ def parts_of(model: Any) -> Parts:
     return Parts(kind, Encoding.none(columns, names is not None), coef, intercept, classes, training=training)
 
 
-def _table(X: Any, names: list[str], have: Mapping[str, Any]) -> pa.Table:
+def _table(X: TableLike, names: list[str], have: Mapping[str, Any]) -> pa.Table:
     if isinstance(X, pa.Table):
         return X.select(names)
     return pa.table({name: _arrow(name, X[have[name]]) for name in names})
 
 
-def _arrow(name: str, values: Any) -> pa.Array:
+def _arrow(name: str, values: ArrayLike) -> pa.Array:
     try:
         return pa.array(values, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:

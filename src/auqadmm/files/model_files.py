@@ -27,9 +27,9 @@ from auqadmm.files.preprocessing import Encoding
 from auqadmm.problem import InputError
 from auqadmm.words import quoted
 
-FORMAT, VERSION = "auqadmm model", 1
+FORMAT, MODEL_VERSION = "auqadmm model", 1
 ARRAYS, ABOUT = "model.safetensors", "model.json"
-LARGEST_JSON = 2**30
+LARGEST_JSON = 2**30  # bytes: what is larger is not read into memory
 
 
 class ModelError(InputError):
@@ -46,7 +46,7 @@ class ModelError(InputError):
     """
 
 
-def save(model: Any, folder: str | os.PathLike[str]) -> Path:
+def save(model: object, folder: str | os.PathLike[str]) -> Path:
     """Keep a model in a folder, which is made if need be; an older model there is replaced.
 
     Parameters
@@ -126,7 +126,7 @@ def write(parts: Parts, folder: Path) -> Path:
     data = safetensors.numpy.save({k: np.ascontiguousarray(v, dtype=np.float64) for k, v in arrays.items()})
     content = {
         "format": FORMAT,
-        "version": VERSION,
+        "version": MODEL_VERSION,
         "model": parts.kind,
         "classes": parts.classes,
         "preprocessing": parts.encoding.message(),
@@ -148,11 +148,11 @@ def write(parts: Parts, folder: Path) -> Path:
 def read(folder: Path) -> Parts:
     """The parts of a model, or ModelError."""
     content = _content(folder)
-    told = content.get("arrays")
-    if not isinstance(told, dict):
+    described = content.get("arrays")
+    if not isinstance(described, dict):
         raise _damaged(folder / ABOUT, "it does not name the arrays")
-    data = _bytes(folder / ARRAYS, told.get("size"))
-    if hashlib.sha256(data).hexdigest() != told.get("sha256"):
+    data = _bytes(folder / ARRAYS, described.get("size"))
+    if hashlib.sha256(data).hexdigest() != described.get("sha256"):
         raise _damaged(folder / ARRAYS, "its checksum differs")
     try:
         arrays = safetensors.numpy.load(data)
@@ -179,36 +179,36 @@ def _content(folder: Path) -> dict[str, Any]:
         raise ModelError(f"{_named(folder)} is not a folder; name the folder that `auqadmm fit --out` wrote.")
     path = folder / ABOUT
     try:
-        held = json.loads(_bytes(path, None).decode())
+        document = json.loads(_bytes(path, None).decode())
     except (ValueError, RecursionError) as error:
         if isinstance(error, ModelError):
             raise
         raise _damaged(path, "it is not JSON") from None
-    content = held.get("content") if isinstance(held, dict) else None
+    content = document.get("content") if isinstance(document, dict) else None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ModelError(f"{_named(path)} is not the file of an {FORMAT}.")
     version = content.get("version")
-    if version != VERSION:
-        newer = isinstance(version, int) and version > VERSION
+    if version != MODEL_VERSION:
+        newer = isinstance(version, int) and version > MODEL_VERSION
         remedy = "install a newer auqadmm" if newer else "fit the model again"
         raise ModelError(
-            f"{_named(path)} has format version {quoted(version)}, this library reads {VERSION}; {remedy}."
+            f"{_named(path)} has format version {quoted(version)}, this library reads {MODEL_VERSION}; {remedy}."
         )
-    if held.get("checksum") != _checksum(content):
+    if document.get("checksum") != _checksum(content):
         raise _damaged(path, "its checksum differs")
     return content
 
 
-def _bytes(path: Path, size: Any) -> bytes:
+def _bytes(path: Path, size: object) -> bytes:
     """A whole file, of the expected size where one is known."""
     try:
         if not path.is_file():
             raise ModelError(f"There is no model in {_named(path.parent)}: {path.name} is missing.")
-        found = path.stat().st_size
-        if found > LARGEST_JSON and size is None:
+        actual = path.stat().st_size
+        if actual > LARGEST_JSON and size is None:
             raise _damaged(path, "it is too large")
-        if size is not None and found != size:
-            raise _damaged(path, f"it holds {found} bytes instead of {quoted(size)}")
+        if size is not None and actual != size:
+            raise _damaged(path, f"it holds {actual} bytes instead of {quoted(size)}")
         return path.read_bytes()
     except OSError as error:
         raise ModelError(f"{_named(path)} cannot be read: {error.strerror or error}.") from None

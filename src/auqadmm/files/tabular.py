@@ -69,7 +69,7 @@ class Coded:
     codes: np.ndarray
     levels: tuple[Any, ...]
 
-    def take(self, rows: Any) -> Coded:
+    def take(self, rows: np.ndarray | slice) -> Coded:
         return Coded(self.codes[rows], self.levels)
 
     def missing(self) -> np.ndarray:
@@ -114,14 +114,14 @@ class Sheet:
 
 def read(path: str | os.PathLike[str], roles: Roles) -> Sheet:
     """The columns of one file, checked for everything that can be seen in this file alone."""
-    from auqadmm.files import tabular_arrays, tabular_csv, tabular_parquet
+    from auqadmm.files import tabular_arrays, tabular_arrow
 
     path = Path(path)
     readers: dict[str, Callable[[Path, Roles], Sheet]] = {
-        ".csv": tabular_csv.read_csv,
-        ".tsv": tabular_csv.read_csv,
-        ".parquet": tabular_parquet.read_parquet,
-        ".pq": tabular_parquet.read_parquet,
+        ".csv": tabular_arrow.read_csv,
+        ".tsv": tabular_arrow.read_csv,
+        ".parquet": tabular_arrow.read_parquet,
+        ".pq": tabular_arrow.read_parquet,
         ".svm": tabular_arrays.read_svmlight,
         ".svmlight": tabular_arrays.read_svmlight,
         ".libsvm": tabular_arrays.read_svmlight,
@@ -194,10 +194,10 @@ def chosen(source: str, header: list[str], roles: Roles) -> list[str]:
             if name in special and what != "--drop":
                 raise InputError(f"{source}: column {quoted(name)}, which {what} names, is no feature.")
     wanted = header if roles.features is None else list(dict.fromkeys(roles.features))
-    found = [name for name in wanted if name not in special and name not in roles.drop]
-    if not found:
+    features = [name for name in wanted if name not in special and name not in roles.drop]
+    if not features:
         raise InputError(f"{source}: no column is left as a feature; {_have(header)}.")
-    return found
+    return features
 
 
 def _have(header: list[str], name: str = "") -> str:
@@ -215,8 +215,8 @@ def check_weight(source: str, weight: np.ndarray, column: str) -> np.ndarray:
     bad = np.flatnonzero(~np.isfinite(weight) | (weight < 0))
     if bad.size:
         value = weight[bad[0]]
-        told = "is missing" if np.isnan(value) else f"is {value:g}"
-        raise refuse_row(source, int(bad[0]), column, told, "weights must be finite and not negative")
+        what = "is missing" if np.isnan(value) else f"is {value:g}"
+        raise refuse_row(source, int(bad[0]), column, what, "weights must be finite and not negative")
     return weight
 
 
@@ -230,8 +230,8 @@ def check_target(source: str, target: Any, column: str) -> Any:
     bad = np.flatnonzero(~np.isfinite(target))
     if bad.size:
         value = target[bad[0]]
-        told = "has no target" if np.isnan(value) else f"is {value:g}"
-        raise refuse_row(source, int(bad[0]), column, told, "remove the row")
+        what = "has no target" if np.isnan(value) else f"is {value:g}"
+        raise refuse_row(source, int(bad[0]), column, what, "remove the row")
     return target
 
 
@@ -249,6 +249,6 @@ def check_ids(source: str, ids: np.ndarray, column: str, unique: bool = True) ->
         if value is None:
             raise refuse_row(source, row, column, "is missing", "every row needs an id")
         if first.setdefault(value, row) != row and unique:
-            told = f"repeats the id {quoted(value)} of row {first[value] + 1}"
-            raise refuse_row(source, row, column, told, "every id may occur once")
+            what = f"repeats the id {quoted(value)} of row {first[value] + 1}"
+            raise refuse_row(source, row, column, what, "every id may occur once")
     return ids

@@ -7,21 +7,21 @@ other workers. The columns of an npz file without `feature_names` are x0, x1, �
 from __future__ import annotations
 
 import io
-import os
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import scipy.sparse
 
+from auqadmm.checkpoint.files import machine_memory
 from auqadmm.files import tabular
 from auqadmm.files.tabular import NUMBERS, Coded, Roles, Sheet
 from auqadmm.problem import InputError
 from auqadmm.words import listed, quoted
 
-LARGEST_INDEX = 10_000_000
-LONGEST_LINE = 1 << 24
+LARGEST_INDEX = 10_000_000  # of a feature: a typing error there would allocate all before it
+LONGEST_LINE = 1 << 24  # bytes
 PARTS = ("X", "y", "site", "sample_weight", "feature_names")
 
 
@@ -37,9 +37,9 @@ def read_svmlight(path: Path, roles: Roles) -> Sheet:
         try:
             X, y = load_svmlight_file(file, zero_based=True)
         except (ValueError, OverflowError) as error:
-            row, told = _bad_line(path) or (None, str(error))
+            row, reason = _bad_line(path) or (None, str(error))
             where = source if row is None else f"{source}: line {row}"
-            raise InputError(f"{where} is not svmlight (label index:value …): {quoted(told, 120)}.") from None
+            raise InputError(f"{where} is not svmlight (label index:value …): {quoted(reason, 120)}.") from None
     if X.shape[1] > LARGEST_INDEX:
         raise InputError(f"{source} names feature {X.shape[1] - 1}; at most {LARGEST_INDEX} are read.")
     X = X.tocsr()
@@ -49,7 +49,7 @@ def read_svmlight(path: Path, roles: Roles) -> Sheet:
     return Sheet(source, X.shape[0], names, X, target=target, named=False)
 
 
-def _refuse_long_lines(file: Any, source: str) -> None:
+def _refuse_long_lines(file: IO[bytes], source: str) -> None:
     """The reader takes a line at a time: one without end would fill the memory."""
     since = 0
     while chunk := file.read(1 << 20):
@@ -77,14 +77,14 @@ def _bad_line(path: Path) -> tuple[int, str] | None:
 # ---------------------------------------------------------------------- npz
 def read_npz(path: Path, roles: Roles) -> Sheet:
     source = tabular.named(path)
-    held = _arrays(path, source)
-    X, names = held["X"], held.get("feature_names")
+    arrays = _arrays(path, source)
+    X, names = arrays["X"], arrays.get("feature_names")
     if X.ndim != 2 or X.dtype.kind not in "fiub" or X.shape[1] == 0:
         raise InputError(f"{source}: X must be a matrix of numbers, one row per sample; got {_form(X)}.")
     rows = len(X)
     for name in ("y", "site", "sample_weight"):
-        if name in held and held[name].shape != (rows,):
-            raise InputError(f"{source}: {name} must have {rows} values, one per row of X; got {_form(held[name])}.")
+        if name in arrays and arrays[name].shape != (rows,):
+            raise InputError(f"{source}: {name} must have {rows} values, one per row of X; got {_form(arrays[name])}.")
     if names is not None and names.shape != (X.shape[1],):
         raise InputError(f"{source}: feature_names must have {X.shape[1]} names; got {_form(names)}.")
     header = [f"x{k}" for k in range(X.shape[1])] if names is None else [str(name) for name in names.tolist()]
@@ -97,18 +97,18 @@ def read_npz(path: Path, roles: Roles) -> Sheet:
     place = {name: k for k, name in enumerate(header)}
     numbers = np.array(X[:, [place[name] for name in features]], dtype=np.float64)
     target = None
-    if "y" in held:
-        if not roles.labels and held["y"].dtype.kind not in "fiub":
-            raise InputError(f"{source}: y holds {held['y'].dtype} values; {NUMBERS}.")
-        target = _labels(held["y"]) if roles.labels else held["y"].astype(np.float64)
+    if "y" in arrays:
+        if not roles.labels and arrays["y"].dtype.kind not in "fiub":
+            raise InputError(f"{source}: y holds {arrays['y'].dtype} values; {NUMBERS}.")
+        target = _labels(arrays["y"]) if roles.labels else arrays["y"].astype(np.float64)
         target = tabular.check_target(source, target, "y")
     site = weight = None
-    if "site" in held and roles.site is not None:
-        site = tabular.check_site(source, _labels(held["site"]), "site")
+    if "site" in arrays and roles.site is not None:
+        site = tabular.check_site(source, _labels(arrays["site"]), "site")
     elif roles.site is not None:
-        raise InputError(f"{source} has no site; it has {listed(held)}.")
-    if "sample_weight" in held:
-        weight = tabular.check_weight(source, held["sample_weight"].astype(np.float64), "sample_weight")
+        raise InputError(f"{source} has no site; it has {listed(arrays)}.")
+    if "sample_weight" in arrays:
+        weight = tabular.check_weight(source, arrays["sample_weight"].astype(np.float64), "sample_weight")
     kinds = dict.fromkeys(features, "number")
     return Sheet(source, rows, kinds, numbers, target=target, site=site, weight=weight, named=names is not None)
 
@@ -118,25 +118,18 @@ def _arrays(path: Path, source: str) -> dict[str, np.ndarray]:
     try:
         with zipfile.ZipFile(path) as archive:
             size = sum(part.file_size for part in archive.infolist())
-        if size > _memory():
+        if size > machine_memory():
             raise InputError(f"{source} unpacks to {size / 2**30:.0f} GiB, more than this machine's memory.")
         with np.load(path, allow_pickle=False) as archive:
-            found = {name: archive[name] for name in PARTS if name in archive.files}
+            arrays = {name: archive[name] for name in PARTS if name in archive.files}
             others = archive.files
     except (zipfile.BadZipFile, ValueError, EOFError, OSError, NotImplementedError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{source} cannot be read as npz: {quoted(str(error), 120)}.") from None
-    if "X" not in found:
+    if "X" not in arrays:
         raise InputError(f"{source} has no X; it has {listed(others)}.")
-    return found
-
-
-def _memory() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return 2**40
+    return arrays
 
 
 def _form(x: np.ndarray) -> str:

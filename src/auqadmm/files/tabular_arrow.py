@@ -1,12 +1,21 @@
-"""From arrow columns to a sheet: what csv, parquet and data frames have in common."""
+"""From arrow columns to a sheet: csv, parquet and data frames.
+
+csv and tsv files are read in blocks: a line longer than a block is refused before it fills the memory. Of parquet files
+the schema is read first, then the columns that are needed.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
 import pyarrow.types as kinds
 
 from auqadmm.files import tabular
@@ -17,12 +26,12 @@ from auqadmm.words import quoted
 
 def sheet_of(source: str, table: pa.Table, features: list[str], roles: Roles) -> Sheet:
     """A sheet of these features, and of the other columns that the roles name."""
-    found: dict[str, str] = {}
+    kinds: dict[str, str] = {}
     numbers: list[np.ndarray] = []
     texts: dict[str, Coded] = {}
     for name in features:
         column = _plain(source, name, table[name], name in roles.categorical)
-        kind = found[name] = kind_of(column)
+        kind = kinds[name] = kind_of(column)
         if kind == "number":
             numbers.append(to_numbers(column))
         elif kind == "text":
@@ -43,7 +52,7 @@ def sheet_of(source: str, table: pa.Table, features: list[str], roles: Roles) ->
             raise _not_numbers(source, roles.weight, column, "weights must be numbers")
         weight = tabular.check_weight(source, to_numbers(column), roles.weight)
     matrix = np.column_stack(numbers) if numbers else np.zeros((rows, 0))
-    return Sheet(source, rows, found, matrix, texts, target, site, ids, weight)
+    return Sheet(source, rows, kinds, matrix, texts, target, site, ids, weight)
 
 
 def kind_of(column: pa.ChunkedArray) -> str:
@@ -134,3 +143,126 @@ def reads_as_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+CSV_BLOCK = 1 << 24  # bytes that pyarrow reads at a time: no line may be longer
+MISSING = ["", "NA", "N/A", "#N/A", "NaN", "nan", "-nan", "-NaN", "null", "NULL", "<NA>"]
+BINARY_CHECK = 1 << 16  # bytes in which a text file holds no NUL
+SEPARATORS = (";", "\t", "|", ",")
+DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+BEGINNINGS = {
+    b"\x1f\x8b": "compressed; unpack it first",
+    b"PK\x03\x04": "a zip archive or a spreadsheet; save it as csv",
+    b"\xff\xfe": "UTF-16 text; save it as UTF-8",
+    b"\xfe\xff": "UTF-16 text; save it as UTF-8",
+}
+
+
+def read_csv(path: Path, roles: Roles) -> Sheet:
+    source = tabular.named(path)
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    _check_start(path, source, delimiter)
+    reading = pa.csv.ReadOptions(use_threads=False, block_size=CSV_BLOCK)  # in order: errors then know their row
+    parsing = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    try:
+        header = _header(path, source, reading, parsing)
+        features = tabular.chosen(source, header, roles)
+        converting = pa.csv.ConvertOptions(
+            null_values=MISSING,
+            strings_can_be_null=True,
+            include_columns=list(dict.fromkeys([*features, *roles.special.values()])),
+            column_types={name: pa.string() for name in roles.texts},
+        )
+        with pa.OSFile(os.fsencode(path)) as file:
+            table = pa.csv.read_csv(file, reading, parsing, converting)
+    except pa.ArrowInvalid as error:
+        raise _refusal(source, str(error)) from None
+    except UnicodeDecodeError:
+        raise InputError(f"{source} is not UTF-8 text; convert it.") from None
+    sheet = sheet_of(source, table, features, roles)
+    _refuse_spoilt(sheet, roles)
+    return sheet
+
+
+def _header(path: Path, source: str, reading: pa.csv.ReadOptions, parsing: pa.csv.ParseOptions) -> list[str]:
+    """The names of all columns."""
+    with pa.OSFile(os.fsencode(path)) as file:
+        try:
+            with pa.csv.open_csv(file, reading, parsing) as opened:
+                return opened.schema.names
+        except pa.ArrowInvalid as error:
+            if "cannot infer number of columns" in str(error) and path.stat().st_size >= CSV_BLOCK:
+                raise _too_long(source) from None
+            if "cannot infer number of columns" in str(error):  # one line without an end, or blank lines only
+                raise InputError(f"{source} has no rows below its header; leave it out.") from None
+            raise
+
+
+def _refuse_spoilt(sheet: Sheet, roles: Roles) -> None:
+    """A column of numbers with a slip in it reads as text, and would become one feature per number."""
+    if roles.target is None:  # a model that predicts knows what its columns are
+        return
+    for name, column in sheet.texts.items():
+        alike = sum(_numeric(level) for level in column.levels)
+        if name in roles.categorical or 2 * alike <= len(column.levels):
+            continue
+        row, value = not_a_number(column) or column.first(bool) or (0, "")  # 1_000 is one to Python only
+        remedy = "write numbers with a point" if DECIMAL_COMMA.fullmatch(value) else "mend the value, or write NA"
+        what = f"is {quoted(value)} in a column of numbers"
+        raise tabular.refuse_row(sheet.source, row, name, what, f"{remedy}, or list the column in --categorical")
+
+
+def _numeric(level: str) -> bool:
+    """Whether it is a number to people."""
+    return reads_as_number(level) or DECIMAL_COMMA.fullmatch(level) is not None
+
+
+def _check_start(path: Path, source: str, delimiter: str) -> None:
+    """Other kinds of files by how they begin."""
+    with path.open("rb") as file:
+        start = file.read(BINARY_CHECK)
+    for begin, what in BEGINNINGS.items():
+        if start.startswith(begin):
+            raise InputError(f"{source} is {what}.")
+    if b"\0" in start:
+        raise InputError(f"{source} is not a text file; auqadmm reads csv as UTF-8.")
+    header = start.splitlines()[0] if start else b""
+    other = next((mark for mark in SEPARATORS if mark.encode() in header), None)
+    if delimiter.encode() not in header and other is not None:
+        ways = {",": "commas", "\t": "tabs"}
+        raise InputError(
+            f"{source}: the header has {quoted(other)} between the names; separate columns by {ways[delimiter]}."
+        )
+
+
+def _refusal(source: str, reason: str) -> InputError:
+    """What pyarrow says, in a sentence with the file and the row."""
+    if "straddl" in reason:
+        return _too_long(source)
+    wrong = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", reason)
+    if wrong:
+        row, expected, got = map(int, wrong.groups())
+        return InputError(f"{source}: row {row - 1} has {got} fields but the header {expected}; mend the row.")
+    if "invalid UTF8" in reason:
+        return InputError(f"{source} is not UTF-8 text; convert it.")
+    return InputError(f"{source} cannot be read as csv: {quoted(reason, 200)}.")
+
+
+def _too_long(source: str) -> InputError:
+    return InputError(
+        f"{source} has a row longer than {CSV_BLOCK >> 20} MiB, or a quote that is never closed; it is not read."
+    )
+
+
+def read_parquet(path: Path, roles: Roles) -> Sheet:
+    source = tabular.named(path)
+    try:
+        with pa.parquet.ParquetFile(path) as file:
+            features = tabular.chosen(source, list(file.schema_arrow.names), roles)
+            table = file.read(columns=list(dict.fromkeys([*features, *roles.special.values()])), use_threads=False)
+            table.validate(full=True)  # text that is no UTF-8, offsets beyond the data
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, MemoryError | InputError):
+            raise
+        raise InputError(f"{source} cannot be read as parquet: {quoted(str(error), 200)}.") from None
+    return sheet_of(source, table, features, roles)

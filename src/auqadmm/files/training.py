@@ -86,8 +86,8 @@ def prepare(
         refuse_repeated_ids(sheets)
         return sheets, [summarize(sheet, settings).message() for sheet in sheets]
 
-    sheets, told = together(exchange, own)
-    summaries = [Summary.read(message) for part in told for message in part]
+    sheets, messages = together(exchange, own)
+    summaries = [Summary.read(message) for part in messages for message in part]
     if not summaries:
         raise InputError("There are no files to fit.")
     agreed = merge(summaries, settings)

@@ -45,7 +45,32 @@ from auqadmm.metrics.lowrank import LowRank, pieces, spectrum
 
 @dataclass(frozen=True)
 class Coupled(LowRank):
-    """W_j = (U_j ⊗ I) H_j (U_j ⊗ I)ᵀ + Fᵀ diag(d_j) F ⊗ S_j + φ_j I for every block held here."""
+    """W_j = (U_j ⊗ I) H_j (U_j ⊗ I)ᵀ + Fᵀ diag(d_j) F ⊗ S_j + φ_j I for every block held here.
+
+    Parameters
+    ----------
+    U, M, d, S, phi, F, joint, columns
+        As in `LowRank`; M is what H_j would be if classes were not coupled.
+    H
+        Curvature of all classes together in the directions U_j, symmetric and positive semidefinite, (B, rC, rC).
+
+    Raises
+    ------
+    InputError
+        The shapes do not belong together; the message names the array and its shape.
+
+    Examples
+    --------
+    Two classes, one direction:
+
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> U, M = torch.tensor([[[1.0], [0.0]]]), torch.ones(1, 1, 1)
+    >>> H = torch.tensor([[[2.0, -1.0], [-1.0, 2.0]]])
+    >>> W = aq.weights.Coupled(U, M, torch.zeros(1, 2), torch.eye(2)[None], torch.ones(1), H=H)
+    >>> W.diagonal()[0].tolist()
+    [[3.0, 3.0], [1.0, 1.0]]
+    """
 
     H: Tensor = field(kw_only=True)
     parts: ClassVar[tuple[str, ...]] = (*LowRank.parts, "H")

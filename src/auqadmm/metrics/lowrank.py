@@ -57,6 +57,22 @@ class LowRank:
         Act on the flattened unknown: m·C above is then "m", S is (B, 1, 1).
     columns
         C of the unknown where `joint` hides it.
+
+    Raises
+    ------
+    InputError
+        The shapes do not belong together; the message names the array and its shape.
+
+    Examples
+    --------
+    W = 4 uuᵀ + I with u the first unit vector:
+
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> U, one = torch.tensor([[[1.0], [0.0]]]), torch.ones(1, 1, 1)
+    >>> W = aq.weights.LowRank(U, 4 * one, torch.zeros(1, 2), one, torch.ones(1))
+    >>> W.dense()[0].tolist()
+    [[5.0, 0.0], [0.0, 1.0]]
     """
 
     U: Tensor

@@ -97,7 +97,23 @@ class DiagonalMetric:
 
 @dataclass(frozen=True)
 class Scalar:
-    """W_j = ρ_j I. rho (B,)."""
+    """W_j = ρ_j I for every block held here.
+
+    Parameters
+    ----------
+    rho
+        ρ_j > 0, (B,).
+    features, columns
+        m and C of the unknown.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> W = aq.weights.Scalar(torch.tensor([2.0, 3.0]), features=2, columns=1)
+    >>> W.apply(torch.ones(2, 2, 1)).flatten().tolist()
+    [2.0, 2.0, 3.0, 3.0]
+    """
 
     rho: Tensor
     features: int
@@ -125,7 +141,21 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Diagonal:
-    """W_j = diag(d_j). d (B, m, C)."""
+    """W_j = diag(d_j) for every block held here.
+
+    Parameters
+    ----------
+    d
+        The diagonals, > 0, (B, m, C).
+
+    Examples
+    --------
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> W = aq.weights.Diagonal(torch.tensor([[[2.0], [4.0]]]))
+    >>> W.solve(torch.ones(1, 2, 1)).flatten().tolist()
+    [0.5, 0.25]
+    """
 
     d: Tensor
 

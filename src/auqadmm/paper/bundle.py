@@ -62,11 +62,11 @@ def gather(figures: Iterable[Figure], store: Store) -> tuple[Bundle, list[str]]:
                 seen["runs"] += 1
                 seen["wall_seconds"] += record.about["wall_seconds"]
         for picture in figure.pictures:
-            held = store.get_arrays(picture)
-            if held is None:
+            stored = store.get_arrays(picture)
+            if stored is None:
                 missing.append(picture.name)
             else:
-                arrays[picture.name] = held
+                arrays[picture.name] = stored
     return Bundle(tuple(curves), arrays, optima, {"systems": list(systems.values())}), list(dict.fromkeys(missing))
 
 
@@ -100,8 +100,8 @@ def read(folder: Path, wanted: Sequence[str] = tuple(FIGURES)) -> Bundle:
     arrays = {}
     for path in sorted(p for p in root.glob("*.npz") if SHOWN_IN.get(p.stem.split("-")[0]) in wanted):
         try:
-            with np.load(path, allow_pickle=False) as held:
-                arrays[path.stem] = {name: held[name] for name in held.files}
+            with np.load(path, allow_pickle=False) as archive:
+                arrays[path.stem] = {name: archive[name] for name in archive.files}
         except Exception as error:  # zipfile and numpy have many ways to say it
             raise ValueError(f"{path}: is no file of pictures ({type(error).__name__}: {error}).") from None
     about = root / ABOUT

@@ -162,10 +162,10 @@ def select(name: str, quick: bool = False, protocol: str | None = None, seed: in
     if protocol is not None and protocol not in PROTOCOLS:
         raise ValueError(f"There is no protocol {protocol!r}; there are {', '.join(PROTOCOLS)}.")
     asked = {} if protocol is None else {"protocols": (protocol,)}
-    found = [
+    figures = [
         make(quick) if id in PLAIN else make(quick, **asked) for id, make in FIGURES.items() if name in ("all", id)
     ]
-    return [_seeded(figure, seed) for figure in found]
+    return [_seeded(figure, seed) for figure in figures]
 
 
 def essential(figure: Figure) -> Figure:
@@ -183,12 +183,12 @@ def _readings(
     base = ProblemSpec(data, model, per_class=ROWS[data])
     if model == "svm":
         base = replace(base, classes=(0, 1), per_class=SVM_ROWS[data])
-    found = []
+    panels = []
     for protocol in (PROTOCOLS[name] for name in protocols):
         used = replace(protocol, iterations=QUICK[protocol.name]) if quick else protocol
         for reduction in ("mean",) if model == "svm" or means_only else used.reductions:
-            found.append((used, replace(base, reduction=reduction, pixels=used.pixels)))
-    return found
+            panels.append((used, replace(base, reduction=reduction, pixels=used.pixels)))
+    return panels
 
 
 def _comparison(model: str, quick: bool, protocols: Sequence[str]) -> tuple[PanelSpec, ...]:

@@ -9,11 +9,11 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure as Drawing
 
-from auqadmm.comparison.runs import GAPS
+from auqadmm.comparison.equal_gap import GAPS
 from auqadmm.paper import curves, images
 from auqadmm.paper.bundle import Bundle
 from auqadmm.paper.catalogue import FIGURES, RANKS
-from auqadmm.paper.readings import by_reading, said
+from auqadmm.paper.outcomes import by_reading, said
 from auqadmm.paper.results import CurveLine
 from auqadmm.paper.spec import INTERVAL, PROTOCOLS
 from auqadmm.paper.verdicts import verdicts
@@ -55,8 +55,8 @@ def make_chapter(id: str, bundle: Bundle) -> Chapter | None:
         return None
     panels = tuple(
         _panel(name, reading, runs)
-        for reading, held in by_reading(lines).items()
-        for name, runs in curves.by_panel(held).items()
+        for reading, some in by_reading(lines).items()
+        for name, runs in curves.by_panel(some).items()
     )
     return Chapter(id, spec.title, spec.caption, panels, pictures, _parameters(lines), _table(lines) if lines else None)
 
@@ -64,45 +64,45 @@ def make_chapter(id: str, bundle: Bundle) -> Chapter | None:
 # ---------------------------------------------------------------------- files
 def drawings(id: str, bundle: Bundle, curves_too: bool = True) -> dict[str, Drawing]:
     """The matplotlib figures of one figure of the paper, by the name of their file."""
-    found: dict[str, Drawing] = {}
+    pictures: dict[str, Drawing] = {}
     title = FIGURES[id]().title
     if curves_too:
         for reading, lines in by_reading(bundle.of(id)).items():
             words = f"{title}: {said(reading)}"
             stem = f"{id}-{'-'.join(reading)}"
-            found[f"{stem}-gap"] = curves.gap_figure(lines, words)
-            found[f"{stem}-paper"] = curves.paper_figure(lines, words)
-    held = bundle.arrays
+            pictures[f"{stem}-gap"] = curves.gap_figure(lines, words)
+            pictures[f"{stem}-paper"] = curves.paper_figure(lines, words)
+    known = bundle.arrays
     if id == "fig-datasets":
-        sets = {name.removeprefix("samples-"): held[name] for name in held if name.startswith("samples-")}
+        sets = {name.removeprefix("samples-"): known[name] for name in known if name.startswith("samples-")}
         if sets:
-            found[id] = images.sample_images(sets)
-    if id == "fig-illustration" and "denoising" in held:
-        found[id] = images.denoising_figure(held["denoising"])
+            pictures[id] = images.sample_images(sets)
+    if id == "fig-illustration" and "denoising" in known:
+        pictures[id] = images.denoising_figure(known["denoising"])
     if id == "fig-weights":
-        for name, arrays in held.items():
+        for name, arrays in known.items():
             if name.startswith("weights-"):
                 _, dataset, model, protocol = name.split("-")
                 words = f"Weights in iteration 2: {_weighted(dataset, model, protocol)}"
-                found[f"{id}-{dataset}-{model}-{protocol}"] = images.weight_figure(arrays, words)
-    return found
+                pictures[f"{id}-{dataset}-{model}-{protocol}"] = images.weight_figure(arrays, words)
+    return pictures
 
 
 def _picture(drawing: Drawing, name: str) -> Picture:
-    held = io.BytesIO()
+    buffer = io.BytesIO()
     with matplotlib.rc_context(RC):
-        drawing.savefig(held, dpi=110, format="png")
+        drawing.savefig(buffer, dpi=110, format="png")
     alt = {
         "fig-datasets": "Sample images, two of each class.",
         "fig-illustration": "Local models, weights and averages of the denoising example after one iteration.",
     }.get(name) or f"Weights drawn as images: {_weighted(*name.split('-')[2:])}."
-    return Picture(held.getvalue(), alt, alt.rstrip("."))
+    return Picture(buffer.getvalue(), alt, alt.rstrip("."))
 
 
 def _weighted(dataset: str, model: str, protocol: str) -> str:
     """Whose weights a picture shows."""
-    told = {"elastic": "elastic net", "svm": "SVM"}.get(model, model)
-    return f"{curves.DATASETS[dataset]}, {told}, {said((protocol, 'mean'))}"
+    name = {"elastic": "elastic net", "svm": "SVM"}.get(model, model)
+    return f"{curves.DATASETS[dataset]}, {name}, {said((protocol, 'mean'))}"
 
 
 # ---------------------------------------------------------------------- curves
@@ -123,7 +123,7 @@ def _panel(name: str, reading: tuple[str, str], runs: Mapping[str, Sequence[Curv
         y_axes=curves.Y_AXES,
         log_x=tuple(curves.X_AXES),
         log_y=tuple(curves.Y_AXES),
-        floors={"gap": curves.SMALLEST},
+        floors={"gap": curves.CURVE_FLOOR},
     )
 
 
@@ -131,9 +131,9 @@ def _parameters(lines: Sequence[CurveLine]) -> dict[str, str]:
     if not lines:
         return {}
     used = dict.fromkeys(line.protocol for line in lines)
-    found = {f"protocol “{name}”": PROTOCOLS[name].about for name in used}
+    rows = {f"protocol “{name}”": PROTOCOLS[name].about for name in used}
     longest = {name: max(line.iteration for line in lines if line.protocol == name) for name in used}
-    return found | {
+    return rows | {
         "iterations run": ", ".join(f"{k} ({name})" for name, k in longest.items()),
         "start of ρ": "1 for C, RB and AC",
         "interval [a, b]": f"[{INTERVAL[0]:g}, {INTERVAL[1]:g}]",
@@ -147,8 +147,8 @@ def _table(lines: Sequence[CurveLine]) -> Table:
     header = ("panel", "method", *costs, "last gap")
     rows: list[tuple[str, ...]] = []
     best: list[tuple[int, int]] = []
-    for reading, held in by_reading(lines).items():
-        for name, runs in curves.by_panel(held).items():
+    for reading, some in by_reading(lines).items():
+        for name, runs in curves.by_panel(some).items():
             first = len(rows)
             reached = {method: [_first(run, gap) for gap in GAPS] for method, run in runs.items()}
             for method, hits in reached.items():

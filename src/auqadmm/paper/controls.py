@@ -9,9 +9,10 @@ Shapes: B blocks, m features, C columns; W (B, m, C).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,6 +23,10 @@ from auqadmm.methods import AC, AUQ, AUQLR, RB, UQ, C
 from auqadmm.metrics.weights import Diagonal, Scalar
 from auqadmm.paper.spec import INTERVAL
 
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
+    from auqadmm.core.solve import Method
+
 
 @dataclass(frozen=True)
 class PermutedAUQ(AUQ):
@@ -29,7 +34,7 @@ class PermutedAUQ(AUQ):
 
     name: ClassVar[str] = "auq-permuted"
 
-    def next_weights(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen:
+    def next_weights(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Chosen:
         chosen = super().next_weights(shard, blocks, shared)
         W = chosen.W.diagonal()
         # seeded by the block's own number: where a block is placed must not matter
@@ -43,17 +48,17 @@ class MeanAUQ(AUQ):
 
     name: ClassVar[str] = "auq-mean"
 
-    def next_weights(self, shard: Any, blocks: Blocks, shared: Consensus) -> Chosen:
+    def next_weights(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Chosen:
         chosen = super().next_weights(shard, blocks, shared)
         _, m, columns = shard.shape
         return replace(chosen, W=Scalar(chosen.W.diagonal().mean((1, 2)), m, columns))
 
 
-def make(name: str, rank: int = 5) -> Any:
+def make(name: str, rank: int = 5) -> Method:
     """The method of a `RunSpec`."""
     if name.startswith("auq-rank-"):
         return AUQ(interval=INTERVAL, rank=int(name.removeprefix("auq-rank-")))
-    known = {
+    known: dict[str, Callable[[], Method]] = {
         "c-admm": lambda: C(rho=1.0),
         "rb-admm": lambda: RB(rho=1.0),
         # as printed, with the dual residual that leaves the weights out (S5)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
@@ -21,9 +21,13 @@ from matplotlib.ticker import FuncFormatter, LogLocator
 from auqadmm.paper.results import CurveLine
 from auqadmm.report.style import COSTS, RC, method_style
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
 # below this a gap is the rounding of the optimum
-SMALLEST = 1e-11
-MARKERS = 7
+CURVE_FLOOR = 1e-11
+CURVE_MARKERS = 7  # per curve
 DATASETS = {"mnist": "MNIST", "svhn": "SVHN", "cifar10": "CIFAR-10", "digits": "Digits"}
 READING = {"mean": "means over rows", "sum": "sums over rows"}
 X_AXES = {name: COSTS[name] for name in ("iteration", "bytes", "seconds")}
@@ -53,10 +57,10 @@ def panel_title(name: str) -> str:
 
 def by_panel(lines: Sequence[CurveLine]) -> dict[str, dict[str, list[CurveLine]]]:
     """panel → method → its lines, in order of appearance."""
-    found: dict[str, dict[str, list[CurveLine]]] = {}
+    panels: dict[str, dict[str, list[CurveLine]]] = {}
     for line in lines:
-        found.setdefault(line.panel, {}).setdefault(line.method, []).append(line)
-    return found
+        panels.setdefault(line.panel, {}).setdefault(line.method, []).append(line)
+    return panels
 
 
 # ---------------------------------------------------------------------- drawing
@@ -128,14 +132,16 @@ def _legend(figure: Figure, handles: dict[str, Any], title: str, wide: int) -> N
     )
 
 
-def _curve(axis: Any, run: Sequence[CurveLine], x: str, y: str, method: str, shift: float, log_x: bool) -> Any:
+def _curve(
+    axis: Axes, run: Sequence[CurveLine], x: str, y: str, method: str, shift: float, log_x: bool
+) -> Line2D | None:
     style = method_style(method)
     points = [(getattr(line, x), getattr(line, y)) for line in run]
     kept = [(a, b) for a, b in points if a is not None and b is not None and a > 0]
     if not kept:
         return None
     xs, ys = (np.array(values, dtype=float) for values in zip(*kept, strict=True))
-    ys = np.maximum(ys, SMALLEST)
+    ys = np.maximum(ys, CURVE_FLOOR)
     control = bool(run[0].control)
     (drawn,) = axis.plot(
         xs,
@@ -158,11 +164,11 @@ def _spread(xs: np.ndarray, shift: float, log_x: bool) -> list[int]:
     """About seven places evenly spaced along the axis; `shift` keeps the markers of equal curves apart."""
     at = np.log(xs) if log_x else xs
     width = (at[-1] - at[0]) or 1.0
-    wanted = at[0] + width * (np.arange(MARKERS) + shift) / MARKERS
+    wanted = at[0] + width * (np.arange(CURVE_MARKERS) + shift) / CURVE_MARKERS
     return sorted({int(np.abs(at - place).argmin()) for place in wanted})
 
 
-def _axes(axis: Any, log_x: bool) -> None:
+def _axes(axis: Axes, log_x: bool) -> None:
     ys = np.concatenate([line.get_ydata() for line in axis.get_lines()] or [np.array([1.0])])
     axis.set_yscale("log")
     narrow = ys.max() / ys.min() < 30  # hardly a power of ten in sight: name 2 and 5 as well
@@ -179,7 +185,7 @@ def _axes(axis: Any, log_x: bool) -> None:
     axis.set_xmargin(0.03)
 
 
-def _power(x: float, _: Any = None) -> str:
+def _power(x: float, _: object = None) -> str:
     """Numbers people read at a glance as they are, the others as powers of ten (in characters: mathtext is slow)."""
     if x <= 0:
         return ""
@@ -191,12 +197,12 @@ def _power(x: float, _: Any = None) -> str:
     return power if mantissa == 1 else f"{mantissa:g}·{power}"
 
 
-def _end_labels(axis: Any) -> None:
+def _end_labels(axis: Axes) -> None:
     """The short name of each curve right of its end, moved up or down until none hides another."""
     axis.get_xlim(), axis.get_ylim()  # limits are brought up to date when asked for; transData does not ask
     ends = []
     for line in axis.get_lines():
-        x, y = line.get_xdata()[-1], line.get_ydata()[-1]
+        x, y = np.asarray(line.get_xdata())[-1], np.asarray(line.get_ydata())[-1]
         ends.append((line, *axis.transData.transform((x, y))))
     if not ends:
         return

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 from auqadmm.paper.results import CurveLine
 
-EARLY = 10
+EARLY = 10  # iterations after which methods are compared first
 # below this a gap is the rounding of the optimum
-LEAST = 1e-10
+LEAST_GAP = 1e-10
 
 
 def gap_at(run: Sequence[CurveLine], iteration: int) -> float:
     """The gap after an iteration, or after the last one before it that is known; never below rounding."""
     known = [line.gap for line in run if line.gap is not None and line.iteration <= iteration]
-    return max(known[-1], LEAST) if known else math.inf
+    return max(known[-1], LEAST_GAP) if known else math.inf
 
 
 def reached(run: Sequence[CurveLine], gap: float) -> int | None:
@@ -52,6 +52,6 @@ def spread(gaps: Iterable[float]) -> float:
 
 def number(gap: float) -> str:
     """Two digits, without an exponent where none is needed: 0.56, 9.4e-9, 116; ≤ 1e-10 at the level of rounding."""
-    if gap <= LEAST:
-        return f"≤ {LEAST:.0e}"
+    if gap <= LEAST_GAP:
+        return f"≤ {LEAST_GAP:.0e}"
     return f"{gap:.0f}" if 99.5 <= gap < 1e6 else f"{gap:.2g}".replace("e-0", "e-")

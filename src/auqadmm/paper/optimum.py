@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -29,6 +29,9 @@ from auqadmm.core.reduce import Reduce
 from auqadmm.engines import LocalEngine
 from auqadmm.problem import L2, ElasticNet, InputError, LeastSquares, Problem, SmoothedHinge
 from auqadmm.verdict.certifier import Certifier
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
 
 # the solvers aim lower than what is asked of them
 KKT = 1e-9
@@ -56,12 +59,12 @@ def compute(problem: Problem, device: str = "cpu") -> Optimum:
         case loss, g:
             raise InputError(f"No optimum is known how to find for {type(loss).__name__} with {type(g).__name__}.")
     certifier = Certifier(Reduce(LocalEngine(shard)), problem.g, torch.zeros_like(v))
-    found = certifier.certify(v)
-    return Optimum(found.objective, found.kkt, found.gap, how)
+    certificate = certifier.certify(v)
+    return Optimum(certificate.objective, certificate.kkt, certificate.gap, how)
 
 
 # ---------------------------------------------------------------------- least squares with an elastic net
-def _pivoting(shard: Any, g: ElasticNet) -> tuple[Tensor, str]:
+def _pivoting(shard: Shard, g: ElasticNet) -> tuple[Tensor, str]:
     H, b = _normal_equations(shard)
     H.diagonal().add_(g.l2)
     signs = torch.sign(torch.where(b.abs() > g.l1, b, 0.0))
@@ -86,7 +89,7 @@ def _pivoting(shard: Any, g: ElasticNet) -> tuple[Tensor, str]:
     raise RuntimeError("pivoting did not settle the signs in 1000 steps")
 
 
-def _normal_equations(shard: Any) -> tuple[Tensor, Tensor]:
+def _normal_equations(shard: Shard) -> tuple[Tensor, Tensor]:
     """H = Σ_i c_i x_i x_iᵀ (m, m) and b = Σ_i c_i y_i x_i (m,), block by block."""
     m = shard.design.features
     H = torch.zeros(m, m, dtype=torch.float64, device=shard.device)
@@ -117,7 +120,7 @@ def _with_signs(H: Tensor, b: Tensor, signs: Tensor, l1: float) -> tuple[Tensor,
 class _Smooth:
     """F(v) = Σ_j f_j(v) + l2/2‖v‖² at one point."""
 
-    def __init__(self, shard: Any, l2: float, v: Tensor) -> None:
+    def __init__(self, shard: Shard, l2: float, v: Tensor) -> None:
         self.shard, self.l2, self.v = shard, l2, v
         self.point = shard.linearize(shard.expand(v))
         self.value = float(self.point.value.sum()) + 0.5 * l2 * float(v.square().sum())
@@ -132,7 +135,7 @@ class _Smooth:
         return self.point.hessian_diagonal().sum(0) + self.l2
 
 
-def _newton(shard: Any, g: L2) -> tuple[Tensor, str]:
+def _newton(shard: Shard, g: L2) -> tuple[Tensor, str]:
     v = torch.zeros(shard.shape[1:], dtype=torch.float64, device=shard.device)
     products, steps = 0, 0
     for smoother in _path(shard):
@@ -141,7 +144,7 @@ def _newton(shard: Any, g: L2) -> tuple[Tensor, str]:
     return v, f"trust-region Newton-CG, {steps} steps, {products} Hessian products"
 
 
-def _path(shard: Any) -> list[Any]:
+def _path(shard: Shard) -> list[Any]:
     """The hinge's corner is so narrow that a quadratic model of it is good for tiny steps only: sharpen it slowly."""
     if not isinstance(shard.loss, SmoothedHinge):
         return [shard]
@@ -150,35 +153,35 @@ def _path(shard: Any) -> list[Any]:
     return [replace(shard, loss=replace(shard.loss, eps=width)) for width in wider if width < 1] + [shard]
 
 
-def _trust_region(shard: Any, l2: float, v: Tensor, aim: float) -> tuple[Tensor, int, int]:
+def _trust_region(shard: Shard, l2: float, v: Tensor, aim: float) -> tuple[Tensor, int, int]:
     """From v to a relative KKT residual `aim`; also the numbers of steps and of Hessian products."""
-    here = _Smooth(shard, l2, v)
+    current = _Smooth(shard, l2, v)
     at_zero = float(_Smooth(shard, l2, torch.zeros_like(v)).grad.norm())
     radius, products, steps = math.inf, 0, 0
-    while (kkt := float(here.grad.norm()) / (at_zero + here.norms)) > aim and steps < 500:
+    while (kkt := float(current.grad.norm()) / (at_zero + current.norms)) > aim and steps < 500:
         steps += 1
-        scale = here.diagonal().sqrt()
+        scale = current.diagonal().sqrt()
         # superlinear, but no more exact than the goal
-        tolerance = max(min(0.1, math.sqrt(kkt)), 0.3 * aim / kkt) * float((here.grad / scale).norm())
-        step, Hstep, used = _steihaug(here.hvp, here.grad, scale, radius, tolerance)
+        tolerance = max(min(0.1, math.sqrt(kkt)), 0.3 * aim / kkt) * float((current.grad / scale).norm())
+        step, Hstep, used = _steihaug(current.hvp, current.grad, scale, radius, tolerance)
         products += used
-        there = _Smooth(shard, l2, here.v + step)
-        predicted = -float((here.grad * step).sum()) - 0.5 * float((step * Hstep).sum())
+        there = _Smooth(shard, l2, current.v + step)
+        predicted = -float((current.grad * step).sum()) - 0.5 * float((step * Hstep).sum())
         length = float((scale * step).norm())
-        if predicted > 1e-10 * abs(here.value):
-            ratio = (here.value - there.value) / predicted
+        if predicted > 1e-10 * abs(current.value):
+            ratio = (current.value - there.value) / predicted
         else:  # both values agree to rounding
-            shorter = float(there.grad.norm()) < float(here.grad.norm())
+            shorter = float(there.grad.norm()) < float(current.grad.norm())
             ratio = 1.0 if shorter else 0.0
         if not ratio > 0.25:  # NaN too
             radius = 0.25 * length
         elif ratio > 0.75 and length > 0.99 * radius:
             radius = 2 * radius
         if ratio > 1e-3:
-            here = there
-        elif length < 1e-15 * float((scale * here.v).norm()):
+            current = there
+        elif length < 1e-15 * float((scale * current.v).norm()):
             break
-    return here.v, steps, products
+    return current.v, steps, products
 
 
 def _steihaug(

@@ -9,6 +9,8 @@ Two gaps are equal where their ratio is within what the same run, made again, di
 
 A claim that something is better holds ("yes") where every comparison is strictly better, "partly" where some are; it
 is a "tie" where all are equal. A tie is no win.
+
+A reading of an experiment is (protocol, reduction).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from auqadmm.paper import gaps
-from auqadmm.paper.curves import panel_title
+from auqadmm.paper.curves import READING, panel_title
 from auqadmm.paper.results import CurveLine
 from auqadmm.report.content import Cell
 from auqadmm.report.style import method_style
@@ -70,10 +72,10 @@ def holds(cells: Sequence[Cell], wanted: str = "better") -> str:
     """A verdict from comparisons: how many of them have the outcome that is claimed."""
     if not cells:
         return "open"
-    found = [cell.outcome for cell in cells]
-    if wanted not in found:
-        return "tie" if set(found) == {"equal"} else "no"
-    return "yes" if set(found) == {wanted} else "partly"
+    outcomes = [cell.outcome for cell in cells]
+    if wanted not in outcomes:
+        return "tie" if set(outcomes) == {"equal"} else "no"
+    return "yes" if set(outcomes) == {wanted} else "partly"
 
 
 def short(method: str) -> str:
@@ -81,3 +83,21 @@ def short(method: str) -> str:
     if method.startswith("auq-rank-"):
         return f"rank {method.removeprefix('auq-rank-')}"
     return method_style(method).short or method
+
+
+MODELS = {"fig-elastic": "elastic net", "fig-multinomial": "multinomial", "fig-svm": "SVM"}
+
+Reading = tuple[str, str]
+
+
+def by_reading(lines: Iterable[CurveLine]) -> dict[Reading, list[CurveLine]]:
+    """(protocol, reduction) → lines."""
+    readings: dict[Reading, list[CurveLine]] = {}
+    for line in lines:
+        readings.setdefault((line.protocol, line.reduction), []).append(line)
+    return readings
+
+
+def said(reading: Reading) -> str:
+    """The protocol in words, e.g. "as defined, means over rows"."""
+    return f"as {reading[0]}, {READING[reading[1]]}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse
@@ -22,6 +22,13 @@ from auqadmm.methods import AUQ, C
 from auqadmm.paper import controls, problems
 from auqadmm.paper.spec import INTERVAL, Denoising, PictureSpec, Samples, WeightImages
 from auqadmm.problem import L2, LeastSquares, Problem
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from auqadmm.core.reduce import Reduce
+    from auqadmm.core.solve import Method
+    from auqadmm.core.state import Setup, State
 
 Arrays = dict[str, np.ndarray]
 
@@ -40,17 +47,17 @@ def compute(spec: PictureSpec, data: Path | None = None, device: str = "cpu") ->
 # ---------------------------------------------------------------------- data
 def samples(spec: Samples, data: Path | None = None) -> Arrays:
     """images (count, classes, height, width[, 3]) as bytes."""
-    found = problems.images(spec.data, data)
-    classes = np.unique(found.y)
-    rows = np.stack([np.flatnonzero(found.y == k)[: spec.count] for k in classes], axis=1)
-    pictures = found.X[rows].reshape(*rows.shape, *found.shape)
-    if len(found.shape) == 3:
+    images = problems.images(spec.data, data)
+    classes = np.unique(images.y)
+    rows = np.stack([np.flatnonzero(images.y == k)[: spec.count] for k in classes], axis=1)
+    pictures = images.X[rows].reshape(*rows.shape, *images.shape)
+    if len(images.shape) == 3:
         pictures = np.moveaxis(pictures, 2, -1)
-    return {"images": (pictures * (255.0 / found.white)).astype(np.uint8), "classes": classes}
+    return {"images": (pictures * (255.0 / images.white)).astype(np.uint8), "classes": classes}
 
 
 # ---------------------------------------------------------------------- weights
-class _Snapshot:
+class Snapshot:
     """Keeps the weights that iteration k uses: the state after k − 1 already holds them."""
 
     def __init__(self, iteration: int) -> None:
@@ -65,7 +72,7 @@ class _Snapshot:
 def weights(spec: WeightImages, data: Path | None = None, device: str = "cpu") -> Arrays:
     """weights (N, m, C) of AUQ-ADMM; averages (N, m) of each worker's images; energies (N, m), mean squares."""
     problem = problems.make(spec.problem, data)
-    snapshot = _Snapshot(spec.iteration)
+    snapshot = Snapshot(spec.iteration)
     solve(
         problem,
         controls.make("auq-admm", spec.rank),
@@ -81,13 +88,13 @@ def weights(spec: WeightImages, data: Path | None = None, device: str = "cpu") -
         evaluate_every=0,
     )
     assert snapshot.weights is not None
-    found = problems.images(spec.problem.data, data)
-    raw = problems.unit(problems.split(found, spec.problem), found.white)
+    images = problems.images(spec.problem.data, data)
+    raw = problems.unit(problems.split(images, spec.problem), images.white)
     return {
         "weights": snapshot.weights.cpu().numpy().astype(np.float16),
         "averages": np.stack([X.mean(0) for X, _ in raw]).astype(np.float16),
         "energies": np.stack([(X**2).mean(0) for X, _ in raw]).astype(np.float16),
-        "shape": np.array(found.shape),
+        "shape": np.array(images.shape),
     }
 
 
@@ -102,17 +109,17 @@ def denoising(spec: Denoising) -> Arrays:
     clean = _scene(spec.size)
     noise = spec.noise * np.random.default_rng(spec.seed).standard_normal(clean.shape)
     b = clean + noise
-    found: dict[str, Any] = {"clean": clean, "noisy": b, "target": b / (1 + spec.strength)}
+    arrays: dict[str, Any] = {"clean": clean, "noisy": b, "target": b / (1 + spec.strength)}
     for reading, problem in (("printed", _printed(b, spec.strength)), ("masked", _masked(b, spec.strength))):
         for name, method in _averages(spec.seed).items():
             u, W, v = _one_iteration(problem, method, spec)
-            found[f"{reading}_v_{name}"] = v
+            arrays[f"{reading}_v_{name}"] = v
             if name in ("weighted", "lanczos_gaussian"):
                 extra = "" if name == "weighted" else "_lanczos"
-                found[f"{reading}_W{extra}"] = W
+                arrays[f"{reading}_W{extra}"] = W
             if name == "weighted":
-                found[f"{reading}_u"] = u
-    return {name: np.asarray(x, dtype=np.float32) for name, x in found.items()}
+                arrays[f"{reading}_u"] = u
+    return {name: np.asarray(x, dtype=np.float32) for name, x in arrays.items()}
 
 
 def _averages(seed: int) -> Mapping[str, Any]:
@@ -131,21 +138,21 @@ def _averages(seed: int) -> Mapping[str, Any]:
 class _First:
     """The local models and weights of iteration 1, taken before iteration 2 replaces them."""
 
-    def __init__(self, method: Any) -> None:
+    def __init__(self, method: Method) -> None:
         self.method, self.name = method, method.name
-        self.u: Any = None
-        self.W: Any = None
+        self.u: Tensor
+        self.W: Tensor
 
-    def init(self, setup: Any, reduce: Any) -> Any:
+    def init(self, setup: Setup, reduce: Reduce) -> State:
         state = self.method.init(setup, reduce)
         self.u, self.W = state.blocks.u, state.blocks.W.diagonal()
         return state
 
-    def step(self, state: Any, reduce: Any) -> Any:
+    def step(self, state: State, reduce: Reduce) -> State:
         return self.method.step(state, reduce)
 
 
-def _one_iteration(problem: Problem, method: Any, spec: Denoising) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _one_iteration(problem: Problem, method: Method, spec: Denoising) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     first = _First(method)
     result = solve(problem, first, max_iter=1, stop="residuals", abs_tol=0.0, rel_tol=0.0, seed=spec.seed)
     side = (spec.size, spec.size)

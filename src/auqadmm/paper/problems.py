@@ -1,6 +1,8 @@
 """From a `ProblemSpec` to a `Problem`: the only place where experiments meet data.
 
-Shapes: n images of m pixels; X (n, m), one block (X, y) per worker.
+A pack holds the rows of a data set that experiments use, in one small file that can be sent to another machine.
+
+Shapes: n images of m pixels, c colours, h × w pixels; X (n, m), one block (X, y) per worker.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ import numpy as np
 import scipy.sparse
 
 from auqadmm.paper.data import DataError, Images, by_class, load
-from auqadmm.paper.packs import read_pack
 from auqadmm.paper.spec import ProblemSpec
 from auqadmm.problem import L2, ElasticNet, LeastSquares, Multinomial, Problem, SmoothedHinge
 
@@ -44,10 +45,10 @@ def make(spec: ProblemSpec, data: Path | None = None, sparse: bool = False) -> P
 
     `sparse` allows sparse matrices where they pay; least squares is solved by factorisation and stays dense.
     """
-    found = images(spec.data, data)
-    blocks, shape = split(found, spec), found.shape
+    data_set = images(spec.data, data)
+    blocks, shape = split(data_set, spec), data_set.shape
     scaled: list[tuple[Any, np.ndarray]] = (
-        zscored(blocks, shape) if spec.pixels == "zscored" else unit(blocks, found.white)
+        zscored(blocks, shape) if spec.pixels == "zscored" else unit(blocks, data_set.white)
     )
     if sparse and spec.model != "elastic" and np.mean([np.mean(X != 0) for X, _ in scaled]) < SPARSE:
         scaled = [(scipy.sparse.csr_matrix(X), y) for X, y in scaled]
@@ -63,9 +64,9 @@ def make(spec: ProblemSpec, data: Path | None = None, sparse: bool = False) -> P
             raise ValueError(f"There is no model {other!r}; there are elastic, multinomial and svm.")
 
 
-def split(found: Images, spec: ProblemSpec) -> Blocks:
+def split(data_set: Images, spec: ProblemSpec) -> Blocks:
     """The rows of each worker, as bytes: its classes one after the other."""
-    by_label = by_class(found.X, found.y, spec.per_class, spec.classes)
+    by_label = by_class(data_set.X, data_set.y, spec.per_class, spec.classes)
     share, rest = divmod(len(by_label), spec.blocks)
     if rest:
         raise ValueError(f"{len(by_label)} classes cannot be dealt out evenly to {spec.blocks} workers.")
@@ -88,3 +89,48 @@ def zscored(blocks: Blocks, shape: tuple[int, ...]) -> Blocks:
     deviation[deviation == 0] = 1.0  # one colour everywhere: nothing to scale
     centre, scale = (np.repeat(x, pixels.shape[2]) for x in (mean, deviation))
     return [((X - centre) / scale, y) for X, y in blocks]
+
+
+def write_pack(path: Path, images: Images, rows: dict[int, int | None]) -> None:
+    """Keep the first rows[k] rows of each class k, in file order, so that "the first n" means the same in a pack."""
+    kept = np.concatenate([np.flatnonzero(images.y == k)[:count] for k, count in rows.items()])
+    kept.sort()
+    X = images.X[kept].reshape(-1, *images.shape)
+    np.savez_compressed(path, X=_differences(X), y=images.y[kept].astype(np.uint8))
+
+
+def read_pack(path: Path, name: str) -> Images:
+    """What `write_pack` wrote."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            coded, y = archive["X"], archive["y"]
+        if coded.dtype != np.uint8 or coded.ndim not in (3, 4) or y.shape != coded.shape[:1]:
+            raise ValueError(f"X {coded.dtype} {coded.shape}, y {y.shape}")
+    except Exception as error:  # zipfile and numpy have many ways to say it
+        raise DataError(f"{path}: is no pack of images ({type(error).__name__}: {error}); write it again.") from None
+    X = _sums(coded)
+    white = 16 if name == "digits" else 255
+    return Images(X.reshape(len(X), -1), y.astype(np.int64), X.shape[1:], name, white)
+
+
+def _differences(X: np.ndarray) -> np.ndarray:
+    """Colour images (n, 3, h, w) as differences from green and from the pixels above and left, modulo 256.
+
+    Photographs deflate to half; grey images (n, h, w), mostly exact zeros, are left as they are.
+    """
+    if X.ndim == 3:
+        return X
+    D = X.copy()
+    D[:, ::2] -= X[:, 1:2]
+    D[:, :, 1:] -= D[:, :, :-1].copy()
+    D[..., 1:] -= D[..., :-1].copy()
+    return D
+
+
+def _sums(D: np.ndarray) -> np.ndarray:
+    """The inverse of `_differences`."""
+    if D.ndim == 3:
+        return D
+    X = D.cumsum(3, dtype=np.uint8).cumsum(2, dtype=np.uint8)
+    X[:, ::2] += X[:, 1:2]
+    return X

@@ -22,8 +22,8 @@ from auqadmm.paper.optimum import Optimum
 from auqadmm.paper.spec import Figure, PanelSpec, RunSpec
 from auqadmm.paper.store import Record
 
-FIRST = 20
-MORE = 20
+FIRST_ITERATIONS = 20  # all of them are kept
+MORE = 20  # iterations after them, evenly spaced on a logarithmic axis
 KEPT_GAPS = tuple(10.0**-k for k in range(1, 10))
 
 
@@ -55,7 +55,7 @@ REAL = {"seconds": ".4g", "objective": ".13g", "gap": ".5g", "primal": ".5g", "d
 
 def lines(figure: Figure, panel: PanelSpec, run: RunSpec, record: Record) -> list[CurveLine]:
     """The lines of one run, thinned."""
-    held = record.columns
+    columns = record.columns
     values: dict[str, Any] = {
         "figure": figure.id,
         "panel": panel.name,
@@ -66,28 +66,28 @@ def lines(figure: Figure, panel: PanelSpec, run: RunSpec, record: Record) -> lis
         "control": run.control,
     }
     return [
-        CurveLine(**values, **{name: held[name][k] for name in NAMES if name in held})
-        for k in thinned(held["iteration"], held["gap"])
+        CurveLine(**values, **{name: columns[name][k] for name in NAMES if name in columns})
+        for k in thinned(columns["iteration"], columns["gap"])
     ]
 
 
 def thinned(iterations: Sequence[int], gaps: Sequence[float | None]) -> list[int]:
     """Places of the rows to keep."""
     count = len(iterations)
-    spaced = np.geomspace(FIRST, max(count, FIRST + 1), MORE).round().astype(int) - 1
-    kept = {*range(min(FIRST, count)), *(k for k in spaced.tolist() if k < count), count - 1}
+    spaced = np.geomspace(FIRST_ITERATIONS, max(count, FIRST_ITERATIONS + 1), MORE).round().astype(int) - 1
+    kept = {*range(min(FIRST_ITERATIONS, count)), *(k for k in spaced.tolist() if k < count), count - 1}
     for target in KEPT_GAPS:
         kept |= {next((k for k, gap in enumerate(gaps) if gap is not None and gap <= target), 0)}
     return sorted(k for k in kept if 0 <= k < count)
 
 
 # ---------------------------------------------------------------------- files
-def write_lines(path: Path, found: Iterable[CurveLine]) -> Path:
+def write_lines(path: Path, rows: Iterable[CurveLine]) -> Path:
     """One CSV file, complete or not at all."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(NAMES)
-    for line in found:
+    for line in rows:
         writer.writerow([_cell(name, value) for name, value in asdict(line).items()])
     return _write(path, text.getvalue())
 
@@ -104,8 +104,8 @@ def read_lines(path: Path) -> list[CurveLine]:
         raise ValueError(f"{path}: is no file of results ({type(error).__name__}: {error}).") from None
 
 
-def write_optima(path: Path, found: Mapping[str, Optimum]) -> Path:
-    return _write(path, json.dumps({name: asdict(found[name]) for name in sorted(found)}, indent=2) + "\n")
+def write_optima(path: Path, optima: Mapping[str, Optimum]) -> Path:
+    return _write(path, json.dumps({name: asdict(optima[name]) for name in sorted(optima)}, indent=2) + "\n")
 
 
 def read_optima(path: Path) -> dict[str, Optimum]:
@@ -123,7 +123,7 @@ def _write(path: Path, text: str) -> Path:
     return path
 
 
-def _cell(name: str, value: Any) -> str:
+def _cell(name: str, value: object) -> str:
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
     return f"{value:{REAL[name]}}" if name in REAL else str(value)

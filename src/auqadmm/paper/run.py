@@ -20,7 +20,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -28,10 +27,10 @@ from auqadmm.paper import bundle
 from auqadmm.paper.catalogue import FIGURES, select
 from auqadmm.paper.results import read_optima
 from auqadmm.paper.runner import Runner, RunnerInterrupted
-from auqadmm.paper.spec import PROTOCOLS, Figure, ProblemSpec, RunSpec
+from auqadmm.paper.spec import PROTOCOLS, Figure, ProblemSpec, RunSpec, Spec
 from auqadmm.paper.store import Store
 
-Job = Any  # ProblemSpec (its optimum), RunSpec or PictureSpec
+Job = Spec  # of a ProblemSpec: its optimum
 
 
 @dataclass(frozen=True)
@@ -136,14 +135,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         limit = None if given.deadline is None else time.monotonic() + given.deadline
         known = read_optima(given.optima)
         runner = Runner(store, given.data, given.device, given.force, known, given.max_seconds)
-        stages = [needed_optima(runner, problems, todo), todo]
+        stages: list[Sequence[Job]] = [needed_optima(runner, problems, todo), todo]
         for place, done in enumerate(perform_all(runner, stages, given.jobs, limit), start=1):
             failures += bool(done.error)
             _say(f"[{place}/{sum(map(len, stages))}] {done.seconds:7.1f} s  {done.name}: {done.error or done.text}")
-    found, missing = bundle.gather(figures, replace(store, any_code=given.collect))
+    results, missing = bundle.gather(figures, replace(store, any_code=given.collect))
     command = " ".join(["python -m auqadmm.paper.run", *(sys.argv[1:] if arguments is None else arguments)])
     about = {"command": command, "date": time.strftime("%Y-%m-%d"), "seconds": round(time.perf_counter() - began, 1)}
-    for path in bundle.write(given.out, found, about):
+    for path in bundle.write(given.out, results, about):
         _say(f"wrote {path}")
     if missing:
         _say(f"not there yet: {len(missing)} runs of these figures, e.g. {missing[0]}")

@@ -85,8 +85,8 @@ class Runner:
 
     def run(self, spec: RunSpec) -> Record:
         """The record of a run, from the store where it is there."""
-        if (held := self._held(spec)) is not None:
-            return held
+        if (stored := self._held(spec)) is not None:
+            return stored
         record = self._solve(spec, self.problem(spec.problem), self.optimum(spec.problem))
         self.store.put(spec, record)
         return record
@@ -96,17 +96,17 @@ class Runner:
 
     def _held(self, spec: RunSpec) -> Record | None:
         """A record to use again; not one that a shorter time limit has cut off."""
-        held = None if self.force else self.store.get(spec)
-        if held is None or held.about["status"] != "time_limit":
-            return held
-        limit = held.about["time_limit"]
-        return held if self.time_limit is not None and self.time_limit <= limit else None
+        stored = None if self.force else self.store.get(spec)
+        if stored is None or stored.about["status"] != "time_limit":
+            return stored
+        limit = stored.about["time_limit"]
+        return stored if self.time_limit is not None and self.time_limit <= limit else None
 
     def picture(self, spec: PictureSpec) -> dict[str, np.ndarray]:
         """The arrays of a picture, from the store where they are there."""
-        held = None if self.force else self.store.get_arrays(spec)
-        if held is not None:
-            return held
+        stored = None if self.force else self.store.get_arrays(spec)
+        if stored is not None:
+            return stored
         arrays = pictures.compute(spec, self.data, self.device)
         self.store.put_arrays(spec, arrays)
         return arrays
@@ -119,19 +119,19 @@ class Runner:
         spec = spec.pooled
         if self.known is not None and spec.name in self.known:
             return self.known[spec.name]
-        held = self.store.get_arrays(spec)
-        if held is not None:
-            gap = float(held["gap"])
+        stored = self.store.get_arrays(spec)
+        if stored is not None:
+            gap = float(stored["gap"])
             return Optimum(
-                float(held["objective"]), float(held["kkt"]), None if math.isnan(gap) else gap, str(held["how"])
+                float(stored["objective"]), float(stored["kkt"]), None if math.isnan(gap) else gap, str(stored["how"])
             )
-        found = compute(self.problem(spec), self.device)
-        if not found.kkt <= KKT:
-            raise RuntimeError(f"{spec.name}: the optimum has a KKT residual of {found.kkt:.1e}, above {KKT:.0e}.")
-        gap = math.nan if found.gap is None else found.gap
-        arrays = {"objective": found.objective, "kkt": found.kkt, "gap": gap, "how": found.how}
+        optimum = compute(self.problem(spec), self.device)
+        if not optimum.kkt <= KKT:
+            raise RuntimeError(f"{spec.name}: the optimum has a KKT residual of {optimum.kkt:.1e}, above {KKT:.0e}.")
+        gap = math.nan if optimum.gap is None else optimum.gap
+        arrays = {"objective": optimum.objective, "kkt": optimum.kkt, "gap": gap, "how": optimum.how}
         self.store.put_arrays(spec, {name: np.array(value) for name, value in arrays.items()})
-        return found
+        return optimum
 
     # ------------------------------------------------------------------ one run
     def _solve(self, spec: RunSpec, problem: Problem, best: Optimum) -> Record:

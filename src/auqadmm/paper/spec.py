@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 ALL = tuple(range(10))
 # [a_1, b_1] of S7, the same in all experiments of the paper
@@ -209,7 +208,10 @@ class Figure:
         return tuple(dict.fromkeys(run for panel in self.panels for run in panel.runs))
 
 
-def digest(spec: Any) -> str:
+Spec = ProblemSpec | RunSpec | PictureSpec
+
+
+def digest(spec: Spec) -> str:
     """Sixteen hexadecimal digits that stand for the value and the type of a spec."""
     text = json.dumps({"type": type(spec).__name__, **asdict(spec)}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

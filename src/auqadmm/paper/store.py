@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from auqadmm.paper.spec import digest
+from auqadmm.paper.spec import Spec, digest
 
 COLUMNS = ("iteration", "rounds", "bytes", "seconds", "objective", "gap", "primal", "dual", "kkt")
 # what decides numbers: everything below the API, and of the experiments what builds problems and methods
@@ -67,24 +67,24 @@ class Store:
     any_code: bool = False
 
     # ------------------------------------------------------------------ rows
-    def get(self, spec: Any) -> Record | None:
+    def get(self, spec: Spec) -> Record | None:
         """The result of a spec, None where there is none that can be read."""
         return self._first(spec, {".parquet": _read_parquet, ".json": _read_json})
 
-    def put(self, spec: Any, record: Record) -> Path:
+    def put(self, spec: Spec, record: Record) -> Path:
         if _pyarrow() is None:
             return self._write(spec, ".json", lambda path: _write_json(path, record))
         return self._write(spec, ".parquet", lambda path: _write_parquet(path, record))
 
     # ------------------------------------------------------------------ arrays
-    def get_arrays(self, spec: Any) -> dict[str, np.ndarray] | None:
+    def get_arrays(self, spec: Spec) -> dict[str, np.ndarray] | None:
         return self._first(spec, {".npz": _read_arrays})
 
-    def put_arrays(self, spec: Any, arrays: Mapping[str, np.ndarray]) -> Path:
+    def put_arrays(self, spec: Spec, arrays: Mapping[str, np.ndarray]) -> Path:
         return self._write(spec, ".npz", lambda path: _write_arrays(path, arrays))
 
     # ------------------------------------------------------------------ files
-    def _first(self, spec: Any, readers: Mapping[str, Callable[[Path], Any]]) -> Any:
+    def _first(self, spec: Spec, readers: Mapping[str, Callable[[Path], Any]]) -> Any:
         stem = f"{digest(spec)}-{'*' if self.any_code else code()}"
         for suffix, read in readers.items():
             for path in sorted(self.folder.glob(stem + suffix), key=lambda p: p.stat().st_mtime, reverse=True):
@@ -94,7 +94,7 @@ class Store:
                     continue
         return None
 
-    def _write(self, spec: Any, suffix: str, write: Callable[[Path], None]) -> Path:
+    def _write(self, spec: Spec, suffix: str, write: Callable[[Path], None]) -> Path:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{digest(spec)}-{code()}{suffix}"
         handle, name = tempfile.mkstemp(dir=self.folder, prefix=".writing-", suffix=suffix)
@@ -136,8 +136,8 @@ def _write_json(path: Path, record: Record) -> None:
 
 
 def _read_json(path: Path) -> Record:
-    held = json.loads(path.read_text(encoding="utf-8"))
-    return _checked(Record(held["columns"], held["about"]))
+    document = json.loads(path.read_text(encoding="utf-8"))
+    return _checked(Record(document["columns"], document["about"]))
 
 
 def _checked(record: Record) -> Record:
@@ -152,5 +152,5 @@ def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    with np.load(path, allow_pickle=False) as held:
-        return {name: held[name] for name in held.files}
+    with np.load(path, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}

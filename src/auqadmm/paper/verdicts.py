@@ -21,35 +21,45 @@ from collections.abc import Iterable, Sequence
 from auqadmm.paper import gaps, outcomes
 from auqadmm.paper.bundle import Bundle
 from auqadmm.paper.curves import by_panel, panel_title
-from auqadmm.paper.outcomes import compared, listed, long_enough, outcome, short, tolerance
-from auqadmm.paper.readings import MODELS, Reading, by_reading, said
+from auqadmm.paper.outcomes import (
+    MODELS,
+    Reading,
+    by_reading,
+    compared,
+    listed,
+    long_enough,
+    outcome,
+    said,
+    short,
+    tolerance,
+)
 from auqadmm.paper.results import CurveLine
 from auqadmm.paper.spec import CONTROLS, METHODS
 from auqadmm.paper.verdicts_on_weights import average, cost, weights
 from auqadmm.report.content import OUTCOMES, Cell, Verdict
 
-ROBUST = 1.25
+ROBUST = 1.25  # growth with the number of workers up to which a method counts as robust
 TARGETS = (1e-6, 1e-4, 1e-2, 1e-1)
 ADAPTIVE = ("rb-admm", "rb-admm-paper", "ac-admm")
 
 
 def verdicts(bundle: Bundle) -> tuple[Verdict, ...]:
     """All that the results allow to judge, claim by claim."""
-    found: list[Verdict] = []
+    judged: list[Verdict] = []
     for judge in (fastest, control, improve):
         for figure, model in MODELS.items():
             for reading, lines in by_reading(bundle.of(figure)).items():
-                found.append(judge(figure, model, reading, lines))
+                judged.append(judge(figure, model, reading, lines))
     for figure, verdict in (("fig-rank", rank), ("fig-workers", workers)):
-        found += [verdict(reading, lines) for reading, lines in by_reading(bundle.of(figure)).items()]
-    return (*found, *weights(bundle), *average(bundle), *cost(bundle))
+        judged += [verdict(reading, lines) for reading, lines in by_reading(bundle.of(figure)).items()]
+    return (*judged, *weights(bundle), *average(bundle), *cost(bundle))
 
 
-def markdown(found: Iterable[Verdict]) -> str:
+def markdown(judged: Iterable[Verdict]) -> str:
     """The verdicts as a table that documents can take over."""
     header = ["claim", "protocol", "holds", *OUTCOMES, "measured", "figure"]
     rows = [header, ["---"] * len(header)]
-    for v in found:
+    for v in judged:
         counts = [str(count) if v.cells else "" for count in v.counts.values()]
         rows.append([v.claim, v.protocol, f"**{v.holds}**", *counts, _one_line(v.number), v.figure])
     return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
@@ -111,11 +121,11 @@ def improve(figure: str, model: str, reading: Reading, lines: Sequence[CurveLine
         method: [cell for panel, runs in by_panel(lines).items() for cell in compared(panel, runs, method, ("c-admm",))]
         for method in ADAPTIVE
     }
-    cells = [cell for found in by_method.values() for cell in found]
+    cells = [cell for own in by_method.values() for cell in own]
     counts = [
-        f"{short(method)}: " + Verdict("", "", "", "", "", cells=tuple(found)).tally
-        for method, found in by_method.items()
-        if found
+        f"{short(method)}: " + Verdict("", "", "", "", "", cells=tuple(own)).tally
+        for method, own in by_method.items()
+        if own
     ]
     return Verdict(
         claim=f"RB- and AC-ADMM improve on C-ADMM: {model}",

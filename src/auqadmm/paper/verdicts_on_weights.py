@@ -11,8 +11,7 @@ from auqadmm.paper import gaps, outcomes
 from auqadmm.paper.bundle import Bundle
 from auqadmm.paper.curves import by_panel, panel_title
 from auqadmm.paper.images import error
-from auqadmm.paper.outcomes import listed, outcome
-from auqadmm.paper.readings import MODELS, Reading, by_reading, said
+from auqadmm.paper.outcomes import MODELS, Reading, by_reading, listed, outcome, said
 from auqadmm.report.content import Cell, Verdict
 
 # correlations are told to two digits
@@ -23,7 +22,7 @@ FIRST = {"plain": "plain, ρ = 1", "rho_a": "plain, ρ = a", "permuted": "permut
 # ---------------------------------------------------------------------- what they look like
 def weights(bundle: Bundle) -> list[Verdict]:
     """Correlation of W_j with its class average, and whether its own class is the one it resembles most."""
-    found = []
+    judged = []
     for name, arrays in bundle.arrays.items():
         if not name.startswith("weights-"):
             continue
@@ -32,7 +31,7 @@ def weights(bundle: Bundle) -> list[Verdict]:
         cells = resemblance(table)
         own = float(np.diag(table).mean())
         right = sum(cell.outcome == "better" for cell in cells)
-        found.append(
+        judged.append(
             Verdict(
                 claim=f"The weights look like class averages: {'SVM' if model == 'svm' else model}",
                 protocol=said((protocol, "mean")),
@@ -45,7 +44,7 @@ def weights(bundle: Bundle) -> list[Verdict]:
                 cells=tuple(cells),
             )
         )
-    return found
+    return judged
 
 
 def resemblance(table: np.ndarray) -> list[Cell]:
@@ -73,14 +72,14 @@ def average(bundle: Bundle) -> list[Verdict]:
     arrays = bundle.arrays.get("denoising")
     if arrays is None:
         return []
-    found = []
+    verdicts = []
     for reading, words in (("printed", "as printed"), ("masked", "with masks")):
         own = error(arrays, reading, "weighted")
         others = {name: error(arrays, reading, name) for name in FIRST}
         cells = [Cell(FIRST[name], outcome(own, other), f"{own:.2f}, {other:.2f}") for name, other in others.items()]
         judged = outcomes.holds(cells)
         helped = cells[0].outcome == "better"
-        found.append(
+        verdicts.append(
             Verdict(
                 claim="Weighted averaging helps in the first iteration",
                 protocol=f"denoising, {words}",
@@ -96,7 +95,7 @@ def average(bundle: Bundle) -> list[Verdict]:
                 cells=tuple(cells),
             )
         )
-    return found
+    return verdicts
 
 
 # ---------------------------------------------------------------------- what they cost
@@ -105,14 +104,14 @@ def cost(bundle: Bundle) -> list[Verdict]:
     readings: dict[Reading, list[Any]] = {}
     for row in bundle.costs:
         readings.setdefault((row["protocol"], row["reduction"]), []).append(row)
-    found = []
+    judged = []
     for reading, rows in readings.items():
         used = [row for row in rows if row["used"]]
         cells = [_cost_cell(row) for row in used]
         parts = [listed("arithmetic, in iterations of C at ρ = a", cells), *_ranks(rows)]
         if (times := traffic(bundle, reading)) is not None:
             parts.append(f"bytes of an iteration: {times:.2f} times those of C at ρ = a, on every data set")
-        found.append(
+        judged.append(
             Verdict(
                 claim="The weights are computed at very low cost",
                 protocol=said(reading),
@@ -128,7 +127,7 @@ def cost(bundle: Bundle) -> list[Verdict]:
                 cells=tuple(cells),
             )
         )
-    return found
+    return judged
 
 
 def _cost_cell(row: Any) -> Cell:

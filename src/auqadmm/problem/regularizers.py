@@ -33,7 +33,28 @@ Metric = Tensor | float
 
 
 class Regularizer(ABC):
-    """A closed convex function g of v, shape (m, C), that has a proximal map in diagonal metrics."""
+    """A closed convex function g of v, shape (m, C), that has a proximal map in diagonal metrics.
+
+    A subclass writes `value`, `prox` and `subgradient_distance`; what more it knows of itself makes runs shorter.
+
+    Examples
+    --------
+    The largest size of a coefficient, bounded by 1:
+
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> class Bounded(aq.regularizers.Regularizer):
+    ...     def value(self, v):
+    ...         return torch.where((v.abs() <= 1).all(), 0.0, torch.inf)
+    ...     def prox(self, s, K):
+    ...         return (s / K).clamp(-1, 1)
+    ...     def subgradient_distance(self, v, grad):
+    ...         outwards = (v.abs() == 1) & (grad * v < 0)
+    ...         return torch.where(outwards, 0.0, grad).norm()
+    >>> problem = aq.Problem(aq.LeastSquares(), Bounded(), [([[1.0, 0.0], [0.0, 1.0]], [3.0, 0.5])])
+    >>> aq.solve(problem, certificate_tol=1e-10).coef.round(3)
+    array([1. , 0.5])
+    """
 
     @abstractmethod
     def value(self, v: Tensor) -> Tensor:

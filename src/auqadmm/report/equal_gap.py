@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
@@ -12,9 +12,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
 from auqadmm.comparison.equal_gap import COUNTED, Comparison, Entry, curve
-from auqadmm.report.files import whole
 from auqadmm.report.style import COSTS, RC, method_style
-from auqadmm.report.tables import MISSING, power, versions
+from auqadmm.report.tables import MISSING, power, versions, whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
 AXES = {name: COSTS[name] for name in ("rounds", "bytes")}
 HEADERS = ("\nmethod", "\nit.", "\nrounds", "\nbytes", "Hessian\nproducts", "\nseconds", "\nresult")
@@ -22,8 +25,8 @@ COLUMNS = ("method", "status", "iterations", *COUNTED, "gap", "best_in", "note")
 WON = " ◀"
 MARKED = ("rounds", "bytes", "seconds")  # not Hessian products: a gradient method takes none, and is no better for it
 # below this a gap is the rounding of the optimum
-SMALLEST = 1e-11
-MARKERS = 7
+GAP_SMALLEST = 1e-11
+GAP_MARKERS = 7  # per curve
 
 
 def table(comparison: Comparison) -> list[list[str]]:
@@ -82,11 +85,11 @@ def write_csv(path: Path, comparison: Comparison) -> Path:
 def _values(comparison: Comparison, entry: Entry) -> dict[str, Any]:
     best = [name for name in MARKED if entry.at and getattr(entry.at, name) == comparison.least(name)]
     gaps = None if entry.run is None else entry.run.gaps
-    found: dict[str, Any] = {"method": entry.method, "status": entry.status, "note": entry.note}
-    found |= {"gap": None if gaps is None or not len(gaps) else float(gaps[-1]), "best_in": ";".join(best)}
+    values: dict[str, Any] = {"method": entry.method, "status": entry.status, "note": entry.note}
+    values |= {"gap": None if gaps is None or not len(gaps) else float(gaps[-1]), "best_in": ";".join(best)}
     if entry.at is not None:
-        found |= {"iterations": entry.at.iteration} | {name: getattr(entry.at, name) for name in COUNTED}
-    return found
+        values |= {"iterations": entry.at.iteration} | {name: getattr(entry.at, name) for name in COUNTED}
+    return values
 
 
 def summary(comparison: Comparison) -> dict[str, Any]:
@@ -137,15 +140,15 @@ def figure(comparison: Comparison, title: str) -> Figure:
     return drawing
 
 
-def _curve(axis: Any, entry: Entry, name: str, shift: float) -> Any:
+def _curve(axis: Axes, entry: Entry, name: str, shift: float) -> Line2D:
     style = method_style(entry.method)
     assert entry.run is not None
-    found = curve(entry.run)
-    pairs = [(x, y) for x, y in zip(found[name], found["gap"], strict=True) if y is not None and np.isfinite(y)]
+    columns = curve(entry.run)
+    pairs = [(x, y) for x, y in zip(columns[name], columns["gap"], strict=True) if y is not None and np.isfinite(y)]
     xs, ys = np.array(pairs, dtype=float).reshape(-1, 2).T
     (line,) = axis.plot(
         xs,
-        np.maximum(ys, SMALLEST),
+        np.maximum(ys, GAP_SMALLEST),
         color=style.color,
         marker=style.marker,
         markevery=_spread(xs, shift),
@@ -160,11 +163,11 @@ def _spread(xs: np.ndarray, shift: float) -> list[int]:
     if len(xs) == 0:
         return []
     at = np.log(np.maximum(xs, 1))
-    wanted = at[0] + (at[-1] - at[0]) * (np.arange(MARKERS) + shift) / MARKERS
+    wanted = at[0] + (at[-1] - at[0]) * (np.arange(GAP_MARKERS) + shift) / GAP_MARKERS
     return sorted({*(int(np.abs(at - place).argmin()) for place in wanted), len(xs) - 1})
 
 
-def _short(x: float, _: Any = None) -> str:
+def _short(x: float, _: object = None) -> str:
     """1000 as 1k, 2500000 as 2.5M."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if x >= size:

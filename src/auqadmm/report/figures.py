@@ -8,20 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from numpy.typing import ArrayLike
 
-from auqadmm.comparison.runs import MethodRun
-from auqadmm.report.files import whole
+from auqadmm.comparison.equal_gap import MethodRun
 from auqadmm.report.style import RC, method_style
+from auqadmm.report.tables import whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
 # Below this a relative gap is the rounding of the optimum, not the progress of a method.
-SMALLEST = 1e-13
-MARKERS = 9
+FIGURE_SMALLEST = 1e-13
+FIGURE_MARKERS = 9  # per curve
 
 
 def convergence(runs: Sequence[MethodRun], target: float | None = 1e-6) -> Figure:
@@ -70,7 +75,7 @@ def convergence(runs: Sequence[MethodRun], target: float | None = 1e-6) -> Figur
     return figure
 
 
-def weight_images(weights: Any, image: tuple[int, int], title: str, columns: Sequence[str] = ()) -> Figure:
+def weight_images(weights: ArrayLike, image: tuple[int, int], title: str, columns: Sequence[str] = ()) -> Figure:
     """The weights of every worker, drawn as images on one colour scale.
 
     Parameters
@@ -132,11 +137,11 @@ def save(figure: Figure, path: str | Path, dpi: int = 150) -> Path:
     return path
 
 
-def _curve(axis: Any, x: np.ndarray, y: np.ndarray, method: str, shift: float) -> Any:
+def _curve(axis: Axes, x: np.ndarray, y: np.ndarray, method: str, shift: float) -> Line2D:
     style = method_style(method)
     shown = np.isfinite(y)
-    x, y = x[shown], np.maximum(y[shown], SMALLEST)
-    marks = {"marker": style.marker, "markevery": _spread(len(x), shift), "markeredgecolor": "white"}
+    x, y = x[shown], np.maximum(y[shown], FIGURE_SMALLEST)
+    marks: dict[str, Any] = {"marker": style.marker, "markevery": _spread(len(x), shift), "markeredgecolor": "white"}
     (line,) = axis.plot(x, y, color=style.color, markeredgewidth=0.6, **marks)
     return line
 
@@ -148,7 +153,7 @@ def _spread(count: int, shift: float) -> list[int]:
     """
     if count == 0:
         return []
-    steps = (np.arange(MARKERS) + shift) / MARKERS
+    steps = (np.arange(FIGURE_MARKERS) + shift) / FIGURE_MARKERS
     return [*np.unique((count**steps).astype(int) - 1).tolist(), count - 1]
 
 

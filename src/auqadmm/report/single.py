@@ -1,7 +1,9 @@
-"""One fit as a report: how it converged, who held what, with which settings, and the coefficients.
+"""One fit, or the demo, as a report: how it converged, who held what, with which settings, and the coefficients.
 
 Everything comes from the files of a finished run, so that the page can be drawn again at any time. Names of columns,
 labels and files are data: control characters are written out here, and the page escapes the rest.
+
+The page of the demo has, per model, the curves of all methods, what each needed, and the weights as images.
 """
 
 from __future__ import annotations
@@ -11,13 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from auqadmm.comparison.equal_gap import MethodRun
 from auqadmm.files.model import Parts
 from auqadmm.files.training import raw_coefficients
-from auqadmm.report.content import Chapter, Curve, Panel, Report, Table
+from auqadmm.report.content import Chapter, Curve, Panel, Picture, Report, Table
 from auqadmm.report.style import COSTS, method_style
+from auqadmm.report.tables import headers, table_row
 from auqadmm.words import counted, quoted, visible
 
-MOST_FEATURES, MOST_COLUMNS, MOST_BLOCKS, LONGEST = 200, 12, 500, 200
+SHOWN_FEATURES, SHOWN_COLUMNS, SHOWN_BLOCKS, LONGEST_NAME = 200, 12, 500, 200  # a page must stay readable
 
 
 def fit_report(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]], parts: Parts) -> Report:
@@ -34,7 +38,7 @@ def fit_report(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]],
         chapters=chapters,
         about={
             "settings": {name: _word(value) for name, value in summary["settings"].items()},
-            "files": [visible(str(name)) for name in summary["files"][:MOST_BLOCKS]],
+            "files": [visible(str(name)) for name in summary["files"][:SHOWN_BLOCKS]],
             "seed": summary["seed"],
             "engine": summary["engine"],
             "date": summary["date"],
@@ -48,7 +52,7 @@ def _why(findings: Sequence[Mapping[str, str]]) -> tuple[Chapter, ...]:
     """What the trace of a run that did not converge shows; nothing where there is nothing to say."""
     if not findings:
         return ()
-    rows = tuple((visible(found["sentence"]), visible(found["setting"])) for found in findings)
+    rows = tuple((visible(finding["sentence"]), visible(finding["setting"])) for finding in findings)
     caption = "Read off the history and what the run left behind; the first is the first to act on."
     return (Chapter("why", "Why it did not converge", caption, table=Table(("what was seen", "what to try"), rows)),)
 
@@ -117,11 +121,11 @@ def workers(summary: Mapping[str, Any]) -> Chapter:
     blocks = summary["blocks"]
     labelled = summary["classes"] is not None
     rows = []
-    for block in blocks[:MOST_BLOCKS]:
+    for block in blocks[:SHOWN_BLOCKS]:
         share = f"{100 * block['rows'] / summary['rows']:.1f} %"
         row = (_name(block["name"]), str(block["rows"]), share)
         rows.append((*row, f"{block['classes']} of {len(summary['classes'])}") if labelled else row)
-    more = f" The first {MOST_BLOCKS} are shown." if len(blocks) > MOST_BLOCKS else ""
+    more = f" The first {SHOWN_BLOCKS} are shown." if len(blocks) > SHOWN_BLOCKS else ""
     return Chapter(
         "workers",
         "Who holds what",
@@ -133,10 +137,10 @@ def workers(summary: Mapping[str, Any]) -> Chapter:
 def coefficients(summary: Mapping[str, Any], parts: Parts) -> Chapter:
     encoding, coef = parts.encoding, parts.coef
     raw = raw_coefficients(encoding, coef)
-    order = np.argsort(-np.abs(coef).max(0), kind="stable")[:MOST_FEATURES]
+    order = np.argsort(-np.abs(coef).max(0), kind="stable")[:SHOWN_FEATURES]
     names = encoding.features
     several = len(coef) > 1
-    shown = min(len(coef), MOST_COLUMNS)
+    shown = min(len(coef), SHOWN_COLUMNS)
     if several and parts.classes is not None:
         header = ("feature", *(_name(str(label)) for label in parts.classes[:shown]))
         rows = [(_name(names[k]), *(_number(coef[c, k], ".5g") for c in range(shown))) for k in order]
@@ -172,10 +176,10 @@ def _lead(summary: Mapping[str, Any]) -> str:
 
 
 def _name(text: str) -> str:
-    return quoted(text, LONGEST)[1:-1]
+    return quoted(text, LONGEST_NAME)[1:-1]
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     if value is None or isinstance(value, bool):
         return {True: "yes", False: "no", None: "–"}[value]
     if isinstance(value, list | tuple):
@@ -183,5 +187,53 @@ def _word(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else visible(str(value))
 
 
-def _number(value: Any, form: str) -> str:
+def _number(value: float | None, form: str) -> str:
     return "–" if value is None else format(float(value), form)
+
+
+GAP_FLOOR = 1e-10  # below it, the optimum that gaps are measured against is not known
+
+
+def demo_report(runs: Sequence[MethodRun], weights: Mapping[str, bytes], about: Mapping[str, Any]) -> Report:
+    """`weights`: a PNG per model."""
+    models = dict.fromkeys(run.model for run in runs)
+    return Report(
+        title="Ten workers, one digit each",
+        lead="Handwritten digits, split in the hardest way: every worker holds the images of one digit, and all must "
+        "agree on one model. Objectives are measured against an optimum that none of these methods found.",
+        chapters=tuple(
+            _chapter(model, [run for run in runs if run.model == model], weights[model]) for model in models
+        ),
+        about=about,
+    )
+
+
+def _chapter(model: str, runs: Sequence[MethodRun], weights: bytes) -> Chapter:
+    rows = [table_row(run) for run in runs]
+    best = []
+    for column, counts in enumerate(zip(*(row.iterations for row in rows), strict=True), start=1):
+        reached = [k for k in counts if k is not None]
+        best += [(place, column) for place, k in enumerate(counts) if reached and k == min(reached)]
+    panels = (
+        _panel("Objective", runs, "gap", "(objective − optimum) / optimum"),
+        _panel("Optimality", runs, "kkt", "KKT residual"),
+    )
+    return Chapter(
+        id=model.replace(" ", "-"),
+        title=f"{model[:1].upper()}{model[1:]}",
+        caption="The further left a curve falls, the fewer trips to the workers it took. In the pictures, weights of "
+        "AUQ-ADMM in its second iteration: bright where a worker is certain.",
+        panels=panels,
+        pictures=(Picture(weights, f"Weights of the ten workers, {model}", "Weights of AUQ-ADMM"),),
+        table=Table(tuple(headers()), tuple(tuple(row.cells()) for row in rows), tuple(best)),
+    )
+
+
+def _panel(title: str, runs: Sequence[MethodRun], key: str, words: str) -> Panel:
+    curves = []
+    for run in runs:
+        history = run.result.history
+        x = {name: tuple(history.column(name)) for name in COSTS}
+        y = tuple(map(float, run.gaps)) if key == "gap" else tuple(history.column("kkt"))
+        curves.append(Curve(run.method, method_style(run.method).label, x, {key: y}))
+    return Panel(title, tuple(curves), COSTS, {key: words}, ("iteration", "rounds"), (key,), {key: GAP_FLOOR})

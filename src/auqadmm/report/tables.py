@@ -1,16 +1,22 @@
-"""What a comparison says in numbers: rows for a table, a summary for machines. Pure data; others draw or write it."""
+"""What a comparison says in numbers: rows for a table, a summary, files for machines (summary.json, history.csv)."""
 
 from __future__ import annotations
 
+import csv
+import json
+import math
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from auqadmm import __version__
-from auqadmm.comparison.runs import GAPS, MethodRun
+from auqadmm.comparison.equal_gap import GAPS, MethodRun
 from auqadmm.core.history import History
+from auqadmm.files import atomic
 from auqadmm.report.style import method_style
 
 MISSING = "–"
@@ -123,3 +129,36 @@ def power(gap: float) -> str:
     """1e-06 as people write it: 1e-6."""
     mantissa, exponent = f"{gap:e}".split("e")
     return f"{float(mantissa):g}e{int(exponent)}"
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Where to write a file that gets its name when it is complete: a full disk leaves no half of it."""
+    with atomic.part(path.parent, path.name) as part:
+        yield part
+        atomic.keep(part, path)
+
+
+def write_summary(path: Path, summary: Mapping[str, object]) -> Path:
+    """Indented JSON; NaN and infinity, which JSON does not know, become null."""
+    with whole(path) as part:
+        part.write_text(json.dumps(finite(summary), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    return path
+
+
+def write_history(path: Path, runs: Sequence[MethodRun]) -> Path:
+    """One line per iteration of every run; empty where something was not evaluated."""
+    with whole(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, HISTORY_COLUMNS)
+        writer.writeheader()
+        writer.writerows(history_rows(runs))
+    return path
+
+
+def finite(x: object) -> Any:
+    """Plain values that JSON can hold."""
+    if isinstance(x, Mapping):
+        return {key: finite(value) for key, value in x.items()}
+    if isinstance(x, list | tuple):
+        return [finite(value) for value in x]
+    return None if isinstance(x, float) and not math.isfinite(x) else x

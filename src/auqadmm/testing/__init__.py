@@ -86,7 +86,21 @@ BUDGET: Mapping[str, Callable[[int], tuple[int, int, int]]] = {
 
 # ---------------------------------------------------------------------- the suite
 class EngineSuite:
-    """`engine`: a name, or a function that makes what `solve(engine=…)` takes; `tolerance` of iterates."""
+    """Laws of an engine: the same problem, its blocks placed anywhere, has the same answer at the same cost.
+
+    Parameters
+    ----------
+    engine
+        A name, or a function that makes what `solve(engine=…)` takes.
+    tolerance
+        Of iterates, relative, against those of one process.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> suite = aq.testing.EngineSuite("local")
+    >>> suite.checks()["primitives"]()
+    """
 
     def __init__(self, engine: str | Callable[[], Any], tolerance: float = 1e-10) -> None:
         self.make = (lambda: engine) if isinstance(engine, str) else engine
@@ -298,7 +312,19 @@ class EngineSuite:
 class EngineTests(Suite):
     """The checks of `EngineSuite` as methods, for pytest: `class TestMine(EngineTests): engine = MyEngine`.
 
-    `engine`: a name, or a class (or `staticmethod`) that makes what `solve(engine=…)` takes.
+    Attributes
+    ----------
+    engine
+        A name, or a class (or `staticmethod`) that makes what `solve(engine=…)` takes.
+    tolerance
+        Of iterates, relative, against those of one process.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> class TestShards(aq.testing.EngineTests):
+    ...     engine = aq.testing.Shards
+    >>> TestShards().test_primitives()
     """
 
     engine: Any = None

@@ -37,6 +37,14 @@ class LossSuite(Suite):
         Relative, of derivatives against differences.
     features
         Columns of the data.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> class TestLeastSquares(aq.testing.LossSuite):
+    ...     loss = aq.LeastSquares()
+    >>> TestLeastSquares().failures()
+    {}
     """
 
     loss: Loss | None = None

@@ -41,6 +41,13 @@ class MethodSuite(Suite):
         In which it must arrive.
     tolerance
         Of iterates on other engines.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> class TestC(aq.testing.MethodSuite):
+    ...     method = aq.methods.C(rho=1.0)
+    >>> TestC().checks()["reaches the optimum"]()
     """
 
     method: Method | None = None

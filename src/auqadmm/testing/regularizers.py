@@ -35,6 +35,14 @@ class RegularizerSuite(Suite):
         (features, columns) of the unknown that it is checked on.
     scales
         Sizes of s: some should be below the kinks of g and some above.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> class TestL1(aq.testing.RegularizerSuite):
+    ...     regularizer = aq.L1(1.0)
+    >>> TestL1().failures()
+    {}
     """
 
     regularizer: Regularizer | None = None

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from auqadmm.blocks.shard import Shard
 from auqadmm.core.reduce import A, B, MapFn, S, Sums
-from auqadmm.engines.shards import shards_of
+from auqadmm.engines.local import shards_of
 from auqadmm.problem import Problem
 
 

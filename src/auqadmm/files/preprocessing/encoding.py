@@ -19,7 +19,7 @@ from auqadmm.problem import InputError
 from auqadmm.words import listed, quoted
 
 # one-hot features are mostly zeros: below this share of entries the matrix stays sparse
-DENSE = 0.25
+FILLED_ENOUGH = 0.25
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,10 @@ class Encoding:
     def matrix(self, sheet: Sheet, unseen: str = "error") -> Any:
         """X of a file; a category that no worker had is refused, or with `unseen="ignore"` gives zeros."""
         if self.sparse != sheet.sparse:
-            held = "sparse" if self.sparse else "with named columns"
-            raise InputError(f"{sheet.source} is of another kind than the files that were fitted, which were {held}.")
+            expected = "sparse" if self.sparse else "with named columns"
+            raise InputError(
+                f"{sheet.source} is of another kind than the files that were fitted, which were {expected}."
+            )
         if self.sparse:
             X = widened(sheet, list(self.names))
             return (X @ scipy.sparse.diags(1 / self.scale)).tocsr()
@@ -83,7 +85,7 @@ class Encoding:
         width = numbers.shape[1] + sum(p.shape[1] for p in parts)
         X = scipy.sparse.hstack([scipy.sparse.csr_matrix(numbers), *parts], format="csr")
         filled = numbers.shape[1] + len(parts)  # entries of a row, whatever it holds
-        return X.toarray() if filled >= DENSE * width else X
+        return X.toarray() if filled >= FILLED_ENOUGH * width else X
 
     # ------------------------------------------------------------------ inside
     def _levels(self, column: Column) -> tuple[str, ...]:
@@ -104,9 +106,9 @@ class Encoding:
         rows, places = np.nonzero(~np.isfinite(X))
         if rows.size:
             value = X[rows[0], places[0]]
-            told = "is missing" if np.isnan(value) else f"is {value:g}"
+            what = "is missing" if np.isnan(value) else f"is {value:g}"
             raise refuse_row(
-                sheet.source, int(rows[0]), self.numbers[places[0]], told, "the model needs a number there"
+                sheet.source, int(rows[0]), self.numbers[places[0]], what, "the model needs a number there"
             )
         X -= self.mean
         X /= self.scale
@@ -114,23 +116,23 @@ class Encoding:
 
     def _one_hot(self, sheet: Sheet, column: Column, unseen: str) -> Any:
         assert column.levels is not None
-        held = sheet.texts.get(column.name)
-        if held is None:
+        coded = sheet.texts.get(column.name)
+        if coded is None:
             if sheet.kinds[column.name] == "number":
                 raise InputError(
                     f"{sheet.source}: column {quoted(column.name)} holds numbers; the model has categories."
                 )
-            held = Coded(np.full(sheet.rows, -1), ())
+            coded = Coded(np.full(sheet.rows, -1), ())
         place = {level: k for k, level in enumerate(column.levels)}
         if column.fill is not None:
             missing = place[column.fill]
-        elif held.missing().size:
+        elif coded.missing().size:
             raise refuse_row(
-                sheet.source, int(held.missing()[0]), column.name, "is missing", "the model needs a category"
+                sheet.source, int(coded.missing()[0]), column.name, "is missing", "the model needs a category"
             )
         else:
             missing = -1
-        new = held.first(lambda level: level not in place)
+        new = coded.first(lambda level: level not in place)
         if new is not None and unseen != "ignore":
             row, value = new
             raise refuse_row(
@@ -140,7 +142,7 @@ class Encoding:
                 f"is {quoted(value)}, a category that no training file had",
                 "mend it, or let such values count as none (--unseen ignore)",
             )
-        codes = np.array([place.get(level, -1) for level in held.levels] + [missing])[held.codes]
+        codes = np.array([place.get(level, -1) for level in coded.levels] + [missing])[coded.codes]
         shift = 1 if self.drop_first else 0
         rows = np.flatnonzero(codes >= shift)
         shape = (sheet.rows, len(self._levels(column)))
@@ -153,8 +155,8 @@ class Encoding:
         return {"columns": columns, **flags}
 
     def arrays(self) -> dict[str, np.ndarray]:
-        held = {"mean": self.mean, "scale": self.scale}
-        return held if self.fill is None else held | {"fill": self.fill}
+        arrays = {"mean": self.mean, "scale": self.scale}
+        return arrays if self.fill is None else arrays | {"fill": self.fill}
 
     @staticmethod
     def read(message: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Encoding:

@@ -59,8 +59,8 @@ def _encoding(summaries: Sequence[Summary], settings: Settings) -> Encoding:
     parts = []
     for s in summaries:
         place = {name: k for k, name in enumerate(n for n, kind in s.kinds.items() if kind == "number")}
-        held = [s.moments[:, place[name]] if name in place else np.zeros(3) for name in numbers]
-        parts.append(np.stack(held, axis=1) if held else np.zeros((3, 0)))
+        sums = [s.moments[:, place[name]] if name in place else np.zeros(3) for name in numbers]
+        parts.append(np.stack(sums, axis=1) if sums else np.zeros((3, 0)))
     moments = _added(parts)
     total = sum(s.weight for s in summaries)
     mean, scale = _standard(moments, numbers, total)
@@ -84,10 +84,10 @@ def _sparse_encoding(summaries: Sequence[Summary], settings: Settings) -> Encodi
         raise InputError(f"{summaries[0].source}: there is not a single feature; a model needs at least one.")
     parts = []
     for s in summaries:
-        held = np.zeros((3, width))
-        held[0] = s.weight
-        held[:, : s.moments.shape[1]] = s.moments
-        parts.append(held[:, lowest:])
+        moments = np.zeros((3, width))
+        moments[0] = s.weight
+        moments[:, : s.moments.shape[1]] = s.moments
+        parts.append(moments[:, lowest:])
     names = [str(k) for k in range(lowest, width)]
     total = sum(s.weight for s in summaries)
     _, scale = _standard(_added(parts), names, total)
@@ -176,20 +176,21 @@ def _classes(summaries: Sequence[Summary]) -> tuple[Any, ...]:
     def kind(label: Any) -> str:
         return "text" if isinstance(label, str) else "truth values" if isinstance(label, bool) else "numbers"
 
-    held = [(s, kind(label)) for s in summaries for label in (s.labels or ())[:1]]
-    for s, what in held:
-        if what != held[0][1]:
+    kinds = [(s, kind(label)) for s in summaries for label in (s.labels or ())[:1]]
+    for s, what in kinds:
+        if what != kinds[0][1]:
             raise InputError(
-                f"The target holds {what} in {s.source} but {held[0][1]} in {held[0][0].source}; use one kind of label."
+                f"The target holds {what} in {s.source} but {kinds[0][1]} in {kinds[0][0].source}; use one kind of "
+                "label."
             )
     labels = {label for s in summaries for label in s.labels or ()}
-    if held[0][1] == "numbers" and all(float(label).is_integer() for label in labels):
+    if kinds[0][1] == "numbers" and all(float(label).is_integer() for label in labels):
         labels = {int(label) for label in labels}
     classes = tuple(sorted(labels))
     if len(classes) == 1:
         files = listed_sources(summaries)
         raise InputError(f"All rows of {files} have the label {quoted(classes[0])}; at least two classes are needed.")
-    fractions = held[0][1] == "numbers" and not all(isinstance(label, int) for label in classes)
+    fractions = kinds[0][1] == "numbers" and not all(isinstance(label, int) for label in classes)
     measured = fractions and len(classes) > FEW_CLASSES and 2 * len(classes) > sum(s.rows for s in summaries)
     if len(classes) > MOST_CLASSES or measured:
         raise InputError(

@@ -19,10 +19,10 @@ from auqadmm.files.tabular_arrow import not_a_number
 from auqadmm.problem import InputError
 from auqadmm.words import quoted
 
-MOST_LEVELS = 1000
-MOST_CLASSES = 1000
+MOST_LEVELS = 1000  # of a text column, beyond which it is taken for names, not categories
+MOST_CLASSES = 1000  # of a target, beyond which it is taken for numbers
 FEW_CLASSES = 20  # up to so many numbers with fractions may be labels, whatever the number of rows
-AT_ONCE = 1 << 22
+AT_ONCE = 1 << 22  # numbers copied at a time
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ class Summary:
 
     @staticmethod
     def read(message: Mapping[str, Any]) -> Summary:
-        told = dict(message)
-        told["moments"] = np.array(told["moments"], dtype=np.float64).reshape(3, -1)
-        told["examples"] = {name: (row, text) for name, (row, text) in told["examples"].items()}
-        told["labels"] = None if told["labels"] is None else tuple(told["labels"])
-        told["target"] = None if told["target"] is None else tuple(told["target"])
-        told["blocks"] = tuple((name, rows, classes) for name, rows, classes in told["blocks"])
-        return Summary(**told)
+        values = dict(message)
+        values["moments"] = np.array(values["moments"], dtype=np.float64).reshape(3, -1)
+        values["examples"] = {name: (row, text) for name, (row, text) in values["examples"].items()}
+        values["labels"] = None if values["labels"] is None else tuple(values["labels"])
+        values["target"] = None if values["target"] is None else tuple(values["target"])
+        values["blocks"] = tuple((name, rows, classes) for name, rows, classes in values["blocks"])
+        return Summary(**values)
 
 
 def summarize(sheet: Sheet, settings: Settings) -> Summary:
@@ -171,9 +171,9 @@ def _moments(X: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def _some_moments(X: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    held = ~np.isnan(X)
-    w = weights[:, None] * held
-    filled = np.where(held, X, 0.0)
+    present = ~np.isnan(X)
+    w = weights[:, None] * present
+    filled = np.where(present, X, 0.0)
     total = w.sum(0)
     with np.errstate(over="ignore", invalid="ignore"):  # `merge` refuses what overflows
         mean = (w * filled).sum(0) / np.where(total > 0, total, 1.0)  # a column without a value weighs nothing
@@ -199,9 +199,9 @@ def _triple(y: np.ndarray, weights: np.ndarray) -> tuple[float, float, float]:
 
 def _counts(column: Coded, weights: np.ndarray, settings: Settings) -> dict[str, float]:
     """Values with their weights, which only the most frequent value depends on."""
-    held = column.codes >= 0
-    mass = np.bincount(column.codes[held], weights[held], minlength=len(column.levels))
-    present = np.unique(column.codes[held])
+    known = column.codes >= 0
+    mass = np.bincount(column.codes[known], weights[known], minlength=len(column.levels))
+    present = np.unique(column.codes[known])
     return {column.levels[k]: float(mass[k]) if settings.impute else 0.0 for k in present}
 
 

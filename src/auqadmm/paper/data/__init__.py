@@ -10,8 +10,17 @@
 from auqadmm.paper.data.fetch import Progress
 from auqadmm.paper.data.find import NAMES, load, locate, user_cache
 from auqadmm.paper.data.images import DataError, Images, cifar10, digits, mnist, svhn
-from auqadmm.paper.data.partitions import by_class, by_column, classes_per_worker, dirichlet, iid, sites, sizes
-from auqadmm.paper.data.table import PartitionTable, partition_table
+from auqadmm.paper.data.partitions import (
+    PartitionTable,
+    by_class,
+    by_column,
+    classes_per_worker,
+    dirichlet,
+    iid,
+    partition_table,
+    sites,
+    sizes,
+)
 
 __all__ = [
     "NAMES",

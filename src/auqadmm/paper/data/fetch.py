@@ -1,28 +1,37 @@
-"""Download one published file: size and SHA-256 as published, or a `DataError` and nothing on the disk."""
+"""Download one published file: size and SHA-256 as published, or a `DataError` and nothing on the disk.
+
+Of a .tar.gz only expected files are written. An archive can name files outside the folder it is unpacked in, links to
+them, devices, and sizes that fill a disk. Here the caller lists the members it wants, with their sizes. Anything but
+plain files and folders with plain names makes the whole archive refused, as do other sizes; plain files that nobody
+asked for are skipped. No more is decompressed than the wanted members and a small allowance, and all files get their
+names at the end or none does.
+"""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import http.client
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import posixpath
+import tarfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from auqadmm.files.atomic import keep, part, sweep, write
-from auqadmm.paper.data.images import PIECE, DataError
+from auqadmm.paper.data.images import READ_AT_ONCE, DataError
 from auqadmm.paper.data.sources import Source
-from auqadmm.paper.data.unpack import unpack
 
 # called with the name of a file, the bytes that have arrived and the bytes it has
 Progress = Callable[[str, int, int], Any]
 # seconds without a byte after which a server counts as gone
-PATIENCE = 30.0
+DOWNLOAD_PATIENCE = 30.0
 
 
-def fetch(source: Source, folder: Path, progress: Progress | None = None, timeout: float = PATIENCE) -> None:
+def fetch(source: Source, folder: Path, progress: Progress | None = None, timeout: float = DOWNLOAD_PATIENCE) -> None:
     """Download `source` into `folder`; an archive is unpacked there and not kept.
 
     Parameters
@@ -57,7 +66,7 @@ def _pieces(source: Source, progress: Progress, timeout: float) -> Iterator[byte
             raise _refusal(source, f"the file there has {announced} bytes, the published one {source.size}")
         while True:
             with _network(source, timeout):
-                piece = response.read1(PIECE)  # what has arrived, so that slow servers show progress too
+                piece = response.read1(READ_AT_ONCE)  # what has arrived, so that slow servers show progress too
             if not piece:
                 break
             done += len(piece)
@@ -69,8 +78,8 @@ def _pieces(source: Source, progress: Progress, timeout: float) -> Iterator[byte
     if done < source.size:
         raise _refusal(source, f"the connection ended after {done} of {source.size} bytes")
     if digest.hexdigest() != source.sha256:
-        found = digest.hexdigest()[:12]
-        raise _refusal(source, f"what arrived has the SHA-256 {found}…, the published file {source.sha256[:12]}…")
+        actual = digest.hexdigest()[:12]
+        raise _refusal(source, f"what arrived has the SHA-256 {actual}…, the published file {source.sha256[:12]}…")
 
 
 def _silent(file: str, done: int, total: int) -> None:
@@ -100,7 +109,7 @@ def _network(source: Source, timeout: float) -> Iterator[None]:
         raise _refusal(source, f"no connection, or it broke ({_line(reason)})") from None
 
 
-def _line(words: Any) -> str:
+def _line(words: object) -> str:
     """What a server or urllib says, short and in one line; a terminal is not to obey it."""
     return " ".join("".join(c if c.isprintable() else " " for c in str(words)[:200]).split())
 
@@ -115,3 +124,100 @@ def _writing(folder: Path) -> Iterator[None]:
             f"{folder}: cannot be written to ({reason}); make room there or set XDG_CACHE_HOME to another folder, or "
             "name a folder that has the files with --data DIR or AUQADMM_DATA."
         ) from None
+
+
+# bytes of headers, padding and small files that come along
+ALLOWANCE = 4 << 20
+# members; tarfile remembers every one it has seen
+MOST_FILES = 1000
+PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
+
+
+def unpack(archive: Path, folder: Path, members: Mapping[str, int], label: str | None = None) -> None:
+    """Write the members of an archive, all or none.
+
+    Parameters
+    ----------
+    archive
+        A gzip-compressed tar file.
+    folder
+        Where the members go, under their names in the archive.
+    members
+        Names of the wanted members, with "/", and how many bytes each must have.
+    label
+        What errors call the archive; its path if None.
+    """
+    label = label or str(archive)
+    with ExitStack() as parts:
+        written: dict[str, Path] = {}
+        with _members(archive, sum(members.values()) + ALLOWANCE, label) as tar:
+            for place, member in enumerate(tar):
+                name = _plain_name(member, label)
+                if place == MOST_FILES:
+                    raise DataError(f"{label}: holds more than {MOST_FILES} files; nothing was unpacked.")
+                if member.isdir() or name not in members:
+                    continue
+                if name in written or member.size != members[name]:
+                    wrong = "a second time" if name in written else f"with {member.size} bytes, not {members[name]}"
+                    raise DataError(f"{label}: holds {name} {wrong}; nothing was unpacked.")
+                target = folder / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                written[name] = parts.enter_context(part(target.parent, target.name))
+                write(written[name], _contents(tar, member))
+        if missing := [name for name in members if name not in written]:
+            raise DataError(f"{label}: holds no {missing[0]}; nothing was unpacked.")
+        for name, path in written.items():
+            keep(path, folder / name)
+
+
+@contextmanager
+def _members(archive: Path, limit: int, label: str) -> Iterator[tarfile.TarFile]:
+    """The archive, to be read from front to back ("r|") and no further than `limit` bytes."""
+    try:
+        with gzip.open(archive) as raw:
+            stream: Any = _Limited(raw, limit, label)
+            with tarfile.open(fileobj=stream, mode="r|") as tar:
+                yield tar
+    except DataError:
+        raise
+    except Exception as error:  # tarfile answers damage with whatever its parser runs into
+        if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
+            raise  # the disk, not the archive
+        reason = " ".join(str(error).split()) or "it ends early"
+        raise DataError(f"{label}: is damaged or no .tar.gz ({reason}); nothing was unpacked.") from None
+
+
+def _plain_name(member: tarfile.TarInfo, label: str) -> str:
+    """The name without "./"; a member that is no plain file or folder inside the archive's own folder is refused."""
+    name = member.name
+    if name.startswith("/") or "\\" in name or ":" in name or ".." in name.split("/"):
+        wrong = "a path that leads out of its folder"
+    elif member.issparse() or not (member.type in PLAIN or member.isdir()):
+        wrong = "a link, a device or another thing that is no plain file"
+    else:
+        return posixpath.normpath(name)
+    raise DataError(f"{label}: refused, because its member {ascii(name)[:80]} is {wrong}; nothing was unpacked.")
+
+
+def _contents(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[bytes]:
+    source = tar.extractfile(member)
+    left = member.size
+    while source is not None and left > 0 and (piece := source.read(min(left, READ_AT_ONCE))):
+        left -= len(piece)
+        yield piece
+    if left:
+        raise EOFError
+
+
+class _Limited:
+    """A stream that refuses to give more than `left` bytes."""
+
+    def __init__(self, stream: gzip.GzipFile, left: int, label: str) -> None:
+        self.stream, self.left, self.label = stream, left, label
+
+    def read(self, count: int) -> bytes:
+        piece = self.stream.read(count)
+        self.left -= len(piece)
+        if self.left < 0:
+            raise DataError(f"{self.label}: unpacks to far more than it should; nothing was unpacked.")
+        return piece

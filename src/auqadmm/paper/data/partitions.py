@@ -11,22 +11,26 @@ All but `by_class` give every row to exactly one block; all depend on nothing bu
 order inside a block.
 
 Shapes: n rows; X (n, m), y (n,).
+
+`partition_table` tells who holds what: rows per class and worker.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from auqadmm.errors import InputError
 
 Blocks = list[tuple[np.ndarray, np.ndarray]]
 
 
-def by_class(X: Any, y: Any, per_class: int | None = None, classes: Iterable[Any] | None = None) -> Blocks:
+def by_class(X: ArrayLike, y: ArrayLike, per_class: int | None = None, classes: Iterable[Any] | None = None) -> Blocks:
     """One block per class, each its first `per_class` rows in the order given.
 
     Parameters
@@ -49,14 +53,14 @@ def by_class(X: Any, y: Any, per_class: int | None = None, classes: Iterable[Any
     return blocks
 
 
-def iid(X: Any, y: Any, blocks: int, seed: int) -> Blocks:
+def iid(X: ArrayLike, y: ArrayLike, blocks: int, seed: int) -> Blocks:
     """Shuffle, then cut into shares whose sizes differ by at most one row."""
     X, y = _rows(X, y)
     shares = _count(blocks, len(y))
     return _take(X, y, np.array_split(np.random.default_rng(seed).permutation(len(y)), shares))
 
 
-def dirichlet(X: Any, y: Any, blocks: int, alpha: float, seed: int) -> Blocks:
+def dirichlet(X: ArrayLike, y: ArrayLike, blocks: int, alpha: float, seed: int) -> Blocks:
     """Share out each class in proportions drawn from Dirichlet(alpha); a small alpha leaves few classes per block.
 
     A block may end up empty, which `Problem` accepts.
@@ -75,7 +79,7 @@ def dirichlet(X: Any, y: Any, blocks: int, alpha: float, seed: int) -> Blocks:
     return _take(X, y, [np.concatenate(part) for part in parts])
 
 
-def classes_per_worker(X: Any, y: Any, blocks: int, k: int, seed: int) -> Blocks:
+def classes_per_worker(X: ArrayLike, y: ArrayLike, blocks: int, k: int, seed: int) -> Blocks:
     """Every worker holds rows of exactly k classes, every class is held by somebody.
 
     Classes are held by as equal numbers of workers as possible, drawn at random, and their rows shared evenly among
@@ -132,7 +136,7 @@ def _deal(holders: np.ndarray, workers: int, each: int, rng: np.random.Generator
     return members
 
 
-def sizes(X: Any, y: Any, sizes: Sequence[int], seed: int) -> Blocks:
+def sizes(X: ArrayLike, y: ArrayLike, sizes: Sequence[int], seed: int) -> Blocks:
     """Shuffle, then cut into blocks of the given sizes, which must add up to the number of rows."""
     X, y = _rows(X, y)
     if any(isinstance(n, bool) or n != int(n) or n < 0 for n in sizes) or sum(sizes) != len(y):
@@ -141,7 +145,7 @@ def sizes(X: Any, y: Any, sizes: Sequence[int], seed: int) -> Blocks:
     return _take(X, y, np.split(np.random.default_rng(seed).permutation(len(y)), ends[:-1]))
 
 
-def by_column(X: Any, y: Any, column_values: Any) -> Blocks:
+def by_column(X: ArrayLike, y: ArrayLike, column_values: ArrayLike) -> Blocks:
     """One block per distinct value of a column such as the hospital or the sensor, in the order of `sites`.
 
     Parameters
@@ -156,12 +160,12 @@ def by_column(X: Any, y: Any, column_values: Any) -> Blocks:
     return [(X[rows], y[rows]) for rows in (np.flatnonzero(place == j) for j in range(len(names)))]
 
 
-def sites(column_values: Any) -> list[Any]:
+def sites(column_values: ArrayLike) -> list[Any]:
     """The distinct values of a column, sorted: the names of the blocks of `by_column`."""
     return _sites(column_values)[0]
 
 
-def _sites(values: Any) -> tuple[list[Any], np.ndarray]:
+def _sites(values: ArrayLike) -> tuple[list[Any], np.ndarray]:
     """The sorted distinct values, and which of them each row has."""
     # without a type of its own a list such as ["a", nan] would become the texts "a", "nan"
     values = np.asarray(values) if hasattr(values, "dtype") else np.asarray(values, dtype=object)
@@ -187,7 +191,7 @@ def _sites(values: Any) -> tuple[list[Any], np.ndarray]:
     return names.tolist(), place
 
 
-def _is_missing(value: Any) -> bool:
+def _is_missing(value: object) -> bool:
     if value is None or (isinstance(value, str | bytes) and not value.strip()):
         return True
     try:
@@ -200,7 +204,7 @@ def _take(X: np.ndarray, y: np.ndarray, parts: Sequence[np.ndarray]) -> Blocks:
     return [(X[rows], y[rows]) for rows in map(np.sort, parts)]
 
 
-def _rows(X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+def _rows(X: ArrayLike, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     X, y = np.asarray(X), np.asarray(y)
     if X.ndim != 2 or y.ndim != 1 or len(X) != len(y):
         raise InputError(f"X must be (rows, features) and y (rows,), got shapes {X.shape} and {y.shape}.")
@@ -209,14 +213,82 @@ def _rows(X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
     return X, y
 
 
-def _whole(name: str, value: Any) -> int:
+def _whole(name: str, value: float) -> int:
     if isinstance(value, bool) or value != int(value) or value < 1:
         raise InputError(f"{name} must be a whole number ≥ 1, got {value!r}.")
     return int(value)
 
 
-def _count(blocks: Any, rows: int) -> int:
+def _count(blocks: int, rows: int) -> int:
     count = _whole("blocks", blocks)
     if count > rows:
         raise InputError(f"{rows} rows cannot be shared by {count} blocks.")
     return count
+
+
+NONE = "–"
+
+
+@dataclass(frozen=True)
+class PartitionTable:
+    """Rows per class of every worker: `counts[j][c]` rows of `classes[c]` with `workers[j]`."""
+
+    workers: tuple[str, ...]
+    classes: tuple[str, ...]
+    counts: tuple[tuple[int, ...], ...]
+
+    @property
+    def totals(self) -> tuple[int, ...]:
+        """Rows of each worker."""
+        return tuple(sum(row) for row in self.counts)
+
+    @property
+    def class_totals(self) -> tuple[int, ...]:
+        """Rows of each class."""
+        return tuple(sum(row[c] for row in self.counts) for c in range(len(self.classes)))
+
+    def header(self) -> tuple[str, ...]:
+        """Names of the cells of a row."""
+        return ("worker", *self.classes, "rows")
+
+    def rows(self) -> tuple[tuple[str, ...], ...]:
+        """The table as text, a worker per row and the sums in a last one; "–" where there are no rows."""
+        lines = [*zip(self.workers, self.counts, strict=True), ("all", self.class_totals)]
+        return tuple((name, *(_text(n) for n in (*counts, sum(counts)))) for name, counts in lines)
+
+
+def partition_table(
+    blocks: Sequence[tuple[Any, Any]], workers: Iterable[Any] | None = None, classes: Iterable[Any] | None = None
+) -> PartitionTable:
+    """Count the rows of every class in every block.
+
+    Parameters
+    ----------
+    blocks
+        Pairs (X, y) as the partitions give them; only y is looked at. Blocks may be empty.
+    workers
+        Names, one per block, e.g. those of `sites`; 0, 1, … if None.
+    classes
+        Labels, in the order of the columns, among them any that no block has; if None all that occur, sorted.
+    """
+    labels = [np.asarray(y) for _, y in blocks]
+    names = tuple(str(name) for name in (range(len(labels)) if workers is None else workers))
+    if len(names) != len(labels):
+        raise InputError(f"There are {len(labels)} blocks and {len(names)} names of workers.")
+    seen = [np.unique(y, return_counts=True) for y in labels]
+    per_worker = [dict(zip(values.tolist(), counts.tolist(), strict=True)) for values, counts in seen]
+    occurring = set().union(*per_worker)
+    columns = sorted(occurring) if classes is None else np.asarray(list(classes)).tolist()
+    if left_out := occurring.difference(columns):
+        raise InputError(f"There are rows of the class {min(left_out)}, which is not one of {columns}.")
+    counts = tuple(tuple(own.get(label, 0) for label in columns) for own in per_worker)
+    return PartitionTable(names, tuple(_label(label) for label in columns), counts)
+
+
+def _text(count: int) -> str:
+    return str(count) if count else NONE
+
+
+def _label(label: object) -> str:
+    """1.0 as people write it: 1."""
+    return f"{label:g}" if isinstance(label, float) else str(label)

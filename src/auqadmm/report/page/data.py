@@ -3,6 +3,10 @@
 A column is [start, step, count] where it is an arithmetic progression, as iterations and bytes often are, and otherwise
 little-endian float32 in base64: half the size of digits, and read by the browser in one go. In it NaN is "not measured"
 (None; a line goes on across it) and infinity is "not finite" (a line breaks).
+
+Colours are for light and for dark ground: the hue of a method is that of every figure, its lightness what the ground
+asks for. A line needs a contrast of 3 to be seen and text one of 4.5 (WCAG 2, AA); some of the printed colours have 2.2
+on white.
 """
 
 from __future__ import annotations
@@ -16,11 +20,10 @@ from typing import Any
 import numpy as np
 
 from auqadmm.report.content import Chapter, Curve, Panel, Report
-from auqadmm.report.page.color import MARKERS, on_grounds, other_style
-from auqadmm.report.style import METHODS
+from auqadmm.report.style import METHODS, MethodStyle
 
 POINTS = 500  # more than a panel has pixels to show them
-LARGEST = float(np.finfo(np.float32).max)
+LARGEST_FLOAT32 = float(np.finfo(np.float32).max)  # what is larger becomes infinity
 
 Column = str | list[float] | None
 
@@ -65,7 +68,7 @@ def report_data(report: Report) -> tuple[list[dict[str, Any]], Palette]:
     return [_chapter(chapter, palette) for chapter in report.chapters], palette
 
 
-def script_json(value: Any) -> str:
+def script_json(value: object) -> str:
     """JSON that cannot end the script element it stands in, nor open a comment there."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
@@ -100,7 +103,7 @@ def _panel(panel: Panel, place: Mapping[tuple[str, str, bool], int]) -> dict[str
 
 
 def _axis(key: str, words: str, logarithmic: Sequence[str], floor: float | None) -> dict[str, Any]:
-    if floor is not None and not 0 < floor < LARGEST:
+    if floor is not None and not 0 < floor < LARGEST_FLOAT32:
         raise ValueError(f"The floor of axis {key!r} is {floor}; it must be positive and finite.")
     return {"key": key, "words": words, "log": key in logarithmic, "floor": floor}
 
@@ -122,7 +125,7 @@ def _numbers(values: Sequence[float | None]) -> np.ndarray:
     """None becomes NaN; NaN, infinities and what float32 cannot hold become infinity."""
     numbers = np.array([np.nan if value is None else float(value) for value in values], dtype=float)
     missing = np.array([value is None for value in values], dtype=bool)
-    numbers[~missing & ~(np.abs(numbers) <= LARGEST)] = np.inf
+    numbers[~missing & ~(np.abs(numbers) <= LARGEST_FLOAT32)] = np.inf
     return numbers
 
 
@@ -160,3 +163,61 @@ def pack(column: np.ndarray | None, kept: np.ndarray) -> Column:
         if np.array_equal(values, start + step * np.arange(values.size)):
             return [start, step, values.size]
     return base64.b64encode(values.astype("<f4").tobytes()).decode("ascii")
+
+
+LIGHT, DARK = "#ffffff", "#191c20"  # the grounds of charts, as in page.css
+INK_LIGHT, INK_DARK = "#000000", "#f1f3f5"
+CONTRAST = 3.1  # of lines on light ground, a little above the 3 that is asked for
+CONTRAST_DARK = 4.6  # lines on dark look thinner than they are
+STEPS = (0.0, 0.38, 0.6, 0.76)
+
+# For methods nobody styled, in order of appearance.
+OTHERS = (
+    ("#667085", "X"),
+    ("#7048b6", "*"),
+    ("#8a5a3c", "p"),
+    ("#6b7a1e", "h"),
+    ("#0e7f8c", "<"),
+    ("#a8325a", ">"),
+)
+MARKERS = tuple(dict.fromkeys([style.marker for style in METHODS.values()] + [marker for _, marker in OTHERS]))
+
+
+def luminance(color: str) -> float:
+    """Relative luminance of "#rrggbb", as WCAG defines it."""
+    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast ratio of two colours, 1 to 21."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def mix(color: str, other: str, share: float) -> str:
+    """`color` with `share` of `other` in it."""
+    pairs = [(int(color[i : i + 2], 16), int(other[i : i + 2], 16)) for i in (1, 3, 5)]
+    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in pairs)
+
+
+def on_grounds(color: str, variant: int = 0) -> tuple[str, str]:
+    """A colour for a light and for a dark ground; variants of one method move away from the ground, in order."""
+    share = STEPS[min(variant, len(STEPS) - 1)]
+    if luminance(color) < 0.01:  # black: the ink of each ground, whose variants move towards it
+        return mix(INK_LIGHT, "#8c8c8c", share), mix(INK_DARK, "#85898f", share)
+    light, dark = mix(color, INK_LIGHT, share), mix(color, INK_DARK, share)
+    return _until(light, INK_LIGHT, LIGHT, CONTRAST), _until(dark, INK_DARK, DARK, CONTRAST_DARK)
+
+
+def other_style(method: str, index: int) -> MethodStyle:
+    """How the method that is number `index` among the unknown ones looks."""
+    color, marker = OTHERS[index % len(OTHERS)]
+    return MethodStyle(method, color, marker)
+
+
+def _until(color: str, ink: str, ground: str, ratio: float) -> str:
+    """As little ink as gives the contrast."""
+    shares = (step / 20 for step in range(21))
+    return next(c for c in (mix(color, ink, share) for share in shares) if contrast(c, ground) >= ratio)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from auqadmm.report.content import Chapter, Picture, Report, Table, Verdict
-from auqadmm.report.files import whole
 from auqadmm.report.page.data import Palette, report_data, script_json
-from auqadmm.report.page.text import escape, lines, paragraphs, slugs
+from auqadmm.report.tables import whole
 
 SCRIPTS = ("scale.js", "marks.js", "chart.js", "readout.js", "zoom.js", "page.js")
 HOLDS = {"yes": "✓", "no": "✗", "partly": "◐", "tie": "=", "open": "?"}
@@ -240,7 +240,7 @@ def _definitions(values: Mapping[str, Any]) -> str:
     return f"<dl>\n{pairs}</dl>"
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if isinstance(value, Mapping):
         return _definitions(value) if value else "–"
     if isinstance(value, list | tuple):
@@ -268,3 +268,32 @@ def _hash(text: str) -> str:
 
 def _asset(name: str) -> str:
     return (files(__package__) / "assets" / name).read_text(encoding="utf-8").replace("\r\n", "\n")
+
+
+def escape(text: str) -> str:
+    """Safe in an element and in a quoted attribute; characters that no file can hold become question marks."""
+    return html.escape(text.encode("utf-8", "replace").decode("utf-8"), quote=True)
+
+
+def lines(text: str) -> str:
+    """Line breaks stay line breaks."""
+    return "<br>".join(escape(line) for line in text.split("\n"))
+
+
+def paragraphs(text: str, kind: str) -> str:
+    """An empty line begins a new paragraph."""
+    parts = [part.strip() for part in re.split(r"\n\s*\n", text) if part.strip()]
+    return "\n".join(f'<p class="{kind}">{escape(part)}</p>' for part in parts)
+
+
+def slugs(names: Sequence[str]) -> list[str]:
+    """Names as anchors: letters, digits and hyphens, no two alike."""
+    taken: list[str] = []
+    for name in names:
+        base = "figure-" + (re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "x")
+        slug, count = base, 1
+        while slug in taken:
+            count += 1
+            slug = f"{base}-{count}"
+        taken.append(slug)
+    return taken
