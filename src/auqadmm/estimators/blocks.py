@@ -24,6 +24,7 @@ from sklearn.utils import column_or_1d
 from auqadmm.estimators import checks, chunks
 from auqadmm.estimators.types import DaskCollection, Matrix, MatrixLike, PerRow
 from auqadmm.problem import InputError
+from auqadmm.problem.ingest import is_missing
 from auqadmm.problem.sources import is_dask
 
 
@@ -139,7 +140,7 @@ def rows_of_sites(sites: ArrayLike, rows: int) -> list[np.ndarray]:
         raise InputError(f"sites must have one label per row; got an array of shape {values.shape}.")
     if len(values) != rows:
         raise InputError(f"sites has {len(values)} labels but X has {rows} rows; give one label per row.")
-    missing = np.array([_is_missing(v) for v in values], dtype=bool)
+    missing = np.array([is_missing(v) for v in values], dtype=bool)
     if missing.any():
         raise InputError(f"sites[{np.flatnonzero(missing)[0]}] is missing; say which worker owns the row.")
     try:
@@ -149,13 +150,6 @@ def rows_of_sites(sites: ArrayLike, rows: int) -> list[np.ndarray]:
         raise InputError(f"sites mixes {' and '.join(kinds)}; make all labels numbers or all texts.") from None
     order = np.argsort(codes, kind="stable")
     return np.split(order, np.cumsum(np.bincount(codes))[:-1])
-
-
-def _is_missing(value: object) -> bool:
-    try:
-        return value is None or bool(value != value)
-    except (TypeError, ValueError):  # pandas.NA is neither equal nor different
-        return True
 
 
 # ---------------------------------------------------------------------- a list, one entry per worker

@@ -142,7 +142,7 @@ def labels_of(block: RawBlock) -> np.ndarray:
     elif y.dtype.kind in "mM":
         missing = np.isnat(y)
     elif y.dtype == object:
-        missing = np.array([_absent(v) for v in y], dtype=bool)
+        missing = np.array([is_missing(v) for v in y], dtype=bool)
     else:
         missing = np.zeros(len(y), dtype=bool)
     if missing.any():
@@ -178,11 +178,11 @@ def agree_on_classes(per_block: Sequence[np.ndarray]) -> np.ndarray:
     return np.unique(np.concatenate([c.astype(dtype) for c in present]))
 
 
-def _absent(v: object) -> bool:
+def is_missing(v: object) -> bool:
     """None, NaN, NaT or pandas.NA."""
     try:
         return v is None or bool(v != v)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError):  # pandas.NA is neither equal nor different
         return True
 
 
