@@ -108,6 +108,7 @@ def test_wrong_usage_is_2(arguments, tmp_path):
     assert CliRunner().invoke(app, ["reproduce", *arguments, "--out", str(tmp_path)]).exit_code == 2
 
 
+@pytest.mark.campaign
 def test_a_failed_run_is_told_after_the_others_are_drawn(tmp_path, capsys, monkeypatch):
     solved = Runner._solve
 

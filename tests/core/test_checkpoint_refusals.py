@@ -98,6 +98,7 @@ DAMAGE = {
 
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.thin(3)
 def test_a_damaged_checkpoint_is_refused_kept_and_the_older_one_used(folder, file, damage):
     bad = newest(folder)
     DAMAGE[damage](bad / file)

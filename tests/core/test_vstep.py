@@ -22,6 +22,7 @@ __all__ = ["case"]  # a fixture
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.thin(3)
 def test_it_finds_the_solution_that_a_plain_solver_finds(case, name):
     metric, K, s = case
     g, prox = CASES[name]
@@ -32,6 +33,7 @@ def test_it_finds_the_solution_that_a_plain_solver_finds(case, name):
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.thin(3)
 def test_a_warm_start_at_the_solution_stays_there(case, name):
     metric, _, s = case
     g, _ = CASES[name]
@@ -43,6 +45,7 @@ def test_a_warm_start_at_the_solution_stays_there(case, name):
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "custom"])
+@pytest.mark.thin(3)
 def test_the_residual_bounds_the_distance_to_the_subdifferential(case, name):
     metric, _, s = case
     g, _ = CASES[name]

@@ -233,6 +233,7 @@ def test_side_by_side_keeps_what_is_finished(tmp_path, monkeypatch):
     workloads.dataset.cache_clear()
 
 
+@pytest.mark.campaign
 def test_one_call_for_everything(tmp_path):
     """As on a machine without git; here only one workload and one group of methods."""
     given = {"DEVICE": "cpu", "PYTHON": sys.executable, "PROCESSES": "1", "DEADLINE": "200", "PICK": "1"}

@@ -61,6 +61,7 @@ def test_squares_are_solved_in_one_round(method):
     assert (row.rounds, row.bytes_up) == (1, 8 * numbers)
 
 
+@pytest.mark.campaign
 def test_newton_finds_the_optimum_of_a_dense_newton():
     """Softmax regression of digits: the naive twin forms every Hessian by Kronecker products of rows."""
     problem = workloads.WORKLOADS["digits-multinomial-mean"].make()

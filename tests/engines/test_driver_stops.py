@@ -19,6 +19,7 @@ from tests.engines.processes import PROGRAMS, end, environment, wait_for
 
 
 @pytest.mark.parametrize("engine", ["ray", "dask"])
+@pytest.mark.thin(2)
 def test_ctrl_c_returns_the_last_iterate_and_leaves_nothing_behind(engine, tmp_path):
     """The signal goes to the whole group of processes, as from a terminal."""
     mark = uuid.uuid4().hex

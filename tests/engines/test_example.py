@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.engines.processes import ROOT, torchrun
 
 EXAMPLE = ROOT / "examples" / "many_processes.py"
 
 
+@pytest.mark.campaign
 def test_the_example_runs_with_three_processes():
     code, out = torchrun(3, EXAMPLE, timeout=100)
     assert code == 0, out[-3000:]

@@ -16,7 +16,7 @@ SINGLE = 1e-7
 pytestmark = pytest.mark.timeout(1200)
 
 
-@pytest.fixture(scope="module", params=[12, pytest.param(30, marks=pytest.mark.campaign)])
+@pytest.fixture(scope="module", params=[6, pytest.param(30, marks=pytest.mark.campaign)])
 def off(tmp_path_factory, request):
     """How far the models of one process and of five are apart in each iteration, by the name of the case."""
     folder = tmp_path_factory.mktemp("placement")

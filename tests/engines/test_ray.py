@@ -47,7 +47,7 @@ def workers(instance):
         yield started
 
 
-@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.campaign)])
 def test_ray_conforms(workers, step):
     Part(lambda: workers, first=min(1, step - 1), step=step).verify()
 

@@ -65,6 +65,7 @@ def close(saw, other):
 
 
 @pytest.mark.parametrize("method", ["auq-lr", "rb", "fista"])
+@pytest.mark.thin(3)
 def test_three_processes_go_on_to_the_last_bit(seen, method):
     everywhere(seen[f"stopped {method}"], "max_iter", f"limit of {STOP} iterations", "The run is saved in")
     same(seen[f"resumed {method}"], seen[f"whole {method}"])
@@ -139,6 +140,7 @@ def test_a_full_disk_does_not_stop_the_run(folder, seen):
 
 
 # ------------------------------------------------------------------ kill -9
+@pytest.mark.campaign
 def test_killed_processes_are_started_again_by_torchrun_and_arrive_at_the_same_answer(tmp_path):
     """One that works, then the one that writes, while it writes; every process reads its own blocks only."""
     code, out = torchrun(2, PROGRAMS / "mortal.py", tmp_path, timeout=90, restarts=2)

@@ -166,6 +166,7 @@ def test_paths(kind, ratio):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.thin(2)
 def test_choices_of_elastic_nets_and_lassos(kind, weighted, intercept):
     X, y = made(kind)
     weight = np.random.default_rng(1).uniform(0.5, 3, len(y)) if weighted else None

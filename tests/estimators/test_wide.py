@@ -116,7 +116,7 @@ def test_an_empty_block_and_a_constant_target(narrow):
 
 
 # ---------------------------------------------------------------------- choices
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("intercept", [True, False])

@@ -52,6 +52,7 @@ def test_the_deadline_and_failures_are_told(tmp_path, capsys, monkeypatch):
     assert "DataError" in capsys.readouterr().out
 
 
+@pytest.mark.campaign
 def test_processes_side_by_side_give_the_same(tmp_path):
     for jobs in ("1", "2"):
         assert main([*ONLY, "--out", str(tmp_path / jobs), "--jobs", jobs]) == 0

@@ -126,6 +126,7 @@ def test_small_blocks_do_not_pay_for_the_huge_one(monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["c-admm", "auq-admm", "auq-lr"])
+@pytest.mark.thin(2)
 def test_uneven_runs_end_at_the_optimum(method):
     problem = uneven_problem()
     found = aq.solve(problem, method, stop="certificate", certificate_tol=1e-9, max_iter=5000)

@@ -67,6 +67,7 @@ def test_inside_the_directions_it_is_the_hessian(coupled):
 
 @pytest.mark.parametrize("split", ["one", "mixed"])
 @pytest.mark.parametrize("g", [aq.L2(0.5), aq.ElasticNet(0.2, 0.1)], ids=["l2", "elastic"])
+@pytest.mark.thin(2)
 def test_it_arrives_where_newton_does(coupled, split, g):
     problem = digits(split, g=g)
     run, other = (aq.solve(problem, method, **TIGHT) for method in ("auq-lr", "newton"))

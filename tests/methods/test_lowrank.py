@@ -13,7 +13,7 @@ from tests.methods.cases import LOSSES, LR, PENALTIES, TIGHT, make
 from tests.problems import class_blocks, least_squares, multinomial, regression_blocks, svm
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("penalty", PENALTIES)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_every_loss_and_regularizer(loss, penalty):

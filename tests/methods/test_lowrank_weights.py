@@ -115,6 +115,7 @@ def test_the_posterior_without_l2_gives_an_empty_block_some_weight():
 
 
 @pytest.mark.parametrize("image", [(1, 5), (5, 1), (1, 5, 1)])
+@pytest.mark.thin(2)
 def test_an_image_basis_keeps_the_answer(image):
     blocks, g = class_to_real(), aq.ElasticNet(0.1, 1e-3)
     for loss in (aq.LeastSquares(), aq.Huber(0.3)):

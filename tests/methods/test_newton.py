@@ -73,6 +73,7 @@ def test_raw_tables_take_few_rounds(l2):
 @pytest.mark.parametrize(
     "case", [c for c in (*TABLE, *RANDOM) if c.has_minimiser and c.start is None], ids=lambda c: c.name
 )
+@pytest.mark.thin(2)
 def test_it_arrives_wherever_there_is_somewhere_to_arrive(case):
     """Means, scales, offsets, weights, collinear and sparse columns, every loss and regularizer; oracles in extended
     precision. What is singular to rounding may remain undecided, and says so."""
@@ -110,6 +111,7 @@ def test_scales_and_means_of_columns_do_not_matter():
 # ---------------------------------------------------------------------- working sets
 @pytest.mark.parametrize("kind", ["squares", "logistic"])
 @pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.thin(2)
 def test_sparse_tables_with_l1(kind, intercept):
     X, y = sparse_table(kind)
     loss = aq.LeastSquares() if kind == "squares" else aq.Logistic()

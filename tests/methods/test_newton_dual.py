@@ -79,7 +79,7 @@ def looked(problem, **options):
     return seen, run
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("weighted", [False, True], ids=["", "weighted"])
 @pytest.mark.parametrize("name", CASES)
 def test_every_round_tells_a_bound_and_screens_nothing_that_the_optimum_has(name, weighted):
@@ -108,6 +108,7 @@ def test_every_round_tells_a_bound_and_screens_nothing_that_the_optimum_has(name
 
 
 @pytest.mark.parametrize("name", ["lasso, intercept", "logistic", "elastic net", "groups, intercept", "classes"])
+@pytest.mark.thin(2)
 def test_the_answer_is_the_one_without_screening(name, monkeypatch):
     loss, kind, g, intercept = CASES[name]
     X, y = table(kind)

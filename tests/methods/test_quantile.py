@@ -86,6 +86,7 @@ def test_newton_finds_the_optimum(q, width, penalty, intercept, parts, weighted,
 
 @pytest.mark.parametrize("penalty", ["l2", "l1"])
 @pytest.mark.parametrize("method", ["auq-lr", "auq-admm", "c-admm", "fista", "lbfgs", "owl-qn", "lbfgs-w", "auto"])
+@pytest.mark.thin(2)
 def test_every_method_arrives_and_does_not_flatter(method, penalty):
     if penalty == "l1" and method.startswith("lbfgs"):
         pytest.skip("needs a smooth regularizer")

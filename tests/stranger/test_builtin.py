@@ -39,6 +39,7 @@ METHODS = {"auq-lr": 1, "rb-admm": 2, "newton": None}
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
+@pytest.mark.thin(2)
 def test_losses(loss):
     type("Losses", (LossSuite,), {"loss": loss})().verify()
 

@@ -150,6 +150,7 @@ def test_nothing_is_left_to_gain_in_sixty_digits(case):
 
 # ---------------------------------------------------------------------- every optimum
 @pytest.mark.parametrize("case", CASES, **ids)
+@pytest.mark.thin(3)
 def test_every_optimum_knows_its_error_and_obeys_the_conditions(case):
     assert case.oracle.relative_error <= 1e-12
     if case.has_minimiser:
@@ -159,6 +160,7 @@ def test_every_optimum_knows_its_error_and_obeys_the_conditions(case):
 
 
 @pytest.mark.parametrize("case", CASES, **ids)
+@pytest.mark.thin(3)
 def test_points_lie_where_they_say(case, rng):
     found = points(case, rng)
     m = case.objective.X.shape[1]
@@ -174,6 +176,7 @@ def test_points_lie_where_they_say(case, rng):
 
 
 @pytest.mark.parametrize("case", CASES, **ids)
+@pytest.mark.thin(3)
 def test_the_library_means_the_same_function(case, rng):
     problem = case.problem()
     v = points(case, rng)[-1 if case.has_minimiser else 0].v

@@ -52,7 +52,7 @@ def test_the_raw_tables(case, method):
     honest(case, run(case, method))
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("k", range(len(CASES)))
 def test_a_method_each(k):
     """Every case with a method drawn for it."""
