@@ -160,9 +160,9 @@ class DriverEngine:
                 whole = None if setup is self.setup else (setup[0], dumps(setup[1]))
                 made[id(request)] = dumps({**envelope, "setup": whole, "request": body})
         messages = {r: made[id(request)] for r, request in requests.items()}
-        heard = self.pool.call(messages)
-        answers = {r: x for r, x in heard.items() if isinstance(x, bytes)}
-        if lost := {r: why for r, why in heard.items() if isinstance(why, str)}:
+        replies = self.pool.call(messages)
+        answers = {r: x for r, x in replies.items() if isinstance(x, bytes)}
+        if lost := {r: why for r, why in replies.items() if isinstance(why, str)}:
             self.failure = self._lost(lost)
             raise self.failure
         self.sent += sum(map(len, messages.values()))

@@ -224,15 +224,15 @@ class EngineSuite:
     def primitives(self, skip: int = 0) -> None:
         problem = Problem(LeastSquares(), L2(1.0), Share(regression(), skip))
         place = engines.resolve(self.make())
-        opened, here = place.place(problem, torch.float64, CPU), LocalEngine(problem.placed().shard(torch.float64, CPU))
+        opened, base = place.place(problem, torch.float64, CPU), LocalEngine(problem.placed().shard(torch.float64, CPU))
         try:
-            need(opened.names == here.names, f"{opened.names}")
-            need(opened.census.rows == here.census.rows, f"{opened.census.rows}")
-            for name, x in here.map_sum(total, None, torch.ones(3))[1].items():
+            need(opened.names == base.names, f"{opened.names}")
+            need(opened.census.rows == base.census.rows, f"{opened.census.rows}")
+            for name, x in base.map_sum(total, None, torch.ones(3))[1].items():
                 self._close(f"map_sum {name}", opened.map_sum(total, None, torch.ones(3))[1][name], x)
-            found = opened.map_minmax(ends, None, None)[1]["ends"]
-            self._close("map_minmax", found, torch.tensor([0.0, 4.0]))
-            for name, x in here.map_concat(ragged, None).items():
+            extremes = opened.map_minmax(ends, None, None)[1]["ends"]
+            self._close("map_minmax", extremes, torch.tensor([0.0, 4.0]))
+            for name, x in base.map_concat(ragged, None).items():
                 self._close(f"map_concat {name}", opened.map_concat(ragged, None)[name], x)
                 kind = opened.map_concat(ragged, None)[name].dtype
                 need(kind == x.dtype, f"map_concat {name} has {kind} instead of {x.dtype}")

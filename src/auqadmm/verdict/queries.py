@@ -1,4 +1,4 @@
-"""What a verdict asks of the blocks: maps whose summands are sums over rows (`blocks/exact.py`).
+"""The queries of a verdict: maps whose summands are sums over rows (`blocks/exact.py`).
 
 Shapes: m features, C columns, k directions; v in centred columns (m, C), centre and spread (m,).
 """
@@ -89,7 +89,7 @@ class ProductsQuery:
 
 @dataclass(frozen=True)
 class ConjugateQuery:
-    """Σ_i φ_i*(scale·θ_i) at the slopes θ of v, shifted so that a free intercept is content."""
+    """Σ_i φ_i*(scale·θ_i) at the slopes θ of v, shifted so that they add up to zero for a free intercept."""
 
     centre: Tensor | None
     scale: float
