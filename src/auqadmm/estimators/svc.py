@@ -39,11 +39,11 @@ class ConsensusLinearSVC(ConsensusClassifier):
         The fit ends when the objective is proved (or estimated) to be within this of its optimum, relatively;
         coefficients are then right to about its root.
     method, engine
-        As in `auqadmm.solve`. "lbfgs" runs on features as they are.
+        As in `auqadmm.solve`. "lbfgs" runs on unscaled features.
     warm_start : bool, default=False
         Start from the coefficients of the last fit if they have the right shape.
     verbose : int, default=0
-        Every so many iterations a line on standard error; on a terminal a display that is rewritten in place.
+        Every `verbose` iterations a line on standard error; on a terminal a display that is rewritten in place.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class ConsensusLinearSVC(ConsensusClassifier):
     status_ : Status
         How the fit ended (the first run that did not converge, if any).
     message_ : str
-        A sentence to act on.
+        A sentence that says what to do.
     certificate_, history_
         Of the run for two classes, else lists with one entry per class.
     n_features_in_, feature_names_in_

@@ -9,7 +9,7 @@ where the diagonal proved to be poor (factored.py). W_j makes every system posit
 at once. ∇²f_j is averaged over the last step's length (`secant`), which carries Newton's method over the corners of a
 hinge.
 
-Blocks whose system is solved wait for the others. A GPU does a few steps before the host looks who is left: a step
+Solved blocks wait for the others. A GPU does a few steps before the host checks for convergence: a step
 too many costs less than a synchronisation, and changes nothing.
 
 Reference: J. Nocedal, S. J. Wright, Numerical Optimization, 2nd ed., section 7.1; R. S. Dembo, S. C. Eisenstat,
