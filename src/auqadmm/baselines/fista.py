@@ -143,7 +143,7 @@ class FISTA:
                 L_next = plan.theta * L if seen else max(L, _curvature(trial.G - now.G, y - now.y))
                 memory = FISTAMemory(y, trial.f, trial.G, L_next, plan.t, frozen, now.ulp, (L, now.t))
                 return advance(state, x, trial.cost, memory, trial.scored)
-            # the change shows how much is missing; beyond ten times it may be the far end of a steep f that says so
+            # the change shows by how much L is too small; beyond ten times it may only be a distant steep part of f
             # model = 0: d² underflowed
             missing = change / model if model > 0 else UP[0]
             L, frozen = L * min(max(missing, UP[0]), UP[1]), patience

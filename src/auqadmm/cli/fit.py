@@ -143,7 +143,7 @@ def fit(
         written = outputs.write_all(folder, summary, result.history, parts)
         if not quiet and not lines:
             tell(result, summary, written, can_resume=saving is not None)
-        elif result.status is Status.interrupted:  # not requested by --time-limit
+        elif result.status is Status.interrupted:  # an unexpected end is shown in any case
             onward = "" if saving is None else " Go on with --resume."
             sys.stderr.write(f"auqadmm: {visible(result.message)}{onward}\n")
     if result.status not in (Status.converged, Status.rounding):

@@ -1,6 +1,6 @@
 """Methods on one problem, each run until it is within the same relative objective gap of the same optimum.
 
-    optimum   from scipy or scikit-learn where they know the problem (`reference.py`); else from AUQ-LR, run until its
+    optimum   from scipy or scikit-learn where they can solve it (`reference.py`); else from AUQ-LR, run until its
               certificate proves it far closer than the requested gap
     run       ends when (F(v) − F*) / |F*| is at most the gap, at a budget, or when the method cannot solve the problem
 

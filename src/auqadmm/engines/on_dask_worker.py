@@ -39,11 +39,11 @@ async def sit(run: str, deaf: bool, dask_worker: Worker | None = None) -> int:
 async def answer(run: str, rank: int, message: bytes, dask_worker: Worker | None = None) -> bytes | None:
     """None: this process does not know the run."""
     assert dask_worker is not None
-    seat = _seats.get((run, dask_worker.address))
-    if seat is None:
+    slot = _seats.get((run, dask_worker.address))
+    if slot is None:
         return None
-    holder = seat.holders.setdefault(rank, Holder())
-    return await asyncio.get_running_loop().run_in_executor(seat.thread, holder, message)
+    holder = slot.holders.setdefault(rank, Holder())
+    return await asyncio.get_running_loop().run_in_executor(slot.thread, holder, message)
 
 
 async def leave(run: str, dask_worker: Worker | None = None) -> None:
@@ -52,9 +52,9 @@ async def leave(run: str, dask_worker: Worker | None = None) -> None:
 
 
 def _leave(run: str, address: str) -> None:
-    seat = _seats.pop((run, address), None)
-    if seat is not None:
-        seat.thread.shutdown(wait=False, cancel_futures=True)
+    slot = _seats.pop((run, address), None)
+    if slot is not None:
+        slot.thread.shutdown(wait=False, cancel_futures=True)
 
 
 def bring(run: str, rank: int, blocks: list[object]) -> None:
@@ -70,7 +70,7 @@ class Lease:
     def __init__(self, run: str) -> None:
         from distributed import get_worker
 
-        self.seat = (run, get_worker().address)
+        self.slot = (run, get_worker().address)
 
     def __del__(self) -> None:
-        _leave(*self.seat)
+        _leave(*self.slot)

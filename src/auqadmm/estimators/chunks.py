@@ -59,7 +59,7 @@ def computed(engine: EngineChoice | None, tasks: Sequence[Delayed]) -> list[Any]
 
 
 def read(estimator: BaseEstimator, X: DaskCollection) -> tuple[tuple[Delayed, ...], list[int], int]:
-    """The chunks of X, their numbers of rows, and the number of features; sets what scikit-learn wants to be set."""
+    """The chunks of X, their numbers of rows, and the number of features; sets what scikit-learn expects."""
     import dask
 
     names, client = getattr(X, "columns", None), client_of(estimator.engine)

@@ -281,7 +281,7 @@ def _mask(index: np.ndarray, n: int) -> np.ndarray:
 
 
 def mse(rows: Rows, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
-    """The weighted mean squared error of every model, (K,): sums over workers. A fold of weight 0 counts nothing."""
+    """The weighted mean squared error of every model, (K,): sums over workers. A fold of weight 0 adds nothing."""
     squares = sum(
         w @ np.square(X @ coef.T + intercept - y[:, None]) for X, y, w in zip(rows.X, rows.y, rows.weight, strict=True)
     )

@@ -8,7 +8,7 @@ A *cell* is a set of rows over all workers, e.g. one fold. With the weights s of
 d = μ_c − μ, G = Σ_c G_c + S_c ddᵀ. Only squares are added, so that nothing cancels; "all but one fold" is the merger of
 the others, not a difference.
 
-Of a sparse matrix, columns that are mostly zeros are centred after their products, where it costs a digit at most; the
+Of a sparse matrix, columns that are mostly zeros are centred after their products, if it costs a digit at most; the
 others before.
 
 Shapes: c cells, m features, B blocks; μ, p (c, m), G (c, m, m), packed (c, m(m + 1)/2), S, ȳ, q (c,).

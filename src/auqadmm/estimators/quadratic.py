@@ -6,7 +6,7 @@ At v the coordinates that move are those that are not zero and those at zero whe
     d_A = −(G + l2)_AA⁻¹ (∇ + l1·sign)_A
 
 leads to its minimum. Coordinates that leave zero must leave it in the direction of their slope; one that does not is
-held back, and the rest solved again. Where a sign changes along d, v + d with those coordinates at zero is tried,
+kept at zero, and the rest solved again. Where a sign changes along d, v + d with those coordinates at zero is tried,
 and if F does not fall by that, the minimum of F along d is taken: F falls in every step, signs are finitely many, and
 so are steps. A step without a change of sign ends at the exact solution for its signs, which is why there is no
 tolerance but that of rounding, on coordinate i
@@ -54,7 +54,7 @@ class Quadratics:
         self, l1: np.ndarray, l2: np.ndarray, start: np.ndarray | None = None, kept: Kept | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Solutions (k, K, m) for strengths (k, K) from strong to weak, and which of them converged (k, K); `start`
-        (k, m) in place of zero. `kept`: what one problem keeps from path to path while features are appended to it."""
+        (k, m) in place of zero. `kept`: factors that a problem keeps from path to path while features are appended."""
         k, K = l1.shape
         m = self.p.shape[1]
         models, reached = np.zeros((k, K, m)), np.zeros((k, K), dtype=bool)

@@ -104,7 +104,7 @@ class ConsensusRidgeCV(ConsensusElasticNet):
     scoring : None, "r2" or "neg_mean_squared_error", default=None
         The score to maximise. None: minus the squared errors of rows that were left out, or "r2" with `cv`.
     cv : None, int, splitter or iterable of (train, test), default=None
-        None: every row is left out once, exactly. Otherwise as in `ConsensusElasticNetCV`, but folds count alike, as in
+        None: every row is left out once, exactly. Else as in `ConsensusElasticNetCV`, with folds of equal weight, as in
         scikit-learn.
     n_blocks, tol, engine
         As in `ConsensusElasticNet`.

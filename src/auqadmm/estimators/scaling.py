@@ -3,7 +3,7 @@
     x̃ = (x − μ)/d        xᵀc + b = x̃ᵀw + b̃,   w = d∘c,  b̃ = b + μᵀc
     l1‖c‖₁ + l2/2‖c‖² = Σ_i l1/d_i |w_i| + l2/(2d_i²) w_i²        the same model, the same penalty
 
-μ are the means over all workers' rows (0 without an intercept, and for sparse data, which it would fill), d² the mean
+μ are the means over all workers' rows (0 without an intercept, and for sparse data, kept sparse), d² the mean
 squares around μ plus `ridge`, which grows with l2. Both are sums over rows: two small reductions before the first
 iteration. Without them badly scaled features would slow down the run.
 

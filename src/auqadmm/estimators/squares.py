@@ -191,7 +191,7 @@ def single(moments: Moments, alpha: float, l1_ratio: float) -> np.ndarray:
 
 # ---------------------------------------------------------------------- how good they are
 def errors(look: Look, parts: Moments, split: Split, trained: Moments, coef: np.ndarray) -> np.ndarray:
-    """Mean squared errors (f, k) of models coef (f, k, m), each fold's own, on its test rows; 0 where they weigh 0."""
+    """Mean squared errors (f, k) of models coef (f, k, m), each fold's own, on its test rows; 0 for weight 0."""
     tested = parts.merged(split.test)
     Gc = np.matmul(coef, tested.G)
     inner = tested.q[:, None] - 2 * np.einsum("fi,fki->fk", tested.p, coef) + (coef * Gc).sum(2)

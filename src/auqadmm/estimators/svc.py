@@ -32,7 +32,7 @@ class ConsensusLinearSVC(ConsensusClassifier):
     fit_intercept : bool, default=True
         Add a constant term, which is never penalised (`sklearn.svm.LinearSVC` penalises it).
     n_blocks : int, default=1
-        Without `sites`, the rows are dealt out to so many workers, neighbouring rows together.
+        Without `sites`, the rows are split among so many workers, neighbouring rows together.
     max_iter : int, default=1000
         Limit of iterations; a `ConvergenceWarning` says when it was reached.
     tol : float, default=1e-18

@@ -27,7 +27,7 @@ from auqadmm.runtime.cuda_graphs import Programs
 
 # Within this factor of the cheap estimate of rounding, a sharper estimate of the limit is worth computing.
 NEAR_ROUNDING = 1000.0
-# Blocks that hold more than this share of the rows stay together; a share up to the second may be copied.
+# Blocks that have more than this share of the rows stay together; a share up to the second may be copied.
 STAY_SHARE, COPY_SHARE = 0.5, 0.125
 # Size of X below which no block leaves: on a CPU, and on a GPU, where waiting is cheap.
 LEAVE_CPU, LEAVE_GPU = 2**20, 2**27

@@ -105,7 +105,7 @@ class NewtonCG(Bounded, DescentSolver):
         self, problem: LocalProblem, before: Tensor, solution: LocalSolution, recalled: RecalledState
     ) -> NewtonMemory | AnchorMemory | None:
         state, anchor = solution.memory.state, solution.memory.anchor
-        if problem.curved:  # where slopes jump, curvature must be local
+        if problem.curved:  # no anchor where slopes jump: it must be near
             return None if anchor is None or problem.shard.loss.cornered else AnchorMemory(anchor)
         path = extrapolate(before, solution.u, recalled.trail, problem.shard.programs)
         if not len(before) or before.shape[2] > 1 or not is_applicable(problem.shard):  # factors: one column

@@ -1,7 +1,7 @@
 """The inexact u-step of the paper's released code, all blocks at once.
 
 Per u-step and block, one fresh `torch.optim.LBFGS([U], lr, max_iter, history_size)` without line search, whose
-`step(F_j)` is called `calls` times (S11). In the words of that optimizer:
+`step(F_j)` is called `calls` times (S11). In the terms of that optimizer:
 
     call       evaluate F, g; nothing more if max|g| ≤ 1e-7
       iterate    pair s = t d, y = g − g_prev, kept if ⟨y,s⟩ > 1e-10;  γ = ⟨y,s⟩/⟨y,y⟩

@@ -40,7 +40,7 @@ class Problem:
         Blocks that are read by the workers: a list of functions, one per block, that each return such a tuple; a
         tuple `(X, y)` or `(X, y, sample_weight)` of dask arrays or data frames, every chunk of rows a block; a list of
         `dask.delayed`, one per block; an `engines.RayDataset`; or a function `blocks(rank, world)` that every process
-        calls for its own. With "torch", a list holds the blocks of this process (see `Problem.part`).
+        calls for its own. With "torch", a list has the blocks of this process (see `Problem.part`).
     intercept
         Add one unpenalised row to the unknown: the constant term.
     image
@@ -117,7 +117,7 @@ class Problem:
     ) -> Problem:
         """The problem whose blocks in this process are `blocks`, other processes having others or none.
 
-        Nothing is read before `solve`: then a process that cannot use its blocks tells all of them.
+        Nothing is read before `solve`: then a process that cannot use its blocks informs all of them.
 
         Parameters
         ----------

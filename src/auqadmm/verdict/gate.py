@@ -1,6 +1,6 @@
 """Is a verdict worth its cost now? The server estimates δ without communication, from the gradient at v.
 
-    at first     what the method's own model of F promises (`Consensus.predicted`), or a step in the metric K of a
+    at first     the decrease by the method's own model of F (`Consensus.predicted`), or a step in the metric K of a
                  diagonal consensus step, or in the squares of the columns
     later        the Hessian of the last verdict, which near the optimum is the Hessian; where it is too large, or g
                  has kinks, the first estimate, corrected by the last verdict

@@ -2,7 +2,7 @@
 
     x̃ = x − μ, μ the weighted means, where a free intercept takes up the difference: b̃ = b + μᵀw, ∇̃_w = ∇_w − μ∇_b
 
-Without an intercept columns stay where they are. This never changes the problem or its optimum; but a column of mean
+Without an intercept columns are not centred. This never changes the problem or its optimum; but a column of mean
 10⁶ and spread 1 has lost six digits before anything is computed, and centred it has not.
 
 Shapes: m features (the intercept's ones last), C columns; v, gradients (m, C), centre, spread (m,).

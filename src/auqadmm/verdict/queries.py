@@ -71,7 +71,7 @@ class DiagonalReachQuery:
 
 @dataclass(frozen=True)
 class ProductsQuery:
-    """Products of the Hessian at v with directions (m, C, k); with them, where asked for, its diagonal, and value,
+    """Products of the Hessian at v with directions (m, C, k); with them, where requested, its diagonal, and value,
     gradient and rounding; the null model where not yet known."""
 
     centre: Tensor | None

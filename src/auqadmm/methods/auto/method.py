@@ -1,4 +1,4 @@
-"""`auto`: the method that should cost least, monitored, and replaced where it costs more.
+"""`auto`: the method that should cost least, monitored, and replaced where it costs more than expected.
 
 A method is left when
     F has not fallen below its best for a few iterations, local solves take too much, or v is NaN or infinite;

@@ -1,12 +1,12 @@
 """Proximal Newton on sums: few rounds, whatever the split of the rows, and only sums over sites are sent.
 
     d ← argmin g(v + d) + ⟨G, d⟩ + ½⟨d, Hd⟩           at the server, on all unknowns or a working set (`working_set`)
-    v ← v + td,  t = 1 if F falls by 10⁻⁴ of what d promises; else the t of a fan at which F is least
+    v ← v + td,  t = 1 if F falls by 10⁻⁴ of the linear model's decrease; else the t of a fan at which F is least
 
-One round asks for value, gradient and Hessian at v + d, and for the values of the fan: the next step reuses the
+One round sums value, gradient and Hessian at v + d, and the values of the fan: the next step reuses the
 sums of this test. A rejected step takes one more round. Where the fan found twice the step to be clearly
 better, the next one is doubled. Losses with corners are eased at first, and a third as much after every accepted step,
-or two thirds where steps were rejected. For squares the Hessian is asked for once, column by column as the working
+or two thirds where steps were rejected. For squares the Hessian is summed once, column by column as the working
 set grows.
 
 Columns are centred inside, so that neither means nor units of columns matter; v, multipliers and certificates are the
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from auqadmm.problem.regularizers import Regularizer
 
 FAN = (2.0, 1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
-DECREASE = 1e-4  # of what the linear model promises
+DECREASE = 1e-4  # of the decrease that the linear model predicts
 FORESEEN_DECREASE = 0.1  # of F: steps that predict no larger decrease have slopes accurate enough to send
 CLEARLY = 0.1  # better at twice the step: share of the decrease
 TIGHTER, SLOWER = 0.35, 0.7  # corners after an accepted step; and after a rejected one
