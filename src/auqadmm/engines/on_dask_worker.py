@@ -70,7 +70,7 @@ class Lease:
     def __init__(self, run: str) -> None:
         from distributed import get_worker
 
-        self.slot = (run, get_worker().address)
+        self.seat = (run, get_worker().address)
 
     def __del__(self) -> None:
-        _leave(*self.slot)
+        _leave(*self.seat)
