@@ -1,6 +1,6 @@
-"""Fit one convex model on data that lives in many places.
+"""Fit one convex model on data that is stored in many places.
 
-    minimise over u   Σ_j f_j(u) + g(u)        worker j holds its own rows and f_j, g is proximable
+    minimise over u   Σ_j f_j(u) + g(u)        worker j has its own rows and f_j, g is proximable
 
 >>> import auqadmm as aq
 >>> X1, y1, X2, y2 = [[0.0], [1.0]], ["no", "no"], [[2.0], [3.0]], ["yes", "yes"]
@@ -72,8 +72,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"  # the only place; pyproject.toml reads it from here
 
-# Where each public name lives. A module is imported when one of its names is first asked for: the version and the
-# command line need no torch, and nothing but estimators and saved models needs scikit-learn.
+# The module of each public name, imported when the name is first used: the version and the
+# command line need no torch, and only estimators and saved models need scikit-learn.
 _PLACES = {
     "auqadmm.api": ["solve"],
     "auqadmm.core.certificate": ["Certificate"],
@@ -184,14 +184,14 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """A public name, imported now."""
     if name in _HOME:
-        globals()[name] = getattr(import_module(_HOME[name]), name)  # next time it is there
+        globals()[name] = getattr(import_module(_HOME[name]), name)  # cached for the next access
         return globals()[name]
     module = f"auqadmm.{name}"
     try:
         if not name.startswith("_"):
             return import_module(module)
     except ModuleNotFoundError as missing:
-        if missing.name != module:  # something that the module needs
+        if missing.name != module:  # a dependency of the module is missing
             raise
     raise AttributeError(f"module 'auqadmm' has no attribute {name!r}")
 

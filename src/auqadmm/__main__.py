@@ -1,4 +1,4 @@
-"""The command `auqadmm`, and `python -m auqadmm`. The version is told without importing what commands need."""
+"""The command `auqadmm`, and `python -m auqadmm`. The version is printed without importing what commands need."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from auqadmm import __version__
 
 def main() -> None:
     if sys.argv[1:2] == ["--version"] and sys.stdout is not None:
-        with suppress(OSError):  # a full disk, a closed pipe: the command line has words for it
+        with suppress(OSError):  # a full disk, a closed pipe: the command line reports it
             sys.stdout.write(f"auqadmm {__version__}\n")
             sys.stdout.flush()
             return

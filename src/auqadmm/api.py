@@ -62,12 +62,12 @@ def solve(
     problem
         What to solve.
     method
-        "auto" (recommended: the one of "newton", "auq-lr", "lbfgs" and "fista" that should cost least, changed on the
-        way if it disappoints), "c-admm", "rb-admm", "ac-admm", "uq-admm", "auq-admm", "auq-lr", "newton", or an object
-        such as `methods.AUQ(interval=(0.1, 1.0), rank=5)`. What people use instead: "lbfgs", "lbfgs-w", "owl-qn",
+        "auto" (recommended: the one of "newton", "auq-lr", "lbfgs" and "fista" that should cost least, changed in the
+        run if it costs more), "c-admm", "rb-admm", "ac-admm", "uq-admm", "auq-admm", "auq-lr", "newton", or an object
+        such as `methods.AUQ(interval=(0.1, 1.0), rank=5)`. Baselines: "lbfgs", "lbfgs-w", "owl-qn",
         "fista".
     engine
-        Where blocks live: "local", all in this process; "torch", in the processes that `torchrun` started, each of
+        Where blocks are: "local", all in this process; "torch", in the processes that `torchrun` started, each of
         which calls `solve` with its own blocks; "ray" and "dask", on the workers of such a cluster, the loop here; or
         an object such as `engines.Torch(timeout=600)` or `engines.Dask(client=client)`.
     max_iter, time_limit
@@ -75,11 +75,11 @@ def solve(
     abs_tol, rel_tol
         Tolerances of the residual test, for `stop="residuals"`.
     certificate_tol
-        The relative gap asked for: (F(v) − F*)/scale, proved or estimated, with scale the smaller of what is left of
-        the objective and what was explained (`Certificate`). 0: no verdict is asked for.
+        The required relative gap: (F(v) − F*)/scale, proved or estimated, with scale the smaller of the remaining
+        and the explained objective (`Certificate`). 0: no verdict is run.
     stop
         "certificate": `converged` means a gap within `certificate_tol`, and nothing else does; where the arithmetic
-        cannot tell objectives apart any further, the status is `rounding`; where F falls no further and nothing can
+        cannot distinguish objectives any further, the status is `rounding`; where F falls no further and nothing can
         be proved (collinear columns, separable classes), `undecided`. "residuals": the paper's test, and then the
         status is `residuals`. ("both", an older default, means "certificate".)
     local
@@ -91,27 +91,27 @@ def solve(
     start
         Local models at first: "zeros", or "random" for N(0, 1) entries.
     warm_start
-        An earlier result, a `WarmStart`, or a model v. Model and multipliers are taken over, and the penalties that
-        RB- and AC-ADMM had found; schedules (the interval of AUQ-ADMM, renewals of AUQ-LR) start anew.
+        An earlier result, a `WarmStart`, or a model v. Model and multipliers are reused, and the penalties that
+        RB- and AC-ADMM had reached; schedules (the interval of AUQ-ADMM, renewals of AUQ-LR) start anew.
     callbacks
         Functions called with an `Iteration` after each iteration; one that returns True stops the run.
     evaluate_every
-        With `stop="residuals"` or without a tolerance: score objective and KKT residual every so many iterations, off
-        the clock and not among the rounds (`reductions` shows it). A run that stops by its certificate knows them
-        anyhow: what they need travels with its iterations.
+        With `stop="residuals"` or without a tolerance: score objective and KKT residual every so many iterations, not
+        timed and not among the rounds (`reductions` shows it). A run that stops by its certificate has them
+        anyway: their sums are part of its iterations.
     checkpoint
         A folder, or a `Checkpoint`: the whole state is saved there every ten iterations, at the end, on Ctrl-C and on
-        SIGTERM, and the same call goes on from what is there, to the same iterates. A checkpoint of other data,
+        SIGTERM, and the same call resumes from there, to the same iterates. A checkpoint of other data,
         another method or other settings is refused; `max_iter`, `time_limit` (which counts from the call), the
         tolerances and the number of processes may change. With several processes the first one writes.
     on_loss
         When a worker is lost: "stop" returns the last complete iterate, status `interrupted`; the message names the
-        worker, and the checkpoint from which the same call goes on. "restart" (needs `checkpoint`) places the
-        problem anew and goes on from there at once; callbacks see the iterations since then again. With
+        worker, and the checkpoint from which the same call resumes. "restart" (needs `checkpoint`) places the
+        problem anew and resumes from there at once; callbacks get the iterations since then again. With
         `engine="torch"` the others raise `WorkerLost` instead, and `torchrun --max-restarts` starts all anew.
     round_cost
-        What a round costs beside the numbers it carries, in numbers: how many a link carries while it waits for an
-        answer (4000 within a machine, 256 000 between continents). "auto", "newton" and "auq-lr" go by it.
+        What a round costs beside the numbers it carries, in numbers: how many a link carries during one
+        round trip (4000 within a machine, 256 000 between continents). "auto", "newton" and "auq-lr" use it.
 
     Returns
     -------
@@ -206,7 +206,7 @@ def solve(
             try:
                 result = run(chosen, setup, reduce, stopping, (heeded,), evaluate_every, keeper, clocks[-1])
             except CallbackError:
-                opened.agreed(0.0)  # never answered: the process that failed is leaving, and this tells why
+                opened.agreed(0.0)  # never returns: the failed process is leaving, and this raises its error
                 raise
             except WorkerLost as lost:
                 lost.left = lost.left and _labelled(lost.left, census)
@@ -215,7 +215,7 @@ def solve(
                 result = replace(result, weights=all_weights(result.weights, reduce))
                 if hasattr(chosen, "leave"):
                     chosen.leave(reduce)
-            except WorkerLost:  # all else is known
+            except WorkerLost:  # everything else is known
                 result = replace(result, weights=None)
             traffic, choice = reduce.traffic, result.choice
             if choice is not None:
@@ -227,7 +227,7 @@ def solve(
 
 
 def _labelled(result: Result, census: Census) -> Result:
-    """With what the problem knows of its unknown, and why this method, where the choice was ours."""
+    """With the problem's classes and intercept, and the reasons of "auto" for its method."""
     message, choice = result.message, result.choice
     if choice is not None:
         message += f" (auto chose {choice.first}: {choice.reason}{methods.found(result.weights)}.)"
@@ -236,7 +236,7 @@ def _labelled(result: Result, census: Census) -> Result:
 
 @contextmanager
 def _opened(engine: Any, problem: Problem, dtype: torch.dtype, device: torch.device) -> Iterator[Engine]:
-    """The engine with the problem placed on it; one that holds a problem already stays its owner's to close."""
+    """The engine with the problem placed on it; one that was placed before is closed by its owner."""
     if hasattr(engine, "map_sum"):
         yield engine
         return
@@ -244,7 +244,7 @@ def _opened(engine: Any, problem: Problem, dtype: torch.dtype, device: torch.dev
     try:
         yield opened
     except BaseException as error:
-        with suppress(Exception):  # what went wrong first counts
+        with suppress(Exception):  # the first error matters
             opened.close(error)
         raise
     opened.close()

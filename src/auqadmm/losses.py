@@ -1,4 +1,4 @@
-"""Losses, and what a loss of your own is made of.
+"""Losses, and how to write your own.
 
 The smooth part of a problem is f_j(u) = Σ_i c_i φ(x_iᵀu, y_i) over the rows of block j. Three ways to your own, from
 the shortest to the most general:
@@ -7,7 +7,7 @@ CustomLoss      one function of PyTorch; derivatives by differentiation
 RowLoss         a subclass writes φ, φ' and φ'' of a row: as fast as the built-in ones
 Loss            a subclass writes a `Point`, f_j and its derivatives at u: rows of a block may interact
 
-What a `Loss` sees of the data is a shard, the blocks of one process together. u is (B, m, C): B blocks, m features,
+A `Loss` gets the data as a shard, the blocks of one process together. u is (B, m, C): B blocks, m features,
 C columns. A shard has flat rows (R of them, those that pad a block have weight 0):
 
     shard.design.forward(u)            logits of all rows, (B, m, …) → (R, …)

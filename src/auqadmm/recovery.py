@@ -1,10 +1,10 @@
 """What `solve(on_loss=…)` does when a worker is lost.
 
-    "stop"      return the last complete iterate; the message names the worker, and the folder to go on from
-    "restart"   place the problem anew and go on from the last checkpoint, a few times without getting further at most
+    "stop"      return the last complete iterate; the message names the worker, and the folder to resume from
+    "restart"   place the problem anew and resume from the last checkpoint, a few times at most without progress
 
-Only an engine whose loop runs in one process can be placed anew from here. Where every process calls `solve`, those
-that are left cannot start the one that is gone: they raise `WorkerLost`, and whoever started them starts all again.
+Only an engine whose loop runs in one process can be restarted here. Where every process calls `solve`, those
+that survive cannot restart the lost one: they raise `WorkerLost`, and whoever started them starts all again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from auqadmm.core.result import Result
 from auqadmm.errors import InputError
 
 Attempt = Callable[[Checkpoint | None], Result]
-SHOWN = 3  # losses that a message tells of
+SHOWN = 3  # losses named in a message
 
 
 def read(
@@ -44,7 +44,7 @@ def read(
 
 
 def recovered(attempt: Attempt, checkpoint: Checkpoint | None, on_loss: str, spmd: bool) -> Result:
-    """The result of `attempt`, made again after a loss where that was wished. `spmd`: every process calls `solve`."""
+    """The result of `attempt`, repeated after a loss if `on_loss` says so. `spmd`: every process calls `solve`."""
     losses: list[str] = []
     left: Result | None = None
     furthest, vain = -1, 0
@@ -62,7 +62,7 @@ def recovered(attempt: Attempt, checkpoint: Checkpoint | None, on_loss: str, spm
             furthest, vain = max(at, furthest), 1 if at > furthest else vain + 1
             if vain > checkpoint.restarts:
                 return _stopped(lost, left, f" It began again {checkpoint.restarts} times and got no further.")
-            if at >= 0 and checkpoint.resume is False:  # what is there now is ours
+            if at >= 0 and checkpoint.resume is False:  # the checkpoint is now ours
                 checkpoint = replace(checkpoint, resume=True)
             where = f" from iteration {furthest}" if furthest >= 0 else ""
             losses.append(f"{sentence(lost)} The run began again{where}.")

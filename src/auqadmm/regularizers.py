@@ -1,10 +1,10 @@
 """Regularizers, and the base class of your own.
 
-A regularizer g is known by its value and by its proximal map in a diagonal metric,
+A regularizer g is given by its value and by its proximal map in a diagonal metric,
 
     prox(s, K) = argmin_v g(v) + ½⟨v, Kv⟩ − ⟨s, v⟩
 
-`CustomRegularizer(value, prox)` makes one of two functions; a subclass of `Regularizer` may tell more: its conjugate
+`CustomRegularizer(value, prox)` makes one of two functions; a subclass of `Regularizer` may define more: its conjugate
 (duality gaps), `separable` (the fast consensus step), `strong_convexity`. `auqadmm.testing.RegularizerSuite` checks it.
 """
 

@@ -1,4 +1,4 @@
-"""What checkpoints need to know of everything: the classes a state may be made of, and what makes a run this run."""
+"""For checkpoints: the classes that a state may contain, and the identity of a run."""
 
 from __future__ import annotations
 
@@ -100,13 +100,13 @@ REGISTRY = Registry(
         "lbfgs-w.Seen": preconditioned.WeightedPoint,
         "lbfgs-w.Visit": preconditioned.WeightsQuery,
     },
-    # the bases of low-rank weights; the v that AC-ADMM stored; what a block's curvature cost UQ-ADMM
+    # the bases of low-rank weights; the v that AC-ADMM stored; UQ-ADMM's cost of a block's curvature
     replicated=frozenset({"F", "factors", "v0", "d_hvps"}),
 )
 
 
 def identify(reduce: Reduce, census: Census, loss: Loss, settings: Mapping[str, Any], setup: state.Setup) -> Identity:
-    """All that decides the iterates of a run. Reads the data twice, where they live; nothing is counted."""
+    """All that determines the iterates of a run. Reads the data twice, on the workers; not counted."""
     whole = {
         "features": census.features,
         "columns": census.columns,
@@ -163,7 +163,7 @@ def _digest(*arrays: Tensor) -> np.ndarray:
 
 
 def _probes(reduce: Reduce, setup: state.Setup) -> list[float]:
-    """Σf_j, ‖Σ∇f_j‖, g and its prox at zero and at one more point: a function has no other description."""
+    """Σf_j, ‖Σ∇f_j‖, g and its prox at zero and at one more point: a function cannot be described otherwise."""
     shape = (setup.features, setup.columns)
     coins = torch.Generator().manual_seed(0)
     draw = torch.rand(shape, generator=coins, dtype=torch.float64) - 0.3

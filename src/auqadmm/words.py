@@ -8,7 +8,7 @@ LONGEST_QUOTE = 60  # characters of a value that a sentence shows
 
 
 def visible(text: str) -> str:
-    """The text with everything that is not printable written out (`\\x1b`), so that no terminal obeys it."""
+    """The text with everything that is not printable written out (`\\x1b`), so that no terminal interprets it."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -1,4 +1,4 @@
-"""FISTA: accelerated proximal gradient with a step length found on the way, one reduction per iteration.
+"""FISTA: accelerated proximal gradient with adaptive step length, one reduction per iteration.
 
     minimise over v   f(v) + g(v),  f = Σ_j f_j
     x⁺   argmin g(x) + ⟨∇f(y), x⟩ + L/2‖x − y‖²
@@ -6,14 +6,14 @@
     y⁺   x⁺ + (t − 1)/t⁺ · (x⁺ − x)
     test f(x⁺) ≤ f(y) + ⟨∇f(y), x⁺ − y⟩ + L/2‖x⁺ − y‖²,   else x⁺ again from the same y with a larger L
 
-Neither y⁺ nor ∇f(y⁺) needs the outcome of the test, so f(x⁺) travels with f(y⁺) and ∇f(y⁺): n + 2 numbers up; with
+Neither y⁺ nor ∇f(y⁺) needs the outcome of the test, so f(x⁺) is sent with f(y⁺) and ∇f(y⁺): n + 2 numbers up; with
 them all that a certificate at x⁺ needs where every iterate is certified, n + 1 numbers more. The test is FISTA's own,
 not a substitute, and an x⁺ that fails it never becomes an iterate. With it, and with θ where L was lowered (a larger L
-than planned is no harm), F(x_k) − F* ≤ L_k/(2t_k²)·‖x₀ − x*‖² until the first restart.
+than planned is harmless), F(x_k) − F* ≤ L_k/(2t_k²)·‖x₀ − x*‖² until the first restart.
 
-L falls by half per iteration until the test refuses it in some iteration k, and is then left alone until 2k + 10;
+L falls by half per iteration until the test rejects it in some iteration k, and is then kept until 2k + 10;
 at every restart it falls by half once: there t = 1, and nothing proved before is needed. Where both sides of the
-test are rounding it is passed, and slopes speak instead: ‖Δ∇f‖/‖Δy‖ over the last two y never exceeds the Lipschitz
+test are rounding it counts as passed, and gradients decide: ‖Δ∇f‖/‖Δy‖ over the last two y never exceeds the Lipschitz
 constant, so L is raised to it.
 
 The momentum is restarted when ⟨y − x⁺, x⁺ − x⟩ > 0: it points uphill.
@@ -54,16 +54,16 @@ if TYPE_CHECKING:
 
 FISTA_TRIALS = 100  # of L in one iteration, each a round: far more than the growth of L can need
 DOWN = 0.5  # L is tried this much smaller, so that it can follow a curvature that falls
-UP = (2.0, 10.0)  # a refused L grows by what the test found missing, within these factors
-FISTA_PATIENCE = 10  # refused in iteration k, L is not lowered before iteration 2k + this
-BITS = 10  # of a first L
+UP = (2.0, 10.0)  # a rejected L grows by the factor that the test indicates, within these bounds
+FISTA_PATIENCE = 10  # rejected in iteration k, L is not lowered before iteration 2k + this
+BITS = 10  # bits kept of a first L
 
 
 @dataclass(frozen=True)
 class FISTAMemory:
     """Replicated: f and ∇f at y, L and t for the next step. The iterate itself is x.
 
-    `frozen`: the iteration before which L is not lowered, since the test refused a smaller one not long ago.
+    `frozen`: the iteration before which L is not lowered, since the test rejected a smaller one recently.
     """
 
     y: Tensor
@@ -74,7 +74,7 @@ class FISTAMemory:
     frozen: int
     ulp: float
     used: tuple[float, float] = (math.inf, 1.0)
-    """(L, t) that led to x, the two numbers of its bound; no bound before the first step."""
+    """(L, t) that led to x, which determine its bound; none before the first step."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class FISTA:
     restart
         Drop the momentum when it points uphill.
     lipschitz
-        First guess of the Lipschitz constant of ∇f, far too small or too large does no harm; None: measured near
+        First guess of the Lipschitz constant of ∇f, far too small or too large is harmless; None: measured near
         the start, by one more gradient.
 
     Raises
@@ -131,7 +131,7 @@ class FISTA:
             plan = self._plan(now, old.v, x, old.iteration < frozen, momentum)
             y = x + plan.beta * (x - old.v) if plan.beta > 0 else x
             trial = _evaluate(reduce, x, y, plan.beta, old.setup.scoring)
-            if not trial.finite:  # an overflow: shorter, and without momentum in case it is to blame
+            if not trial.finite:  # overflow: shorter, and without momentum in case that caused it
                 L, frozen, momentum = UP[1] * L, patience, False
                 continue
             d = x - now.y
@@ -143,7 +143,7 @@ class FISTA:
                 L_next = plan.theta * L if seen else max(L, _curvature(trial.G - now.G, y - now.y))
                 memory = FISTAMemory(y, trial.f, trial.G, L_next, plan.t, frozen, now.ulp, (L, now.t))
                 return advance(state, x, trial.cost, memory, trial.scored)
-            # the change shows how much is missing; beyond ten times it may be the far end of a steep f that says so
+            # the change shows by how much L is too small; beyond ten times it may only be a distant steep part of f
             # model = 0: d² underflowed
             missing = change / model if model > 0 else UP[0]
             L, frozen = L * min(max(missing, UP[0]), UP[1]), patience
@@ -152,7 +152,7 @@ class FISTA:
         return stay(state, reduce.cost(hvps=0), restarted)
 
     def _plan(self, now: FISTAMemory, x_old: Tensor, x: Tensor, frozen: bool, momentum: bool) -> _Plan:
-        """How to go on from x, before anything about x is known."""
+        """The next step from x, before anything about x is known."""
         if not momentum or (self.restart and dot(now.y - x, x - x_old) > 0):
             return _Plan(theta=DOWN if momentum else 1.0, t=1.0, beta=0.0)
         theta = 1.0 if frozen else DOWN
@@ -181,7 +181,7 @@ class _Found:
 
 
 def _evaluate(reduce: Reduce, x: Tensor, y: Tensor, beta: float, scoring: bool) -> _Found:
-    """One round. A worker that knows the x before forms y itself from x and β: n + 1 numbers down."""
+    """One round. A worker forms y from x, the previous x and β: n + 1 numbers down."""
     cost = reduce.cost(hvps=0)
     work = _scores_and_next_gradient if scoring else value_and_next_gradient
     _, sums = reduce(work, None, (x, y), down=(x, torch.tensor(beta)))
@@ -208,10 +208,10 @@ def _slope_change(reduce: Reduce, y: Tensor, G: Tensor, ulp: float) -> float:
     h = -G * (math.sqrt(ulp) * max(1.0, float(y.norm())) / size) if size > 0 else G
     _, sums = reduce(value_and_gradient, None, y + h, down=(y + h,))
     L = float((sums["G"] - G).norm() / h.norm()) if size > 0 else 0.0
-    # f is linear along h, or overflows: nothing to learn, the test will
+    # f is linear along h, or overflows: no information; the test will adapt L
     if not math.isfinite(L) or L <= 0:
         return 1.0
-    # a difference of gradients is known to half the digits: those that sums in another order change are left out
+    # half the digits of a difference of gradients: the others depend on the order of summation
     mantissa, exponent = math.frexp(L)
     return math.ldexp(round(2**BITS * mantissa), exponent - BITS)
 

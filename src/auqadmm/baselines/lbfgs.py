@@ -57,7 +57,7 @@ class LBFGS(QuasiNewton):
     def search(self, F: Objective, point: ObjectivePoint, memory: QuasiNewtonMemory) -> ObjectivePoint | None:
         P = direction(memory, point.grad)
         slope = dot(point.grad, P)
-        if not slope < 0:  # ∇F = 0, or pairs so ill-conditioned that −H∇F climbs
+        if not slope < 0:  # ∇F = 0, or pairs so ill-conditioned that −H∇F is an ascent direction
             return None
 
         def phi(t: float) -> wolfe.Trial:
@@ -68,5 +68,5 @@ class LBFGS(QuasiNewton):
         trial, good = wolfe.search(phi, start, first_step(memory, P), noise(point, memory.ulp))
         if trial is None:
             return None
-        # a trial that was chosen in the end, and not when it was made, is known only now
+        # an earlier trial may turn out best only at the end of the search
         return trial.at if good else replace(trial.at, cost=F.reduce.cost(hvps=0))

@@ -1,12 +1,12 @@
-"""F(v) = Σ_j f_j(v) + g(v) as a gradient method sees it: one counted reduction per point.
+"""F(v) = Σ_j f_j(v) + g(v) for gradient methods: one counted reduction per point.
 
     up      Σ_j f_j(v) and Σ_j ∇f_j(v), n + 1 numbers         down     v, n numbers
 
 Where the loop stops by certificates (`Setup.scoring`), Σ_j ‖∇f_j(v)‖ goes up too: then the certificate at v is known
 without a round of its own.
 
-g is known everywhere and costs nothing. Where g = l1‖v‖₁ + l2/2‖v‖² its smooth part joins the gradient:
-`grad` = Σ_j ∇f_j(v) + l2·v, and l1 is left to the method.
+g is replicated and needs no communication. Where g = l1‖v‖₁ + l2/2‖v‖² its smooth part joins the gradient:
+`grad` = Σ_j ∇f_j(v) + l2·v, and the method handles l1.
 
 Shapes: B blocks, m features, C columns, n = m·C; v, gradients (m, C); l1, l2 one number per row, (m, 1).
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
     from auqadmm.problem.regularizers import Regularizer
 
-# Values of F are sums over all rows: a difference below this many ulps of F says nothing.
+# Values of F are sums over all rows: a difference below this many ulps of F is rounding.
 OBJECTIVE_ULPS = 16.0
 
 
@@ -43,12 +43,12 @@ def value_and_gradient(shard: Shard, blocks: B, v: Tensor) -> tuple[B, Sums]:
 
 
 def summands(shard: Shard, point: Point, scoring: bool) -> Sums:
-    """What goes up; `scoring`: all that a certificate needs."""
+    """What workers send; `scoring`: all that a certificate needs."""
     return scores(shard, point) if scoring else {"f": sum_blocks(point.value), "G": sum_blocks(point.grad)}
 
 
 def scored(sums: Mapping[str, Tensor]) -> Sums | None:
-    """The sums of a certificate, if they are there."""
+    """The sums of a certificate, if available."""
     return {name: sums[name] for name in ("f", "G", "norms")} if "norms" in sums else None
 
 
@@ -94,7 +94,7 @@ def elastic(g: Regularizer, v: Tensor) -> Elastic | None:
             return strengths and Elastic(
                 *(torch.cat([x, torch.zeros_like(x[:1])]) for x in (strengths.l1, strengths.l2))
             )
-        case _:  # strengths of every entry, as estimators have them
+        case _:  # strengths of every entry, as in estimators
             kinks, bends = getattr(g, "l1", None), getattr(g, "l2", None)
             if not isinstance(kinks, Tensor) or not isinstance(bends, Tensor):
                 return None
@@ -105,7 +105,7 @@ def elastic(g: Regularizer, v: Tensor) -> Elastic | None:
 # ---------------------------------------------------------------------- F
 @dataclass(frozen=True)
 class ObjectivePoint:
-    """F(v), the gradient of its smooth part, what had travelled when v was formed, and the sums of a certificate."""
+    """F(v), the gradient of its smooth part, the traffic when v was formed, and the sums of a certificate."""
 
     v: Tensor
     value: float
@@ -148,11 +148,11 @@ def advance(state: State, v: Tensor, cost: Cost, memory: object, scored: Mapping
 
 
 def stay(state: State, cost: Cost, memory: object) -> State:
-    """One more iteration that leaves v where it is."""
+    """One more iteration that leaves v unchanged."""
     return advance(state, state.shared.v, cost, memory, state.shared.scored)
 
 
 def spoiled(state: State, cost: Cost) -> State:
-    """F is not finite at the start: there is nothing to descend, and the loop ends the run as diverged."""
+    """F is not finite at the start: no descent is possible, and the loop ends the run as diverged."""
     old = state.shared
     return advance(state, torch.full_like(old.v, math.nan), cost, old.memory, None)

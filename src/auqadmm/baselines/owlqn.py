@@ -7,8 +7,8 @@
     v ←  π(v + tP),  π sets entries that leave the orthant to exactly 0,
          t = 1, ½, ¼, … until F(v⁺) ≤ F(v) + c₁⟨◇, v⁺ − v⟩
 
-Rows without an l1 term (an intercept) have no orthant: P and v stay as they are there. The pairs come from the
-gradient of the smooth part, which leaves l1 out. Differences of F below rounding decide nothing; then ‖◇‖ has to
+Rows without an l1 term (an intercept) have no orthant: P and v are not projected there. The pairs come from the
+gradient of the smooth part, which leaves l1 out. Where differences of F are below rounding, ‖◇‖ has to
 fall.
 
 Reference: G. Andrew, J. Gao, Scalable training of L1-regularized log-linear models, 2007.
@@ -68,7 +68,7 @@ class OWLQN(QuasiNewton):
         slope = pseudo_gradient(point.v, point.grad, l1)
         P = direction(memory, slope)
         P = torch.where((l1 > 0) & (P * slope >= 0), 0.0, P)
-        if not dot(slope, P) < 0:  # v is optimal, or H turned everything uphill
+        if not dot(slope, P) < 0:  # v is optimal, or −H◇ is no descent direction
             return None
         orthant = torch.where(point.v != 0, point.v.sign(), -slope.sign())
         limit = noise(point, memory.ulp)

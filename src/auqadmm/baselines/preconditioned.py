@@ -3,13 +3,13 @@
     minimise over v   F(v) = Σ_j f_j(v) + l2/2‖v‖²
     P = −H∇F(v),   v ← v + tP,   H built from the pairs on top of (K + l2 I)⁻¹,   K = Σ_j W_j
 
-Line search, pairs and rounds are those of L-BFGS. W_j is made as in `methods/auq_lr/method.py` and sent as there: the
+Line search, pairs and rounds are those of L-BFGS. W_j is made as in `methods/auq_lr/method.py` and sent likewise: the
 directions once, the rest whenever renewed, with the sums of the point that it belongs to. No worker knows then whether
-the line search will take this point, so in an iteration with new weights each trial carries them: bytes, no round.
-New weights replace the matrix under the pairs, and the pairs stay: they are true of F whatever lies under them.
+the line search will take this point, so in an iteration with new weights each trial sends them: bytes, no round.
+New weights replace the matrix under the pairs, and the pairs stay: they are valid for F whatever the initial matrix.
 
-Every W_j holds its share l2/N already, so l2 counts twice. K⁻¹ alone was tried: on the workloads of `benchmarks/` it
-took up to two fifths fewer rounds on the digits, and up to a fifth more on MNIST, where there are more to save.
+Every W_j includes its share l2/N already, so l2 counts twice. K⁻¹ alone was tried: on the workloads of `benchmarks/` it
+took up to two fifths fewer rounds on the digits, and up to a fifth more on MNIST, which takes more rounds.
 
 Reference: J. Nocedal, S. J. Wright, Numerical Optimization, 2nd ed., section 7.2, on H_k⁰; the weights as in
 `curvature/posterior.py`.
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
 
 
-# ---------------------------------------------------------------------- where the data live
+# ---------------------------------------------------------------------- on the workers
 @dataclass(frozen=True)
 class WeightsQuery:
-    """One evaluation: f_j and its gradient, and what the server asks about the weights.
+    """One evaluation: f_j and its gradient, and the server's queries about the weights.
 
     `renew`: weights at v. `look`: would new ones differ by `skip`? `contest`: is another way to make them better?
     """
@@ -74,11 +74,11 @@ class WeightsQuery:
         if self.contest is not None:
             sums["contest"] = torch.stack([way.unexplained(shard, v, U) for way in (self.posterior, self.contest)])
         failed = torch.zeros(shard.blocks, dtype=torch.bool, device=shard.device)
-        # at a solution the local gradients are the multipliers: a result to start ADMM from
+        # at a solution the local gradients are the multipliers: so a result can start ADMM
         return Blocks(u, point.grad, W, failed, {"U": U}), sums
 
     def _stale(self, shard: Shard, v: Tensor, U: Tensor, W: LowRank, first: bool) -> Tensor:
-        if first:  # v is about to move: weights stay what they are only where curvature is constant
+        if first:  # v is about to move: weights stay valid only where curvature is constant
             return torch.tensor(float(not shard.loss.quadratic), dtype=torch.float64, device=shard.device)
         new = self.posterior.weights(shard, v, U, W, self.typical)
         return (new.change(W) >= self.skip).sum().double()
@@ -87,7 +87,7 @@ class WeightsQuery:
 # ---------------------------------------------------------------------- replicated
 @dataclass(frozen=True)
 class MetricInverse:
-    """(K + l2 I)⁻¹, applied to (1, m, C); the rows that g leaves free have no l2."""
+    """(K + l2 I)⁻¹, applied to (1, m, C); unpenalised rows have no l2."""
 
     metric: LowRankMetric
     g: Regularizer
@@ -98,7 +98,7 @@ class MetricInverse:
 
 @dataclass(frozen=True)
 class WeightedPoint(ObjectivePoint):
-    """A point together with what was asked there: the blocks' state, the parts of new weights, the other answers."""
+    """A point together with its query results: the blocks' state, the parts of new weights, the other answers."""
 
     visit: WeightsQuery | None = None
     blocks: Any = None
@@ -109,7 +109,7 @@ class WeightedPoint(ObjectivePoint):
 
 @dataclass(frozen=True)
 class PreconditionedMemory(QuasiNewtonMemory):
-    """The memory of L-BFGS; besides, what the last `visit` asked, the directions of all blocks, and its answers."""
+    """The memory of L-BFGS; besides, the last `visit`, its answers, and the directions of all blocks."""
 
     visit: WeightsQuery | None = None
     U: Tensor | None = None
@@ -180,7 +180,7 @@ class PreconditionedLBFGS(LBFGS):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        AUQLR(rank=self.rank)  # refuses a rank that cannot be
+        AUQLR(rank=self.rank)  # rejects an invalid rank
         if not isinstance(self.refresh, tuple | list):
             raise InputError(f"refresh must be a tuple of iterations, got {self.refresh!r}.")
         for k in self.refresh:
@@ -194,7 +194,7 @@ class PreconditionedLBFGS(LBFGS):
         l2 = curvature_of(setup.regularizer)
         posterior = posterior_for(self.rank, l2, setup, ROUND_COST)
         typical = 0.0
-        if l2 == 0:  # only then can a block without rows be left without weight
+        if l2 == 0:  # only then may a block without rows get zero weight
             typical = float(reduce(typical_curvature, None, v)[1]["mean"]) / setup.blocks
         cosines = None if setup.image is None else replace(posterior, image=setup.image)
         look = 2 in self.refresh
@@ -204,7 +204,7 @@ class PreconditionedLBFGS(LBFGS):
         return State(point.blocks, started(setup, point, _memory_after(memory, point, setup)))
 
     def objective(self, shared: Consensus, blocks: Any, reduce: Reduce) -> WeightedObjective:
-        """F; W_j is renewed at the v from which iteration k + 1 starts. Whether it is stale was found out before."""
+        """F; W_j is renewed at the v from which iteration k + 1 starts. Whether it is stale is known from before."""
         setup, memory, k = shared.setup, shared.memory, shared.iteration + 1
         last = memory.visit
         visit = replace(
@@ -217,17 +217,17 @@ class PreconditionedLBFGS(LBFGS):
         return WeightedObjective(reduce, setup.regularizer, memory.penalty, setup.scoring, visit, blocks)
 
     def arrived(self, state: State, there: WeightedPoint, memory: PreconditionedMemory) -> State:
-        """The matrix is a model of the Hessian: what the next step promises tells when a verdict is worth it."""
+        """The matrix is a model of the Hessian: its predicted decrease tells when a verdict is worthwhile."""
         memory = replace(_memory_after(memory, there, state.shared.setup), ahead=None)
         P = direction(memory, there.grad)
         new = super().arrived(state, there, replace(memory, ahead=P))
         promised = -0.5 * dot(there.grad, P)
-        cornered = getattr(state.shared.setup.loss, "cornered", False)  # rows bend by turns: it promises too little
+        cornered = getattr(state.shared.setup.loss, "cornered", False)  # curvature jumps: the prediction is too small
         return State(there.blocks, replace(new.shared, predicted=promised if promised >= 0 and not cornered else None))
 
 
 def _memory_after(memory: PreconditionedMemory, there: WeightedPoint, setup: Setup) -> PreconditionedMemory:
-    """What a point that was accepted tells: new weights bring a new matrix under the pairs."""
+    """Update from an accepted point: new weights replace the initial matrix under the pairs."""
     U, initial, visit = memory.U, memory.initial, there.visit
     assert visit is not None
     if there.parts is not None:

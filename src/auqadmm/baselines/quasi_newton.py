@@ -1,9 +1,9 @@
-"""What L-BFGS and OWL-QN share: pairs (s, y), a direction, a search, and what happens when a search finds nothing.
+"""What L-BFGS and OWL-QN share: pairs (s, y), a direction, a search, and what happens when a search fails.
 
     P = −H∇F,   v⁺ = a point on the search path of P that lowers F,   s = v⁺ − v,   y = ∇⁺ − ∇ of the smooth part
 
-A search that finds nothing is repeated once without pairs, along the steepest descent. If that fails too, v is as
-good as rounding lets F tell: it stays, and later iterations cost nothing.
+A failed search is repeated once without pairs, along the steepest descent. If that fails too, v is
+optimal to rounding: it stays, and later iterations cost nothing.
 
 Reference: J. Nocedal, S. J. Wright, Numerical Optimization, 2nd ed., algorithms 7.4 and 7.5.
 
@@ -43,7 +43,7 @@ from auqadmm.methods.checks import at_least_one, one_of
 class QuasiNewtonMemory:
     """Replicated: F at v, the pairs, the penalty row by row, an ulp of the blocks' arithmetic.
 
-    `initial` applies what H is built upon; without it that is γI. `ahead`: −H∇F, where it is known already.
+    `initial` applies H₀, by default γI. `ahead`: −H∇F, where it is known already.
     """
 
     here: ObjectivePoint
@@ -133,7 +133,7 @@ def direction(memory: QuasiNewtonMemory, grad: Tensor) -> Tensor:
 
 
 def first_step(memory: QuasiNewtonMemory, P: Tensor) -> float:
-    """1; at most a step of length 1 as long as nothing tells the scale."""
+    """1; at most a step of norm 1 as long as the scale is unknown."""
     length = float(P.norm())
     unknown = memory.fresh and memory.initial is None
     return min(1.0, 1.0 / length) if unknown and length > 0 else 1.0
@@ -162,7 +162,7 @@ def penalty_of(name: str, setup: Setup, v: Tensor, smooth: bool) -> Elastic:
 
 def _update_pairs(memory: QuasiNewtonMemory, there: ObjectivePoint) -> QuasiNewtonMemory:
     s, y = there.v - memory.here.v, there.grad - memory.here.grad
-    # F is convex, so ⟨s,y⟩ ≥ 0; a pair without curvature, or one of rounding errors, is left out
+    # F is convex, so ⟨s,y⟩ ≥ 0; a pair without curvature, or at rounding level, is skipped
     keep = dot(s, y) > torch.finfo(y.dtype).eps * float(s.norm() * y.norm())
     if not keep:
         return replace(memory, here=there)

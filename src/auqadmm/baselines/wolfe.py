@@ -5,8 +5,8 @@
 `lo` is the best end of the bracket so far: it has sufficient decrease and φ falls from it towards `hi`; as long as
 there is no `hi`, steps grow. New trials are minimisers of cubics, kept away from the ends of the bracket.
 
-Values of F near its minimum agree to all digits while slopes still tell points apart. Where a difference of values
-is within `noise`, sufficient decrease is therefore read off the slope: φ'(t) ≤ (2c₁ − 1)φ'(0), which for a parabola
+Values of F near its minimum agree to all digits while slopes still differ. Where a difference of values
+is within `noise`, sufficient decrease is therefore tested by the slope: φ'(t) ≤ (2c₁ − 1)φ'(0), which for a parabola
 is the same condition.
 
 Reference: J. Nocedal, S. J. Wright, Numerical Optimization, 2nd ed., algorithms 3.5 and 3.6; for the slopes
@@ -23,14 +23,14 @@ from typing import Any
 WOLFE_DECREASE = 1e-4  # c₁ of Wolfe's conditions, as in Nocedal and Wright, section 3.1
 C2 = 0.9  # c₂ of the curvature condition, the usual one of quasi-Newton methods
 WOLFE_TRIALS = 25  # step lengths of one search, each a round
-GROW = (1.1, 4.0)  # how far past `lo` the next trial lies while there is no upper end, in lengths of the last stride
+GROW = (1.1, 4.0)  # how far past `lo` the next trial is while there is no upper end, in lengths of the last step
 INSIDE = 0.1  # the share of a bracket that a trial keeps from either end
 WOLFE_SHRINK = 0.66  # a bracket that two trials did not cut to this share is halved
 
 
 @dataclass(frozen=True)
 class Trial:
-    """φ(t) and φ'(t); `at` is whatever belongs to this t."""
+    """φ(t) and φ'(t); `at` is the caller's data for this t."""
 
     t: float
     value: float
@@ -45,7 +45,7 @@ class Trial:
 def search(
     phi: Callable[[float], Trial], start: Trial, first: float, noise: float = 0.0, trials: int = WOLFE_TRIALS
 ) -> tuple[Trial | None, bool]:
-    """Look for a Wolfe step.
+    """Find a Wolfe step.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def search(
             t = _ahead(before, lo, noise)
         else:
             width = abs(hi.t - lo.t)
-            # the ends are neighbours in floating point, or a step grew beyond all numbers: nothing left to try
+            # the ends are neighbours in floating point, or a step overflowed: stop
             if not math.ulp(lo.t) < width < math.inf:
                 break
             t = _between(lo, hi, noise, halve=width > WOLFE_SHRINK * widths[-2])
@@ -105,12 +105,12 @@ def _ahead(before: Trial, lo: Trial, noise: float) -> float:
     stride = lo.t - before.t
     least, most = (lo.t + share * stride for share in GROW)
     t = _minimiser(before, lo, noise)
-    return min(max(t, least), most) if t > lo.t else most  # a minimum behind us, or NaN: φ bends downwards
+    return min(max(t, least), most) if t > lo.t else most  # minimum behind `lo`, or NaN: φ is concave there
 
 
 def _between(lo: Trial, hi: Trial, noise: float, halve: bool) -> float:
     width = hi.t - lo.t
-    if not hi.finite:  # it only says that it is too far
+    if not hi.finite:  # only says that it is too far
         return lo.t + INSIDE * width
     share = 0.5 if halve else (_minimiser(lo, hi, noise) - lo.t) / width
     # NaN: neither the cubic nor the secant has a minimum

@@ -1,1 +1,1 @@
-"""The rows of blocks as arithmetic: designs, shards, losses at a point, sums in double precision."""
+"""Arithmetic on the rows of blocks: designs, shards, losses at a point, sums in double precision."""

@@ -100,7 +100,7 @@ class SoftmaxCurvature:
 
 @dataclass(frozen=True, eq=False)
 class RowHessian:
-    """∇²f_j[P] = Xᵀ(c φ'' XP): the curvature carries the weights of rows."""
+    """∇²f_j[P] = Xᵀ(c φ'' XP): the curvature includes the row weights."""
 
     design: Design
     curvature: RowCurvature

@@ -1,9 +1,9 @@
-"""The data matrices X_j of all blocks held here, as one linear map.
+"""The data matrices X_j of all blocks of a process, as one linear map.
 
     forward   z = (X_1 u_1; …; X_B u_B)          logits of every row, flat
     adjoint   (X_1ᵀ z_1, …, X_Bᵀ z_B)            back to one array per block
 
-Losses then see rows only, never blocks: they work on flat arrays of R rows. Dense blocks of similar height are
+Losses then depend on rows only, never on blocks: they work on flat arrays of R rows. Dense blocks of similar height are
 stacked into one *piece* (shorter blocks are padded by repeating their first row; padded rows carry weight 0),
 sparse blocks form one block-diagonal CSR piece, so no product loops over blocks.
 
@@ -54,8 +54,8 @@ class DensePiece:
 
     @cached_property
     def range(self) -> tuple[Tensor, Tensor]:
-        """The least and the largest number of every column of every block, (b, m) each; X must be on the host."""
-        X = self.X.numpy()  # torch takes three times as long
+        """The minimum and the maximum of every column of every block, (b, m) each; X must be on the host."""
+        X = self.X.numpy()  # torch is three times as slow
         return torch.from_numpy(X.min(1, initial=np.inf)), torch.from_numpy(X.max(1, initial=-np.inf))
 
     def forward(self, u: Tensor, single_precision: bool = False, only: Runs = ()) -> Tensor:  # (b, m, k) -> (b·n, k)
@@ -109,13 +109,13 @@ class DensePiece:
         for part in self._parts():
             if F is None:
                 out = torch.baddbmm(out, w[..., part], self.X[:, part].square())
-            else:  # one block at a time: turned and squared they are two more copies
+            else:  # one block at a time: transposed and squared they are two more copies
                 turned = [w_j[:, part] @ (F @ X[part].mT).square().mT for X, w_j in zip(self.X, w, strict=True)]
                 out = out + torch.stack(turned)
         return out.mT
 
     def _parts(self) -> list[slice]:
-        """Some rows of every block at a time: copies of all of them are as large as the data."""
+        """Rows of every block in chunks: copies of all of them are as large as the data."""
         n = self.X.shape[1]
         step = max(1, -(-n // PARTS))
         return [slice(i, i + step) for i in range(0, max(n, 1), step)]
@@ -133,7 +133,7 @@ class DensePiece:
         return z.reshape(self.X.shape[0], self.X.shape[1], z.shape[-1])
 
 
-# Some of the blocks, stored so that one product serves them all.
+# Some of the blocks, stored so that one product covers them all.
 Piece = DensePiece | SparsePiece
 
 
@@ -141,7 +141,7 @@ Piece = DensePiece | SparsePiece
 class Design:
     """All pieces. `rows` is R; a row's position in flat arrays follows the order of the pieces.
 
-    `held` keeps what was computed of the data and may be asked for again.
+    `held` caches arrays computed from the data.
     """
 
     pieces: tuple[Piece, ...]
@@ -158,8 +158,8 @@ class Design:
         return all(isinstance(p, DensePiece) for p in self.pieces)
 
     def forward(self, u: Tensor, single_precision: bool = False, only: Runs = ()) -> Tensor:
-        """(B, m, …) -> (R, …); `single_precision`: to that only (`single_precision.py`). `only`: u is zero in all other
-        blocks, and their data are not read if one dense piece holds all."""
+        """(B, m, …) -> (R, …); `single_precision`: in float32 (`single_precision.py`). `only`: u is zero in all other
+        blocks, and their data are not read if there is a single dense piece."""
         flat = u.flatten(2) if u.ndim > 2 else u.unsqueeze(-1)
         if only and (piece := self._whole) is not None:
             return piece.forward(flat, single_precision, only).reshape(piece.rows, *u.shape[2:])
@@ -173,8 +173,8 @@ class Design:
         return torch.cat(parts)[:, 0]
 
     def along(self, U: Tensor, single_precision: bool = False) -> Tensor:
-        """`forward` of directions that are asked for again and again, (B, m, r) -> (R, r): kept until others are, if
-        they are few. The same numbers as computed anew."""
+        """`forward` of directions that are used repeatedly, (B, m, r) -> (R, r): the last result is cached, if
+        they are few. Same values as without the cache."""
         known = self.held.get("along")
         if known is not None and known[0] is U:
             return known[1]
@@ -185,7 +185,7 @@ class Design:
         return z
 
     def squares(self, like: Tensor) -> Tensor:
-        """|x_i|² of every row, (R,), in the dtype and on the device of `like`, which are those of the data."""
+        """|x_i|² of every row, (R,), in the dtype and on the device of `like`, the same as the data's."""
         if "squares" not in self.held:
             self.held["squares"] = torch.cat([p.squares(like) for p in self.pieces])
         return self.held["squares"]
@@ -202,7 +202,7 @@ class Design:
         return self._collect(z, lambda p, part: p.adjoint_squared(part, single_precision), (self.features,))
 
     def adjoint_squared_in(self, F: Basis, z: Tensor, single_precision: bool = False) -> Tensor:
-        """Σ_i (F x_i)² z_i per block, F (m, m) a basis or None for the features as they are: (R,) -> (B, m). For
+        """Σ_i (F x_i)² z_i per block, F (m, m) a basis or None for the identity: (R,) -> (B, m). For
         renewing weights, not for every round."""
         return self._collect(z, lambda p, part: p.adjoint_squared_in(F, part, single_precision), (self.features,))
 
@@ -219,7 +219,7 @@ class Design:
 
     @cached_property
     def coarse(self) -> Tensor | None:
-        """(B,): blocks that single precision does not suit (`single_precision.py`); None where it suits all. Of dense
+        """(B,): blocks for which single precision is too coarse (`single_precision.py`); None: none. For dense
         blocks on the host."""
         coarse = torch.zeros(self.blocks, dtype=torch.bool)
         for piece in self.pieces:
@@ -243,7 +243,7 @@ class Design:
 
     @property
     def _whole(self) -> DensePiece | None:
-        """The dense piece that holds all blocks, if one does."""
+        """The single dense piece of all blocks, if there is one."""
         piece = self.pieces[0]
         return piece if len(self.pieces) == 1 and isinstance(piece, DensePiece) else None
 
@@ -253,7 +253,7 @@ class Design:
     def _collect(self, z: Tensor, product: Callable[[Piece, Tensor], Tensor], shape: tuple[int, ...]) -> Tensor:
         flat = z.flatten(1) if z.ndim > 1 else z.unsqueeze(-1)
         trailing = z.shape[1:]
-        if len(self.pieces) == 1:  # one piece holds the blocks in their own order
+        if len(self.pieces) == 1:  # a single piece: blocks are in order
             return product(self.pieces[0], flat).reshape(self.blocks, *shape, *trailing)
         out = flat.new_zeros(self.blocks, *shape, flat.shape[-1])
         for piece, part in zip(self.pieces, self.split(flat), strict=True):

@@ -1,13 +1,13 @@
-"""Σ_j f_j and its derivatives at one v, in double precision and in centred columns: what a verdict is made of.
+"""Σ_j f_j and its derivatives at one v, in double precision and in centred columns: the sums of a verdict.
 
     x̃ = x − μ (but for the intercept's ones),    z_i = x̃_iᵀw + b̃,   b̃ = b + μᵀw      the same logits, to more digits
     ∇̃f = Σ_i c_i x̃_i φ'(z_i)ᵀ,    H̃ = Σ_i c_i x̃_i x̃_iᵀ ⊗ φ''(z_i)
 
-All blocks share v, so rows count and blocks do not. Whatever the precision blocks compute in, sums here are made of
-float64 numbers, some rows at a time. Rounding is measured too: with the size t_i = |x̃_i|ᵀ|v| + |y_i| of what a logit
-is made of, `noise` = ε Σ c_i(|φ'_i|t_i + φ_i) is what F may be off by, `floor` = ½ε² Σ c_i φ''_i t_i² what δ may.
+All blocks share v, so the split into blocks does not matter. Whatever the precision of the blocks, these sums use
+float64, in chunks of rows. Rounding is bounded too: with the size t_i = |x̃_i|ᵀ|v| + |y_i| of a logit's
+terms, `noise` = ε Σ c_i(|φ'_i|t_i + φ_i) bounds the error of F, `floor` = ½ε² Σ c_i φ''_i t_i² that of δ.
 
-A loss of the user's own is not a function of logits: it is differentiated where it is, and centred afterwards.
+A user-defined loss is not a function of logits: it is differentiated in the original columns, and centred afterwards.
 
 Shapes: R flat rows, r rows of a chunk, m features (the intercept's ones last), C columns, k right-hand sides;
 v (m, C), z (r, C); H (g, p, p): one group of p = mC unknowns, or, where columns do not interact, C groups of p = m.
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     from auqadmm.blocks.rows import Point
     from auqadmm.blocks.shard import Shard
 
-# Numbers of a chunk of rows: of a host, whose cache holds them, and of a GPU.
+# Numbers of a chunk of rows: on a host, to fit its cache, and on a GPU.
 ROW_CHUNK = {"cpu": 2**18, "cuda": 2**26}
-# The largest of many numbers, as a sum: (Σ x^p)^(1/p) exceeds it by less than a factor R^(1/p), and hides who it is.
+# A maximum as a sum: (Σ x^p)^(1/p) exceeds it by less than a factor R^(1/p), and hides which row attains it.
 MAX_POWER = 16
 
 
 # ---------------------------------------------------------------------- sums over all rows of a process
 @dataclass(frozen=True, eq=False)
 class ExactSums:
-    """The rows of a shard, centred at μ (m,), or where they are (None)."""
+    """The rows of a shard, centred at μ (m,), or not at all (None)."""
 
     shard: Shard
     centre: Tensor | None = None
@@ -57,7 +57,7 @@ class ExactSums:
 
     # ------------------------------------------------------------------ before the first iteration
     def moments(self) -> Sums:
-        """Σc, Σcx, Σcx², Σc where x ≠ 0, Σcy (or Σc of each class), Σcy², inf Σcφ, Σ∇f_j(0), and numbers held."""
+        """Σc, Σcx, Σcx², Σc where x ≠ 0, Σcy (or Σc of each class), Σcy², inf Σcφ, Σ∇f_j(0), and data values."""
         shard = self.shard
         loss = shard.loss
         sums: Sums = {}
@@ -83,9 +83,9 @@ class ExactSums:
         return times(c, y).sum()[None]
 
     def null(self, logits: Tensor) -> Tensor:
-        """Σ c_iφ(logits, y_i): models that know nothing but a constant, logits (k, C) -> (k,)."""
+        """Σ c_iφ(logits, y_i): constant models, logits (k, C) -> (k,)."""
         shard = self.shard
-        if not isinstance(shard.loss, RowLoss):  # the user's own: its model of zeros
+        if not isinstance(shard.loss, RowLoss):  # user-defined: its model of zeros
             return shard.linearize(shard.zeros()).value.double().sum().expand(len(logits))
         total = torch.zeros(len(logits), dtype=torch.float64, device=shard.device)
         for rows in self._products(1):
@@ -96,7 +96,7 @@ class ExactSums:
 
     # ------------------------------------------------------------------ at a point
     def triangle(self, v: Tensor, spread: Tensor | None = None) -> Sums:
-        """f, ∇̃f, the upper triangles of H̃, what rounding leaves, and with `spread` (m,) the reach of rows in it."""
+        """f, ∇̃f, the upper triangles of H̃, rounding errors, and with `spread` (m,) the reach of rows in it."""
         if not isinstance(self.loss, RowLoss):
             sums = self._own(v)
         else:
@@ -110,7 +110,7 @@ class ExactSums:
         return sums
 
     def reach_apart(self, spread: Tensor) -> Tensor:
-        """Σ_i (Σ_k x̃_ik²/spread_k)^8 of rows that count."""
+        """Σ_i (Σ_k x̃_ik²/spread_k)^8 of rows of positive weight."""
         return self.reach_diagonal(1 / spread, torch.zeros_like(spread), 0.0)
 
     def step(
@@ -124,9 +124,9 @@ class ExactSums:
         aside: bool = False,
         foreseen: bool = False,
     ) -> Sums:
-        """f, ∇̃f, what rounding leaves, the Hessian of the unknowns in `index` (of a flat v), f at v + td for every t of
+        """f, ∇̃f, rounding errors, the Hessian of the unknowns in `index` (of a flat v), f at v + td for every t of
         the `fan`, Σφ*(rφ') for every r of `scales`, and products of all columns with the intercept's (`aside`: there is
-        one column, and an intercept). `known`: unknowns whose products with each other were told
+        one column, and an intercept). `known`: unknowns whose products with each other were sent
         before; those with all the others are sent. `foreseen`: Σx̃θ, and Σφ*(rθ) for r = 1 and the scales, of the slopes
         θ = φ' + φ''·Xd at v − d."""
         sums: Sums = {}
@@ -174,7 +174,7 @@ class ExactSums:
         return sums
 
     def reach(self, roots: Tensor) -> Tensor:
-        """Σ_i ‖T x̃_i‖^16 of rows that count, T (g, q, m): the largest ‖T_g x̃_i‖ over groups."""
+        """Σ_i ‖T x̃_i‖^16 of rows of positive weight, T (g, q, m): the largest ‖T_g x̃_i‖ over groups."""
         total = torch.zeros((), dtype=torch.float64, device=self.shard.device)
         for rows in self._matrices():
             far = torch.stack([(rows.A @ T.mT).square().sum(1) for T in roots.to(rows.A)])
@@ -182,7 +182,7 @@ class ExactSums:
         return total
 
     def reach_diagonal(self, alpha: Tensor, beta: Tensor, gamma: float) -> Tensor:
-        """Σ_i (Σ_k α_k x̃_ik² − 2β_k x̃_ik + γ)^8 of rows that count, α, β (m,)."""
+        """Σ_i (Σ_k α_k x̃_ik² − 2β_k x̃_ik + γ)^8 of rows of positive weight, α, β (m,)."""
         total = torch.zeros((), dtype=torch.float64, device=self.shard.device)
         for rows in self._products(1):
             far = rows.form(alpha, beta) + gamma
@@ -190,7 +190,7 @@ class ExactSums:
         return total
 
     def sketch(self, v: Tensor, directions: Tensor | None, diagonal: bool, score: bool) -> Sums:
-        """H̃ Ω for directions (m, C, k), with the diagonal of H̃ and what `triangle` says of f where asked for."""
+        """H̃ Ω for directions (m, C, k), with the diagonal of H̃ and f, ∇̃f and rounding where requested."""
         sums: Sums = {}
         m, C = v.shape
         width = 1 if directions is None else directions.shape[2]
@@ -198,7 +198,7 @@ class ExactSums:
             point = self.shard.linearize(self.shard.expand(self._raw(v)))
             if score:
                 sums = self._own_score(v, point)
-            if diagonal:  # of the columns as they are, which is enough to precondition with
+            if diagonal:  # of the original columns: enough for a preconditioner
                 sums["diagonal"] = point.hessian_diagonal().double().sum(0)
             if directions is not None:
                 sums["HP"] = self._own_products(point, directions)
@@ -232,7 +232,7 @@ class ExactSums:
         """Of every block, the first row whose loss is not finite at v; −1: none, −2: some row. (B,)"""
         shard = self.shard
         first_bad = torch.full((shard.blocks,), -1, dtype=torch.int64, device=shard.device)
-        if not isinstance(shard.loss, RowLoss):  # known block by block only
+        if not isinstance(shard.loss, RowLoss):  # evaluated block by block only
             values = shard.linearize(shard.expand(self._raw(v))).value
             return torch.where(values.isfinite(), first_bad, -2)
         block, counts = shard.design.block_of_row, shard.row_weight > 0
@@ -247,7 +247,7 @@ class ExactSums:
             first_bad[j] = i - int((block == j).nonzero()[0, 0])
         return first_bad
 
-    # ------------------------------------------------------------------ rows, some at a time
+    # ------------------------------------------------------------------ rows in chunks
     def _products(self, columns: int) -> Iterator[ExactRows]:
         yield from self._chunks(columns, dense=False)
 
@@ -257,7 +257,7 @@ class ExactSums:
             yield rows
 
     def _chunks(self, columns: int, dense: bool, joined: bool = False) -> Iterator[ExactRows]:
-        """`joined`: sparse blocks as one matrix of m columns, which is worth making where its columns are taken too."""
+        """`joined`: sparse blocks as one matrix of m columns, worth building where its columns are selected too."""
         shard = self.shard
         design = shard.design
         m = design.features
@@ -267,7 +267,7 @@ class ExactSums:
             y, c = (y if y.dtype == torch.int64 else y.double()), c.double()
             if isinstance(piece, DensePiece):
                 X = piece.X.reshape(-1, m)
-                for i in range(0, max(len(X), 1), step):  # no rows add zeros
+                for i in range(0, max(len(X), 1), step):  # also runs once without rows, to add zeros
                     some = slice(i, i + step)
                     yield DenseRows(centred(X[some].double(), self.centre), y[some], c[some])
                 continue
@@ -283,15 +283,15 @@ class ExactSums:
             else:
                 yield rows
 
-    # ------------------------------------------------------------------ a loss of the user's own
+    # ------------------------------------------------------------------ user-defined losses
     def _raw(self, v: Tensor) -> Tensor:
-        """v in the columns as they are."""
+        """v in the original columns."""
         if self.centre is None:
             return v
         return torch.cat([v[:-1], v[-1:] - (self.centre[:-1, None] * v[:-1]).sum(0, keepdim=True)])
 
     def _moved(self, G: Tensor) -> Tensor:
-        """The derivatives by centred columns, from those by the columns as they are; (m, …)."""
+        """The derivatives by centred columns, from those by the original columns; (m, …)."""
         if self.centre is None:
             return G
         mu = self.centre[:-1].reshape(-1, *[1] * (G.ndim - 1))

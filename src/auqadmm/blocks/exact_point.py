@@ -1,4 +1,4 @@
-"""Rows at one v: values, slopes and curvature, and the sums that are made of them.
+"""Rows at one v: values, slopes and curvature, and their sums.
 
 Shapes: r rows of a chunk, m features, C columns; v (m, C), z (r, C); H (g, p, p): one group of p = mC unknowns, or,
 where columns do not interact, C groups of p = m.
@@ -26,7 +26,7 @@ Sums = dict[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class RowsAt:
-    """Rows at v: values (r,), slopes (r, C), curvature as it is and times the weights of rows."""
+    """Rows at v: values (r,), slopes (r, C), curvature without and with row weights."""
 
     rows: ExactRows
     z: Tensor
@@ -46,7 +46,7 @@ class RowsAt:
         return cls(rows, z, value, slope, curvature, curvature.weighted(rows.c), v, loss.target_kind == "real")
 
     def score(self, sums: Sums, beside: Sequence[Tensor] = ()) -> Sequence[Tensor]:
-        """Adds f, ∇̃f and what rounding leaves; gives Σx̃_i b_i of every b (r, C) of `beside`, in the same product."""
+        """Adds f, ∇̃f and rounding errors; returns Σx̃_i b_i for every b (r, C) of `beside`, in the same product."""
         rows = self.rows
         slope = times(rows.c, self.slope)
         size = rows.sizes(self.v) + (rows.y.abs()[:, None] if self.real else 1.0)
@@ -60,7 +60,7 @@ class RowsAt:
         return sides
 
     def foreseen(self, loss: RowLoss, Xd: Tensor) -> Tensor:
-        """The slopes here as a step d to here foresaw them, (r, C): φ' + φ''·Xd, where it began."""
+        """The slopes that the step d to this point predicted, (r, C): φ' + φ''·Xd at its start."""
         s = loss.prepare(self.z - Xd)
         return loss.row_slope(s, self.rows.y) + loss.row_curvature(s, self.rows.y).apply(Xd)
 
@@ -87,7 +87,7 @@ class RowsAt:
 
     def hessian_of(self, features: list[Tensor], known: Tensor | None) -> list[Tensor]:
         """Of the features named for every class: a matrix for each where classes do not interact, one for all else, of
-        which the upper triangles count; with `known`, the products of new features with those and with each other."""
+        which upper triangles are used; with `known`, the products of new features with those and with each other."""
         rows, C = self.rows, self.v.shape[1]
         taken = [rows.take(f) for f in features]
         if known is not None:

@@ -1,4 +1,4 @@
-"""Rows in double precision and in centred columns, as matrices or sparse: what `exact.py` makes sums of.
+"""Rows in double precision and in centred columns, dense or sparse: the input of the sums in `exact.py`.
 
 Shapes: r rows, m features (the intercept's ones last), k right-hand sides, b sparse blocks; centre (m,).
 """
@@ -18,10 +18,10 @@ from auqadmm.blocks.sparse import with_values
 if TYPE_CHECKING:
     from auqadmm.blocks.sparse import SparsePiece
 
-ADDS_UP = torch.backends.mkl.is_available()  # products of sparse matrices in a full one
-FULL = 0.13 if ADDS_UP else 0.08  # share of non-zeros beyond which products as matrices are faster
-CANCELS = 1e-4  # of a square, that may be left after centring
-SLICES = 6  # of a triangle of products that are sparse first
+ADDS_UP = torch.backends.mkl.is_available()  # sparse products into a dense matrix
+FULL = 0.13 if ADDS_UP else 0.08  # share of non-zeros beyond which dense products are faster
+CANCELS = 1e-4  # of a square: the least that may remain after centring
+SLICES = 6  # column slices of a sparse triangle of products
 CHUNK_NUMBERS = 2**21  # numbers of a chunk of rows
 
 
@@ -44,7 +44,7 @@ class ExactRows(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class DenseRows:
-    """Some rows as a matrix: A (r, m), centred; y (r,), c (r,)."""
+    """Some rows, dense: A (r, m), centred; y (r,), c (r,)."""
 
     A: Tensor
     y: Tensor
@@ -77,13 +77,13 @@ class DenseRows:
         return self.A.mT @ (h[:, None] * self.A)
 
     def take(self, features: Tensor | None) -> Tensor:
-        """Some columns, for `between`."""
+        """Selected columns, for `between`."""
         if features is None or torch.equal(features, torch.arange(self.A.shape[1], device=features.device)):
             return self.A  # all of them, in order
         return self.A[:, features]
 
     def between(self, left: Tensor, h: Tensor, right: Tensor) -> Tensor:
-        """Σ_i h_i x̃_ia x̃_ib of columns a that were taken and others b; of the same ones perhaps a ≤ b alone."""
+        """Σ_i h_i x̃_ia x̃_ib of selected columns a and others b; for the same columns possibly a ≤ b only."""
         if left is right and left.device.type == "cpu" and len(h) and bool((h >= 0).all()):
             return _symmetric(h.sqrt()[:, None] * left)
         return left.mT @ (h[:, None] * right)
@@ -91,7 +91,7 @@ class DenseRows:
 
 @dataclass(frozen=True, eq=False)
 class SparseRows:
-    """All rows of sparse blocks: A (rows, b·m) and its transpose as they are, centred in the products."""
+    """All rows of sparse blocks: A (rows, b·m) and its transpose, not centred: centring happens in the products."""
 
     A: Tensor
     At: Tensor
@@ -117,7 +117,7 @@ class SparseRows:
         return (D - mu * (2 * self._summed(self.At, h) - mu * h.sum(0))).clamp(min=0)
 
     def present(self, h: Tensor) -> Tensor:
-        """As above, of columns as they are."""
+        """As above, of uncentred columns."""
         return self._summed(with_values(self.At, (self.At.values() != 0).to(h)), h)
 
     def sizes(self, V: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ class SparseRows:
         return t if self.centre is None else t + self.centre.abs() @ V.abs()
 
     def form(self, alpha: Tensor, beta: Tensor) -> Tensor:
-        """As above; the square of a centred number is not sparse, and is taken apart."""
+        """As above; the square of a centred entry is not sparse, and is expanded."""
         A, b = self.A, self.blocks
         squares = with_values(A, A.values().square()) @ alpha.repeat(b)[:, None]
         linear = beta if self.centre is None else beta + alpha * self.centre
@@ -135,7 +135,7 @@ class SparseRows:
         return far
 
     def dense(self, step: int) -> Iterator[DenseRows]:
-        """The rows as matrices, `step` at a time: where there are few columns."""
+        """The rows as dense chunks of `step`: where there are few columns."""
         m = self.At.shape[0] // self.blocks
         crow, col, values = self.A.crow_indices().long(), self.A.col_indices().long(), self.A.values()
         for first in range(0, max(self.A.shape[0], 1), step):
@@ -147,7 +147,7 @@ class SparseRows:
             yield DenseRows(centred(A, self.centre), self.y[first:last], self.c[first:last])
 
     def take(self, features: Tensor | None) -> tuple[Any, np.ndarray]:
-        """Some columns as they are, and their centre."""
+        """Selected columns, uncentred, and their centre."""
         assert self.by_columns is not None
         S = self.by_columns()
         mu = np.zeros(S.shape[1]) if self.centre is None else self.centre.cpu().numpy()
@@ -157,7 +157,7 @@ class SparseRows:
         return S[:, some], mu[some]
 
     def between(self, left: tuple[Any, np.ndarray], h: Tensor, right: tuple[Any, np.ndarray]) -> Tensor:
-        """Σ_i h_i x̃_ia x̃_ib, as above: sparse, and centred afterwards; as matrices where that would cost digits."""
+        """Σ_i h_i x̃_ia x̃_ib, as above: sparse, and centred afterwards; dense where that would cancel."""
         (L, mu), (R, nu), w = left, right, h.cpu().numpy()
         if L.nnz > FULL * L.shape[0] * L.shape[1]:
             return self._dense_between(left, w, right).to(h)
@@ -201,7 +201,7 @@ class SparseRows:
 
 def _symmetric(B: Tensor) -> Tensor:
     """The upper triangle of BᵀB, at half the products."""
-    if not B.numel():  # of which the library would complain, aloud
+    if not B.numel():  # MKL prints an error for empty input
         return B.new_zeros(B.shape[1], B.shape[1])
     from scipy.linalg.blas import dsyrk
 
@@ -209,7 +209,7 @@ def _symmetric(B: Tensor) -> Tensor:
 
 
 def _upper_product(L: Any, R: Any) -> np.ndarray:
-    """LᵀR, of which the upper triangle counts: some columns at a time, and nothing to the left of them, where that is
+    """LᵀR, upper triangle only: in column slices, skipping what lies left of them, where that is
     faster."""
     p = L.shape[1]
     if ADDS_UP:
@@ -223,7 +223,7 @@ def _upper_product(L: Any, R: Any) -> np.ndarray:
 
 
 def _product(L: Any, R: Any) -> np.ndarray:
-    """LᵀR as a matrix, of matrices by columns: added up in it where the library can."""
+    """LᵀR, dense, of CSC matrices: accumulated in place where the library can."""
     if not ADDS_UP or not L.nnz or not R.nnz or np.int64 in (L.indices.dtype, R.indices.dtype):
         return (L.T @ R).toarray()
     A, B = _csr(L, (L.shape[1], L.shape[0])), _csr(R.tocsr(), R.shape)
@@ -231,28 +231,28 @@ def _product(L: Any, R: Any) -> np.ndarray:
 
 
 def _csr(S: Any, shape: tuple[int, int]) -> Tensor:
-    """The numbers of a scipy matrix as rows; those by columns are the transpose by rows."""
+    """A scipy matrix as torch CSR; a CSC matrix is the transpose of a CSR one."""
     ends, where, values = (torch.from_numpy(x) for x in (S.indptr, S.indices, S.data))
     return torch.sparse_csr_tensor(ends, where, values, shape, check_invariants=False)
 
 
 def _filled(S: Any, some: slice) -> np.ndarray:
-    """Some rows as a matrix."""
+    """Some rows, dense."""
     return (S if some.stop - some.start >= S.shape[0] else S[some]).toarray()
 
 
 def _weighted(S: Any, w: np.ndarray) -> Any:
-    """Rows of a matrix by columns times w (r,)."""
+    """Rows of a CSC matrix times w (r,)."""
     return type(S)((S.data * w[S.indices], S.indices, S.indptr), shape=S.shape)
 
 
 def centred(A: Tensor, centre: Tensor | None) -> Tensor:
-    """Rows less the centre; None: as they are."""
+    """Rows less the centre; None: unchanged."""
     return A if centre is None else A - centre
 
 
 def joint(cache: dict[str, Any], piece: SparsePiece) -> tuple[Tensor, Tensor]:
-    """The rows of sparse blocks of a host as one matrix (rows, m), and its transpose, kept with the data."""
+    """The rows of sparse blocks of a host as one matrix (rows, m), and its transpose, cached with the data."""
     if "joint" not in cache:
         S, A, m = by_columns(cache, piece), piece.A, piece.features
         column = A.col_indices() if len(piece.blocks) == 1 else A.col_indices() % m
@@ -263,7 +263,7 @@ def joint(cache: dict[str, Any], piece: SparsePiece) -> tuple[Tensor, Tensor]:
 
 
 def by_columns(cache: dict[str, Any], piece: SparsePiece) -> Any:
-    """The rows of sparse blocks as a scipy matrix of m columns, kept with the data."""
+    """The rows of sparse blocks as a scipy matrix of m columns, cached with the data."""
     if "by_columns" not in cache:
         import scipy.sparse
 

@@ -1,6 +1,6 @@
 """A shard in the columns of a frame (columns/frame.py): x̃ = (x − μ)/s.
 
-Dense blocks are copied once, computed in double precision. Sparse ones stay sparse: their numbers are divided by s, and
+Dense blocks are copied once, computed in double precision. Sparse ones stay sparse: their entries are divided by s, and
 μ/s is subtracted in the products (`SparsePiece.shift`).
 
 Shapes: b blocks of n rows, m features; X (b, n, m), centre and scale (m,).
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def framed(shard: Shard, frame: Frame) -> Shard:
-    """The same blocks, seen from the frame."""
+    """The same blocks in the columns of the frame."""
     design = shard.design
     pieces = tuple(_piece(piece, frame) for piece in design.pieces)
     return replace(shard, design=Design(pieces, design.blocks, design.features), frame=frame)
@@ -33,7 +33,7 @@ def _piece(piece: Piece, frame: Frame) -> Piece:
         return _sparse(piece, frame)
     scale, X = frame.scale.to(piece.X.device), torch.empty_like(piece.X)
     centre = None if frame.centre is None else frame.centre.to(scale)
-    for slot, block in enumerate(piece.X):  # one block at a time: in double precision they are larger
+    for slot, block in enumerate(piece.X):  # one block at a time: float64 copies are larger
         whole = block.double()
         X[slot] = (whole if centre is None else whole - centre) / scale
     return DensePiece(X, piece.blocks)

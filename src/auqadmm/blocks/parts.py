@@ -1,7 +1,7 @@
 """Some of the blocks of a shard as a shard of their own, without copying their data where that can be avoided.
 
-Two uses. Blocks of very different height are solved in *groups*, so that a thousand small ones do not wait for one
-that is huge. And blocks that are solved *leave*: the others go on without them.
+Two uses. Blocks of very different height are solved in *groups*, so that many small ones do not wait for one
+huge one. And solved blocks *leave*: the others continue without them.
 
 Shapes: B blocks, R flat rows; `blocks` (k,) positions among the B, `rows` (r,) positions among the R.
 """
@@ -21,7 +21,7 @@ from auqadmm.blocks.sparse import SparsePiece
 if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
 
-# neighbours in a piece stay where they are: so many runs of them make as many products; more are copied together
+# neighbours in a piece are not copied: up to so many runs of them are multiplied one by one; more are copied together
 RUNS = 4
 # blocks whose heights differ by more than this factor do not wait for each other
 APART = 8.0
@@ -29,7 +29,7 @@ APART = 8.0
 
 @dataclass(frozen=True)
 class Part:
-    """Some blocks as a shard, and where they are in the whole, which has `of` blocks."""
+    """Some blocks as a shard, and their positions in the whole, which has `of` blocks."""
 
     shard: Shard
     blocks: Tensor
@@ -95,7 +95,7 @@ def part(shard: Shard, keep: Sequence[int], copies: bool = True) -> Part | None:
 
 
 def groups(shard: Shard) -> tuple[Part, ...]:
-    """Dense blocks by height, each group within a factor `APART`; none where one group holds them all."""
+    """Dense blocks by height, each group within a factor `APART`; none where one group would have them all."""
     if not shard.design.dense or len(shard.design.pieces) < 2:
         return ()
     by_height: list[list[int]] = []

@@ -1,7 +1,7 @@
 """X_j u_j and X_jᵀz_j of stacked blocks, in the order that the matrix library takes fastest.
 
-A tall matrix times a few columns is a case that libraries for CPUs are not tuned for. Written the other way round,
-(u_jᵀX_jᵀ)ᵀ, with the columns filled up to whole vector registers, it takes a third to two thirds of the time
+A tall matrix times a few columns is slow in CPU libraries. Written the other way round,
+(u_jᵀX_jᵀ)ᵀ, with the columns padded to whole vector registers, it takes a third to two thirds of the time
 (results/speed/log.md). On a GPU both ways are the same.
 
 Shapes: b blocks of n rows, m features, k columns; X (b, n, m), u (b, m, k), z (b, n, k).
@@ -30,6 +30,6 @@ def adjoint(X: Tensor, z: Tensor) -> Tensor:
 
 
 def _filled(x: Tensor) -> Tensor:
-    """Columns of zeros up to a multiple of `REGISTER`; one or two columns are better off alone."""
+    """Columns of zeros up to a multiple of `REGISTER`; one or two columns are faster without."""
     missing = -x.shape[2] % REGISTER
     return x if x.shape[2] <= 2 or missing == 0 else torch.nn.functional.pad(x, (0, missing))

@@ -3,7 +3,7 @@
     f_j(u) = Σ_i c_i φ(z_i, y_i), z_i = x_iᵀu
     ∇f_j = Σ_i x_i c_i φ'(z_i)ᵀ        ∇²f_j[P] = Σ_i x_i (c_i φ''(z_i) Pᵀx_i)ᵀ
 
-With the logits of all rows in one flat array a loss is told by φ, φ', φ'' and φ* of a row alone. The conjugate
+With the logits of all rows in one flat array a loss is defined by φ, φ', φ'' and φ* of a single row. The conjugate
 φ*(a) = sup_z aᵀz − φ(z) serves the duality gap (S10).
 
 Shapes: B blocks, R flat rows (padding included), m features, C columns, k right-hand sides;
@@ -44,7 +44,7 @@ class Line(ABC):
 
 @dataclass(frozen=True, eq=False)
 class PlainLine(Line):
-    """A ray whose points are computed anew: for losses that can carry nothing over from one step length to the next."""
+    """A ray whose points are computed anew: for losses without anything to reuse between step lengths."""
 
     shard: Shard
     u: Tensor
@@ -63,15 +63,15 @@ class Hessian(Protocol):
 class Point(ABC):
     """f_j and its derivatives at u (B, m, C), for every block of a shard.
 
-    A subclass sets `shard` and `u` and computes `value`, `grad` and `hvp`; the rest follows, if more slowly than it
-    could where more is known.
+    A subclass sets `shard` and `u` and computes `value`, `grad` and `hvp`; the rest has defaults, slower than
+    special versions could be.
 
     Attributes
     ----------
     shard
         The blocks, as `auqadmm.losses` describes them.
     u
-        Where, (B, m, C).
+        The point, (B, m, C).
 
     Examples
     --------
@@ -102,11 +102,11 @@ class Point(ABC):
 
     @property
     def hessian(self) -> Hessian:
-        """What `hvp` needs, and no more: for many products at one point."""
+        """The Hessian alone: for many products at one point."""
         return self
 
     def hessian_diagonal(self) -> Tensor:
-        """The diagonal of ∇²f_j(u_j), exact, (B, m, C): by products with unit vectors unless a loss knows better."""
+        """The diagonal of ∇²f_j(u_j), exact, (B, m, C): by products with unit vectors unless overridden."""
         B, m, C = self.u.shape
         n = m * C
         width = max(1, DIAGONAL_CHUNK // (self.shard.design.rows * C + B * n))
@@ -191,15 +191,15 @@ class Loss(ABC):
     quadratic: ClassVar[bool] = False
     """Whether the Hessian is the same at every u."""
     unit_curvature: ClassVar[bool] = False
-    """Whether φ'' = 1 in every row, so that ∇²f_j = X_jᵀ diag(c) X_j: the direct local solver takes it for granted."""
+    """Whether φ'' = 1 in every row, so that ∇²f_j = X_jᵀ diag(c) X_j: the direct local solver relies on it."""
     recordable: ClassVar[bool] = False
-    """Whether what it computes never looks at the values of tensors (`runtime/cuda_graphs.py`)."""
+    """Whether its code never branches on the values of tensors (`runtime/cuda_graphs.py`)."""
     dispersed: ClassVar[bool] = False
-    """Whether φ over its mean, and not φ, is what a likelihood would be made of: φ has the units of y."""
+    """Whether a likelihood would use φ over its mean, not φ itself: φ has the units of y."""
 
     @property
     def cornered(self) -> bool:
-        """Whether rows bend near one point only, so that few of them do at a time."""
+        """Whether rows have curvature near one point only, so that few of them have it at a time."""
         return False
 
     def __post_init__(self) -> None:
@@ -214,7 +214,7 @@ class Loss(ABC):
         """Refuse targets the loss is not defined for, naming the block and the row."""
         return
 
-    # ------------------------------------------------------------------ what a verdict asks
+    # ------------------------------------------------------------------ used by verdicts
     @property
     def concordance(self) -> float:
         """M with |φ‴[ζ, ζ, ζ]| ≤ M‖ζ‖ φ″[ζ, ζ]: how fast curvature may change; infinite where no bound is known."""
@@ -236,7 +236,7 @@ class Loss(ABC):
 
     @property
     def null_searched(self) -> bool:
-        """Is `null_logits` only where to look for the best constant, as it does not follow from means?"""
+        """Is `null_logits` only a start for the search of the best constant, which does not follow from means?"""
         return False
 
     def null_logits(self, mean: Tensor, columns: int) -> Tensor:
@@ -253,7 +253,7 @@ class Loss(ABC):
         return 1.0
 
     def sharpness(self, spread: float) -> float:
-        """The same, for a guess of rounds: of targets in units of their own, unless corners are said in those of y."""
+        """The same, to estimate rounds: in units of the target's spread, unless corners are given in those of y."""
         return self.easing(1.0)
 
     @abstractmethod
@@ -293,7 +293,7 @@ class RowLoss(Loss):
     recordable: ClassVar[bool] = True
 
     def prepare(self, z: Tensor) -> Tensor:
-        """What slope and curvature have in common: z itself unless it pays to say more."""
+        """What slope and curvature have in common: z itself unless a subclass precomputes more."""
         return z
 
     @abstractmethod
@@ -309,15 +309,15 @@ class RowLoss(Loss):
         """φ''(z, y)."""
 
     def row_expected(self, s: Tensor, y: Tensor, variance: Tensor) -> RowCurvature:
-        """E φ''(z + ξ), ξ ~ N(0, variance (R,)): curvature seen through the uncertainty of z (S12).
+        """E φ''(z + ξ), ξ ~ N(0, variance (R,)): curvature averaged over the uncertainty of z (S12).
 
-        The plain φ'' unless that is a spike or a step, which says nothing a short way off.
+        The plain φ'' unless that is a spike or a step, which says nothing about nearby points.
         """
         return self.row_curvature(s, y)
 
     @property
     def expects(self) -> bool:
-        """Does `row_expected` look at the variance?"""
+        """Does `row_expected` depend on the variance?"""
         return type(self).row_expected is not RowLoss.row_expected
 
     def row_conjugate(self, a: Tensor, y: Tensor) -> Tensor:
@@ -330,9 +330,9 @@ class RowLoss(Loss):
 
 @dataclass(frozen=True, eq=False)
 class RowPoint(Point):
-    """A point of a row loss: the logits z (R, C) are known, the rest is computed when first asked for.
+    """A point of a row loss: the logits z (R, C) are known, the rest is computed on first use.
 
-    With an `anchor`, products with X are in single precision, and only differences from there are made of them
+    With an `anchor`, products with X are in single precision, and used only for differences from it
     (`single_precision.py`).
     """
 
@@ -400,7 +400,7 @@ class RowPoint(Point):
         return RowLine(self, P, self.shard.design.forward(P, self.anchor is not None))
 
     def take(self, some: Part) -> RowPoint:
-        """The same point of some blocks only, with what is known of it."""
+        """The same point of some blocks only, with its cached values."""
         anchor = None if self.anchor is None else self.anchor.take(some)
         point = RowPoint(self.loss, some.shard, self.u[some.blocks], self.z[some.rows], anchor)
         known = {"value": some.blocks, "grad": some.blocks, "slope": some.rows, "_prepared": some.rows}
@@ -445,7 +445,7 @@ class RowLine(Line):
         return RowPoint(start.loss, start.shard, u, start.z + t_row * self.XP, start.anchor)
 
     def slope(self, point: RowPoint) -> Tensor:
-        """⟨∇f_j, P⟩ at a point of the line, (B,): Σ_i c_i φ'(z_i)·(XP)_i, which leaves X alone."""
+        """⟨∇f_j, P⟩ at a point of the line, (B,): Σ_i c_i φ'(z_i)·(XP)_i, which needs no product with X."""
         a, shard = point.anchor, point.shard
         change = point.slope if a is None else point.slope - a.slope
         slope = shard.design.sum_rows(point._weigh((change * self.XP).sum(1)))

@@ -1,9 +1,9 @@
-"""The blocks one process holds, ready for arithmetic: matrices, targets, row weights and the loss.
+"""The blocks of one process, ready for arithmetic: matrices, targets, row weights and the loss.
 
 f_j(u) = Σ_i c_i φ(x_iᵀu, y_i) over the rows i of block j, with c_i the sample weight times the scale of the
 loss's `reduction` (S1). Everything is batched: arrays carry the leading axis B.
 
-Shapes: B blocks here, N blocks in all, R flat rows (padding included, weight 0), m features (the intercept's
+Shapes: B blocks of this process, N in all, R flat rows (padding included, weight 0), m features (the intercept's
 column of ones is the last), C columns of the unknown.
 """
 
@@ -73,7 +73,7 @@ class Census:
 
 @dataclass(frozen=True)
 class Shard:
-    """B blocks with their loss. `index` (B,) are the blocks' numbers among all N; `frame`: whose columns these are,
+    """B blocks with their loss. `index` (B,) are the blocks' numbers among all N; `frame`: the columns' frame,
     None: the problem's own."""
 
     design: Design
@@ -105,7 +105,7 @@ class Shard:
 
     @cached_property
     def programs(self) -> Programs:
-        """Runs functions of these blocks; faster on a GPU."""
+        """Runs functions of these blocks, on a GPU as CUDA graphs."""
         fixed = (self, self.design, self.loss, self.census)
         return Programs(self.device if self.loss.recordable else torch.device("cpu"), fixed)
 
@@ -116,7 +116,7 @@ class Shard:
 
     @cached_property
     def rows(self) -> tuple[int, ...]:
-        """Rows of every block here, without padding, which depends on who is here."""
+        """Rows of every block of this process, without padding, which depends on the other blocks."""
         heights = self.design.heights
         return tuple(min(self.census.rows[j], heights[i]) for i, j in enumerate(self.index))
 
@@ -130,23 +130,23 @@ class Shard:
     @cached_property
     def single_precision(self) -> bool:
         """May local solves multiply in single precision (`single_precision.py`)?"""
-        from auqadmm.blocks import single_precision  # which knows losses, and they know shards
+        from auqadmm.blocks import single_precision  # circular imports
 
         return single_precision.suits(self)
 
     @cached_property
     def plain(self) -> bool:
-        """Does every row count once? Only a host is asked: on a GPU a look takes longer than a product."""
+        """Does every row count once? Only checked on a host: a GPU synchronisation takes longer than a product."""
         return self.device.type == "cpu" and bool((self.row_weight == 1).all())
 
     # ------------------------------------------------------------------ other columns
     def inner(self, run: str) -> Shard:
-        """The same blocks in the columns that this run asked for (`enter`), or as they are."""
+        """The same blocks in the columns that this run entered (`enter`), or unchanged."""
         owner, inner = vars(self).get("_inner", (None, self))
         return inner if owner == run else self
 
     def enter(self, frame: Frame, run: str) -> None:
-        """Keep the blocks in other columns beside these, until `leave`."""
+        """Add a copy of the blocks in other columns, until `leave`."""
         self.leave()
         vars(self)["_inner"] = run, framed(self, frame)
 
@@ -163,7 +163,7 @@ class Shard:
         return grad if self.frame is None else self.frame.slopes_outside(grad)
 
     def close(self) -> None:
-        """No more will be computed: give back the memory of recorded programs."""
+        """End of the run: free the memory of CUDA graphs."""
         self.leave()
         self.programs.clear()
         for group in vars(self).get("groups", ()):
@@ -179,7 +179,7 @@ class Shard:
     def exact(self, centre: Tensor | None = None, loss: Loss | None = None) -> ExactSums:
         """Sums over all rows at one v, in double precision and in columns centred at `centre` (m,); `loss` in place of
         the blocks' own."""
-        from auqadmm.blocks.exact import ExactSums  # which knows shards
+        from auqadmm.blocks.exact import ExactSums  # circular import
 
         return ExactSums(self, None if centre is None else centre.to(self.device), loss)
 
@@ -253,14 +253,14 @@ def _with_ones(X: Any, intercept: bool) -> Any:
         X = X.copy()
         X.sum_duplicates()
     rows, columns = X.shape
-    ends = X.indptr[1:]  # of rows: the last column comes last
+    ends = X.indptr[1:]  # of rows: the intercept's column is the last
     data, indices = np.insert(X.data, ends, 1), np.insert(X.indices, ends, columns)
     starts = X.indptr + np.arange(rows + 1, dtype=X.indptr.dtype)
     return scipy.sparse.csr_matrix((data, indices, starts), shape=(rows, columns + 1))
 
 
 def _pad(x: np.ndarray, count: int) -> np.ndarray:
-    """Repeat the first row: padding then never meets a value that the loss would not meet anyway."""
+    """Repeat the first row: padding then adds no value that the loss would not see anyway."""
     return x if count == 0 else np.concatenate([x, np.repeat(x[:1], count, axis=0)])
 
 

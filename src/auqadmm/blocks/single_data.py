@@ -1,6 +1,6 @@
 """X in single precision, without the columns that are zero in every block: for the products of `single_precision.py`.
 
-Pixels that no image uses, words that no text contains: in a dense matrix they are read like all others. In the digits
+Pixels that no image uses, words that no text contains: a dense matrix reads them like all others. In the digits
 of MNIST they are a quarter.
 
 Shapes: b blocks of n rows, m features of which q are kept, k columns; u (b, m, k), z (b, n, k).
@@ -16,11 +16,11 @@ from torch import Tensor
 
 from auqadmm.blocks import products
 
-# the share of the columns that must be zero before it pays to do without them
+# the share of the columns that must be zero before dropping them pays
 EMPTY = 0.125
-# columns vary by at least this share of their largest number, or not at all: less is lost in single precision
+# columns vary by at least this share of their maximum, or not at all: less would be lost in single precision
 SPREAD = 1e-3
-# the largest number of a column lies within these: squares of more overflow
+# range of a column's maximum: squares of larger ones overflow
 LEAST_SINGLE, MOST_SINGLE = 1e-15, 1e15
 
 
@@ -28,7 +28,7 @@ LEAST_SINGLE, MOST_SINGLE = 1e-15, 1e15
 class SingleDesign:
     """X (b, n, q) in float32 and the columns (q,) of the m `features` that it holds; None: all.
 
-    `coarse` (b,): blocks that single precision does not suit, for which the `whole` X (b, n, m) serves; None: none.
+    `coarse` (b,): blocks for which single precision is too coarse, which use the `whole` X (b, n, m); None: none.
     """
 
     X: Tensor
@@ -39,7 +39,7 @@ class SingleDesign:
 
     @classmethod
     def of(cls, X: Tensor, low: Tensor, high: Tensor) -> SingleDesign:
-        """From X (b, n, m) and the least and largest numbers of its columns, (b, m)."""
+        """From X (b, n, m) and the minima and maxima of its columns, (b, m)."""
         used = ((low != 0) | (high != 0)).any(0)
         coarse = ~keeps(low, high)
         exact = (coarse, X) if bool(coarse.any()) else (None, None)
@@ -48,7 +48,7 @@ class SingleDesign:
         columns = used.nonzero()[:, 0]
         kept = torch.empty(*X.shape[:2], len(columns))
         done = 0
-        for first, end in _runs(used):  # an index for every column would take five times as long
+        for first, end in _runs(used):  # indexing every column is five times as slow
             kept[:, :, done : done + end - first] = X[:, :, first:end]
             done += end - first
         return cls(kept, columns, len(used), *exact)
@@ -70,7 +70,7 @@ class SingleDesign:
         return self._exact(u, lambda X, run: products.adjoint(X, z[run]))
 
     def adjoint_squared(self, z: Tensor, parts: Sequence[slice]) -> Tensor:
-        """Σ_i x_i² z_i over the rows of each block, (b, m, k), some of them at a time."""
+        """Σ_i x_i² z_i over the rows of each block, (b, m, k), in chunks."""
 
         def product(X: Tensor, z: Tensor) -> Tensor:
             return sum(products.adjoint(X[:, part].square(), z[:, part]).double() for part in parts)  # type: ignore[return-value]
@@ -79,7 +79,7 @@ class SingleDesign:
         return self._exact(u, lambda X, run: product(X, z[run]))
 
     def _exact(self, x: Tensor, product: Callable[[Tensor, slice], Tensor]) -> Tensor:
-        """With the product of coarse blocks as it should be."""
+        """With the product of coarse blocks in double precision."""
         if self.coarse is None or self.whole is None:
             return x
         for first, end in _runs(self.coarse):
@@ -88,14 +88,14 @@ class SingleDesign:
         return x
 
     def _spread(self, u: Tensor) -> Tensor:
-        """Zeros where there is no column."""
+        """Zeros for dropped columns."""
         if self.columns is None:
             return u
         return u.new_zeros(len(u), self.features, u.shape[2]).index_copy_(1, self.columns, u)
 
 
 def keeps(low: Tensor, high: Tensor) -> Tensor:
-    """(b,): does rounding leave columns between these numbers (b, m) what they are? A block without rows has none."""
+    """(b,): does rounding preserve columns with these minima and maxima (b, m)? A block without rows has none."""
     size = torch.maximum(low.abs(), high.abs())
     constant, tiny = low == high, (size < LEAST_SINGLE) & (size > 0)
     fine = (constant | (high - low >= SPREAD * size)) & (size < MOST_SINGLE) & ~tiny
@@ -109,8 +109,8 @@ def _runs(used: Tensor) -> list[list[int]]:
 
 
 def _scaled(product: Callable[[Tensor, Tensor], Tensor], X: Tensor, u: Tensor) -> Tensor:
-    """In the precision of u. The largest number of a block is one then: nothing overflows, nothing that counts
-    vanishes."""
+    """In the precision of u. Scaled by the maximum of each block: no overflow, no relevant
+    underflow."""
     if not u.numel():
         return product(X, u.to(X.dtype)).to(u.dtype)
     size = u.abs().amax((1, 2), keepdim=True).clamp(min=torch.finfo(u.dtype).tiny)

@@ -4,11 +4,11 @@
     nearby   z(u) = z_a + X̃(u − u_a)
              ∇f(u) ≈ ∇f(u_a) + X̃ᵀ c(φ'(z) − φ'(z_a))             X̃: X rounded to single precision
 
-is the exact gradient of f at z(u) plus a linear function, so a line search finds nothing strange in it. Its error is
-rounding of the *change* of the gradient since the anchor, a ten-millionth of it: a local solve that asks for more than
-a ten-thousandth of that change may trust it, and one that asks for less moves the anchor (`local/descent.py`). On a
-CPU such products take less than half the time, and the copy of X adds half of the data's size. On a GPU it is not the
-bytes that count.
+is the exact gradient of f at z(u) plus a linear function, so a line search works as usual. Its error is
+rounding of the *change* of the gradient since the anchor, a ten-millionth of it: a local solve whose tolerance is above
+a ten-thousandth of that change may rely on it, and below that it moves the anchor (`local/descent.py`). On a
+CPU such products take less than half the time, and the copy of X adds half of the data's size. On a GPU bytes are
+not the bottleneck.
 
 Reference: N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., chapter 12, for refinement in mixed
 precision.
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from auqadmm.blocks.parts import Part
     from auqadmm.blocks.shard import Shard
 
-# numbers in X, of all processes together, below which products are not what takes the time
+# numbers in X, of all processes together, below which products do not dominate the time
 SMALL_DATA = 2**21
 # the share of the machine's memory that the copy may take
 COPY_MEMORY = 1 / 16
-# the smallest share of the gradient's change since the anchor that is worth trusting
+# the smallest share of the gradient's change since the anchor that is accurate enough
 TRUST = 1e-4
 
 
@@ -57,7 +57,7 @@ def suits(shard: Shard) -> bool:
 
 
 def memory() -> int:
-    """Bytes of memory of this machine, or of the container that is all we have; where nobody tells, a guess."""
+    """Bytes of memory of this machine, or of its container; a default where unknown."""
     pages = {"SC_PHYS_PAGES", "SC_PAGE_SIZE"}
     whole = math.prod(map(os.sysconf, pages)) if pages <= set(getattr(os, "sysconf_names", ())) else 2**33
     limit = Path("/sys/fs/cgroup/memory.max")
@@ -66,7 +66,7 @@ def memory() -> int:
 
 
 def anchored(shard: Shard, u: Tensor) -> RowPoint:
-    """f_j at u in double precision, its own anchor. The last one is kept: a solve may start near where another did."""
+    """f_j at u in double precision, its own anchor. The last one is cached: a solve may start near another's start."""
     kept = shard.design.held.get("anchor")
     if kept is not None and kept[0] is u:
         return kept[1]
@@ -74,7 +74,7 @@ def anchored(shard: Shard, u: Tensor) -> RowPoint:
     # the first anchor is mostly at zero
     exact = shard.loss.linearize(shard, u) if u.any() else RowPoint(shard.loss, shard, u, _no_logits(shard))
     point = RowPoint(exact.loss, shard, u, exact.z, exact)
-    vars(point).update(grad=exact.grad, slope=exact.slope, _prepared=vars(exact)["_prepared"])  # the same numbers
+    vars(point).update(grad=exact.grad, slope=exact.slope, _prepared=vars(exact)["_prepared"])  # same values
     shard.design.held["anchor"] = (u, point)
     return point
 
@@ -102,7 +102,7 @@ def reanchored(point: RowPoint, some: Tensor) -> RowPoint:
 
 
 def gathered(point: Point, some: Part) -> Tensor | None:
-    """u at the anchors (B, m, C), after some blocks went on by themselves and moved theirs; None without an anchor."""
+    """u at the anchors (B, m, C), after some blocks continued alone and moved theirs; None without an anchor."""
     if not isinstance(point, RowPoint) or point.anchor is None:
         return None
     own, moved = point.anchor, some.shard.design.held.get("anchor")
@@ -125,7 +125,7 @@ def _no_logits(shard: Shard) -> Tensor:
 
 
 def nearby(shard: Shard, u: Tensor, anchor: Tensor) -> RowPoint:
-    """f_j at u, seen from the anchor at another."""
+    """f_j at u, relative to the anchor of another point."""
     there = anchored(shard, anchor).anchor
     assert there is not None
     z = there.z + shard.design.forward(u - there.u, single_precision=True)
@@ -133,7 +133,7 @@ def nearby(shard: Shard, u: Tensor, anchor: Tensor) -> RowPoint:
 
 
 def rough(shard: Shard, u: Tensor) -> Point:
-    """f_j at u for whoever asks for its curvature to a few digits only: logits in single precision where that suits."""
+    """f_j at u where a few digits of curvature are enough: logits in single precision where possible."""
     if not shard.single_precision:
         return shard.linearize(u)
     assert isinstance(shard.loss, RowLoss)

@@ -21,7 +21,7 @@ from auqadmm.metrics.kronecker import Basis
 class SparsePiece:
     """b sparse blocks as one block-diagonal matrix. A (rows, b·m) and its transpose, both CSR; heights (b,).
 
-    `shift` (m,) is subtracted from every row, in the products: the numbers that are held stay few.
+    `shift` (m,) is subtracted from every row, in the products, so that the data stay sparse.
     """
 
     A: Tensor
@@ -114,7 +114,7 @@ def sparse_piece(matrices: Sequence[Any], blocks: Tensor, dtype: torch.dtype, de
 
 
 def _csr(A: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-    # 32 bits where they do: half the memory of an index, and what the products are made for
+    # 32 bits where they do: half the memory of an index, and faster products
     index = torch.int32 if max(*A.shape, A.nnz) < 2**31 else torch.int64
     with warnings.catch_warnings():  # torch announces that its CSR layout is in beta
         warnings.simplefilter("ignore", UserWarning)
@@ -129,10 +129,10 @@ def _csr(A: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def _squared(A: Tensor) -> Tensor:
-    """The same pattern with every number squared."""
+    """The same pattern with every entry squared."""
     return with_values(A, A.values().square())
 
 
 def with_values(A: Tensor, values: Tensor) -> Tensor:
-    """The same pattern with other numbers."""
+    """The same pattern with other values."""
     return torch.sparse_csr_tensor(A.crow_indices(), A.col_indices(), values, A.shape, check_invariants=False)

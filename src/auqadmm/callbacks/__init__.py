@@ -1,4 +1,4 @@
-"""What to do after each iteration: show it, log it, stop.
+"""Callbacks after each iteration: show it, log it, stop.
 
     with aq.callbacks.Progress() as progress:
         aq.solve(problem, callbacks=[progress, aq.callbacks.EarlyStop(patience=20)])

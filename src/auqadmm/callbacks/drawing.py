@@ -1,4 +1,4 @@
-"""One iteration as a plain line, or as a drawing for rich, with what a `Glance` at the run tells beyond its row."""
+"""One iteration as a plain line, or as a drawing for rich, with what a `Glance` adds to its row."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def drawing(title: str, event: Iteration, glance: Glance) -> Group:
 
 
 def measured(event: Iteration) -> list[tuple[str, float | None, float]]:
-    """Name, value and tolerance (0: none) of what the run is judged by; no residuals where a method has none."""
+    """Name, value and tolerance (0: none) of the stopping quantities; no residuals where a method has none."""
     row, tol = event.row, event.stopping.certificate_tol
     values: list[tuple[str, float | None, float]] = []
-    if row.relative is not None or row.expected is not None:  # a guess is shown as one
+    if row.relative is not None or row.expected is not None:  # an estimate is marked as one
         values.append(("gap", row.relative, tol) if row.relative is not None else ("gap about", row.expected, tol))
     else:
         values.append(("KKT", row.kkt, 0.0))
@@ -118,7 +118,7 @@ def number(x: float | None, spec: str = ".1e") -> str:
     return MISSING if x is None else f"{x:{spec}}"
 
 
-FURTHEST_SHARE = 0.5  # of all squared distances: one block that has it is worth naming
+FURTHEST_SHARE = 0.5  # of all squared distances: from this share on a block is named
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from auqadmm.errors import InputError, InputTypeError
 
 
 class EarlyStop:
-    """Ends a run, with status "interrupted", as soon as one of its conditions holds; `reason` then says which.
+    """Ends a run, with status "interrupted", as soon as one of its conditions is met; `reason` then says which.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class EarlyStop:
 
     def __call__(self, event: Iteration) -> bool:
         k = event.row.iteration
-        if k <= self._last:  # another run
+        if k <= self._last:  # a new run
             self._forget()
         if self._last == 0:
             self._since = k

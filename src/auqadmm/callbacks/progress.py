@@ -1,4 +1,4 @@
-"""A run as it happens.
+"""Live display of a run.
 
     with Progress(title="elastic net") as progress:
         aq.solve(problem, callbacks=[progress])
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 MODES = ("auto", "plain", "json", "quiet")
-REDRAW = 0.1  # seconds; faster than that nobody reads
-REMEMBERED = 400  # iterations that the trend is read from, at most
+REDRAW = 0.1  # seconds between two redraws
+REMEMBERED = 400  # iterations used for the trend, at most
 
 
 class Progress:
-    """Shows iteration, objective, gap, residuals against their tolerances, rate and estimated rest.
+    """Shows iteration, objective, gap, residuals against their tolerances, rate and estimated remaining time.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ class Progress:
         if console is not None:
             from rich.live import Live
 
-            # refreshed by hand: a thread that redraws would take its time from the run it shows
+            # refreshed explicitly: a redrawing thread would take time from the run
             self._live = Live(console=console, auto_refresh=False, transient=True)
             self._live.start()
         return self
@@ -123,7 +123,7 @@ class Progress:
         if self.mode == "quiet":
             return
         now, k = time.monotonic(), event.row.iteration
-        if self._first == 0 or k <= self._first:  # a new run, perhaps one that goes on from a checkpoint
+        if self._first == 0 or k <= self._first:  # a new run, perhaps one resumed from a checkpoint
             if self._live is None:
                 self._began = self._shown = now
             self._first = k
@@ -146,7 +146,7 @@ class Progress:
 
     def _glance(self, event: Iteration, now: float) -> Glance:
         k = event.row.iteration
-        # iterations since the first one seen; the clock may not have moved yet
+        # iterations since the first one shown; the clock may not have advanced yet
         rate = (k - self._first + 1) / max(now - self._began, 1e-9)
         points = list(self._points)
         heading: Trend | None = trend(points[len(points) // 2 :])
@@ -174,7 +174,7 @@ class Progress:
         try:
             file.write(text.encode(encoding, "replace").decode(encoding) + "\n")
             file.flush()
-        except (OSError, ValueError):  # nobody reads any more; the run is worth more than its display
+        except (OSError, ValueError):  # closed output: the run matters more than its display
             self.mode = "quiet"
 
 
@@ -192,7 +192,7 @@ def _console(to: TextIO | Console | None) -> Console | None:
 
 
 def _json(event: Iteration, glance: Glance, title: str) -> str:
-    """All of the row, and what is made of it; NaN and infinity, which JSON does not know, are null."""
+    """All of the row, and derived values; NaN and infinity, which JSON lacks, are null."""
     values: dict[str, Any] = {"method": event.method, **asdict(event.row), "max_iter": event.stopping.max_iter}
     if title:
         values = {"title": title, **values}

@@ -19,7 +19,7 @@ class TensorBoard:
     Parameters
     ----------
     logdir
-        A folder, one per run; made if need be.
+        A folder, one per run; created if needed.
     prefix
         In front of the names of the curves.
 
@@ -57,10 +57,10 @@ class TensorBoard:
         values = [self._summary.Value(tag=self.prefix + k, simple_value=x) for k, x in scalars(event.row).items()]
         step = event.row.iteration
         self._writer.add_event(self._event(wall_time=time.time(), step=step, summary=self._summary(value=values)))
-        self._writer.flush()  # whoever looks sees the last iteration, and so does who forgets to close
+        self._writer.flush()  # readers see the last iteration, even without `close`
 
     def close(self) -> None:
-        """No more iterations; `with` does it.
+        """Close the file; `with` does it.
 
         Examples
         --------
@@ -85,13 +85,13 @@ class MLflow:
     Parameters
     ----------
     experiment
-        Its name; made if need be.
+        Its name; created if needed.
     run_name
         Of the new run; MLflow invents one if there is none.
     run_id
         Log into this run instead, e.g. `mlflow.active_run().info.run_id`; it stays open.
     tracking_uri
-        Where; MLflow's own choice by default.
+        The tracking server; MLflow's default if not given.
 
     Raises
     ------
@@ -137,7 +137,7 @@ class MLflow:
         self._client.log_batch(self.run_id, metrics=metrics)
 
     def close(self, failed: bool = False) -> None:
-        """The run is over; `with` does it.
+        """End the run; `with` does it.
 
         Examples
         --------
@@ -171,7 +171,7 @@ NAMES = (
 
 
 def scalars(row: Row) -> dict[str, float]:
-    """By name, those that are known and finite."""
+    """By name, the finite ones."""
     values = {name: getattr(row, name) for name in NAMES}
     numbers = {name: float(x) for name, x in values.items() if x is not None and math.isfinite(x)}
     return numbers | {"failed_blocks": float(len(row.failed_blocks))}

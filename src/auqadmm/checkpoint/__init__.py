@@ -1,1 +1,1 @@
-"""The state of a run on disk: complete or not there, and nothing pickled."""
+"""The state of a run on disk: complete or absent, and nothing pickled."""

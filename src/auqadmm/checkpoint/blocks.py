@@ -1,15 +1,15 @@
-"""The blocks' half of a state, packed where the blocks live.
+"""The blocks' half of a state, packed by the workers.
 
 A *part* is the state of the blocks of one process: arrays with the leading axis B in the order of its blocks, their
-numbers, and the memory of its local solver. A process that holds the same blocks again takes its part as it is, to
-the last bit. Otherwise parts are cut into blocks and put together anew: every array but the registry's `replicated`
-names has one entry per block, trailing axes that differ (low-rank factors of different rank) are filled with zeros,
-and the solver's memory, which may belong to several blocks at once, is left out; solvers make it anew.
+numbers, and the memory of its local solver. A process with the same blocks again restores its part unchanged, to
+the last bit. Otherwise parts are split into blocks and reassembled: every array but the registry's `replicated`
+names has one entry per block, trailing axes that differ (low-rank factors of different rank) are zero-padded,
+and the solver's memory, which may belong to several blocks at once, is left out; solvers rebuild it.
 
-An engine needs to carry bytes only: `PackBlocks` is for `map_concat`, `UnpackBlocks` for `map_sum`. Neither raises:
-what goes wrong where blocks live is sent as a sentence, so that all processes hear the same.
+Engines only carry bytes: `PackBlocks` is for `map_concat`, `UnpackBlocks` for `map_sum`. Neither raises:
+an error on a worker is sent as a sentence, so that all processes report the same.
 
-Shapes: B blocks here, N in all.
+Shapes: B blocks of this process, N in all.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def from_bytes(name: str, data: bytes) -> dict[str, Tensor]:
         return load(data)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # whatever the parser says of hostile bytes; a panic of Rust is no Exception
+    except BaseException as error:  # any error of the parser on hostile bytes; a Rust panic is no Exception
         raise CheckpointError(f"{name} does not hold arrays ({type(error).__name__})") from None
 
 
 # ---------------------------------------------------------------------- saving
 @dataclass(frozen=True)
 class PackBlocks:
-    """A map over blocks: one part per process, as bytes; `sizes` (1, 2) say where it ends; −1: the text is why not."""
+    """A map over blocks: one part per process, as bytes; `sizes` (1, 2) are its lengths; −1: the text is an error."""
 
     registry: Registry
 
@@ -109,13 +109,13 @@ def _as_bytes(x: Tensor, sizes: Sequence[int]) -> list[bytes]:
 # ---------------------------------------------------------------------- restoring
 @dataclass(frozen=True)
 class RefusedState:
-    """In place of the state of blocks: why there is none."""
+    """In place of the state of blocks: an error."""
 
     why: str
 
 
 def reasons(engine: Engine, blocks: object) -> str:
-    """What the processes that refused say, each sentence once."""
+    """The errors of the processes, each sentence once."""
     sentences = engine.map_concat(_why, blocks)
     texts = _as_bytes(sentences["text"], sentences["sizes"].flatten().tolist())
     return "; ".join(dict.fromkeys(text.decode() for text in texts if text))
@@ -128,7 +128,7 @@ def _why(shard: Shard, blocks: object) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class UnpackBlocks:
-    """A map over blocks: the state of the blocks here, from the parts of all processes; sums how many refuse."""
+    """A map over blocks: the state of the local blocks, from the parts of all processes; counts refusals."""
 
     registry: Registry
     parts: tuple[Part, ...]
@@ -138,7 +138,7 @@ class UnpackBlocks:
             restored: Blocks | RefusedState | None = self._restored(shard)
         except CheckpointError as error:
             restored = RefusedState(str(error))
-        except Exception as error:  # the bytes come from anywhere: whatever goes wrong with them, they are refused
+        except Exception as error:  # untrusted bytes: any error is a refusal
             restored = RefusedState(f"it cannot be restored ({type(error).__name__}: {error})")
         return restored, {"refused": torch.tensor(float(isinstance(restored, RefusedState)), dtype=torch.float64)}
 
@@ -210,7 +210,7 @@ class UnpackBlocks:
 
 
 def _pad(tensors: list[Tensor]) -> list[Tensor]:
-    """Trailing axes made equally long with zeros."""
+    """Zero-padded to equal trailing axes."""
     shape = [max(x.shape[k] for x in tensors) for k in range(1, tensors[0].ndim)]
     out = []
     for x in tensors:

@@ -4,12 +4,12 @@
     other floats                            {"float": "nan"}
     tuple, list, mapping of strings         {"tuple": […]}, {"list": […]}, {"dict": {…}}
     a dataclass of the registry             {"is": name, "fields": {…}}
-    what every run makes anew               {"ref": name}: the setup, the regularizer, a shard
+    what every run rebuilds               {"ref": name}: the setup, the regularizer, a shard
     a tensor                                {"tensor": name of the array, "shape": […], and its layout}
 
-Layout is part of the state: a product of the same numbers in another order of memory, or at another alignment, may
+Layout is part of the state: a product of the same numbers in another memory layout, or at another alignment, may
 round differently. So strides are kept, axes that are only expanded stay so, and a tensor starts as far from a multiple
-of 64 bytes as it did. Arrays hold the numbers once, whatever the strides.
+of 64 bytes as it did. Arrays store every entry once, whatever the strides.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from auqadmm.errors import AuqadmmError
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 ALIGNMENT = 64  # bytes; what torch's allocator gives
-SPARE = 8  # memory that strides with gaps may take, in multiples of the numbers themselves
+SPARE = 8  # memory that strides with gaps may take, relative to the entries
 
 
 class CheckpointError(AuqadmmError, ValueError):
@@ -55,9 +55,9 @@ class CheckpointError(AuqadmmError, ValueError):
 
 
 class Registry:
-    """The classes that a state may be made of, by the names that files use.
+    """The classes that a state may contain, by the names that files use.
 
-    `replicated`: fields and keys in the state of blocks that belong to no block, so have no leading axis B.
+    `replicated`: fields and keys in the state of blocks that have no leading axis B.
     """
 
     def __init__(self, classes: Mapping[str, type], replicated: frozenset[str] = frozenset()) -> None:
@@ -117,21 +117,21 @@ class Writer:
                 entry["stride"] = list(x.stride())
             if (lead := x.data_ptr() % ALIGNMENT // x.element_size()) > 0:
                 entry["lead"] = lead
-        else:  # no numbers, or a small window on something large: an array like any other
+        else:  # empty, or a small view of a large array: stored contiguously
             self.arrays[path] = x.cpu().contiguous()
         if x.device.type != self.device.type:
             entry["host"] = True
-        self._seen[id(given)] = (given, entry)  # holds the tensor, so that its id stays its own
+        self._seen[id(given)] = (given, entry)  # keeps the tensor alive, so that its id is not reused
         return entry
 
 
 def _once(shape: Sequence[int], stride: Sequence[int]) -> list[int]:
-    """The shape without the axes that repeat numbers."""
+    """The shape without expanded axes."""
     return [1 if s == 0 and n > 1 else n for n, s in zip(shape, stride, strict=True)]
 
 
 def _sound(shape: Sequence[int], stride: Sequence[int], count: int) -> bool:
-    """Do these strides give every entry a place of its own, without wasting memory? `shape` is without repeats."""
+    """Do these strides map every entry to its own address, without wasting memory? `shape` is without repeats."""
     end = 1
     for s, n in sorted((s, n) for n, s in zip(shape, stride, strict=True) if n > 1):
         if s < end:
@@ -246,7 +246,7 @@ def is_instance(value: object, hint: Any) -> bool:
 
 
 def leaves(value: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Every tensor inside, with the name of the field or key that holds it."""
+    """Every tensor inside, with the name of the field or key that contains it."""
     if isinstance(value, Tensor):
         yield name, value
     elif isinstance(value, Mapping):

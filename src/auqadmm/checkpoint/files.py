@@ -1,4 +1,4 @@
-"""One checkpoint is one folder that is whole or not there.
+"""One checkpoint is one folder that is complete or absent.
 
     DIR/checkpoint-000007/
       checkpoint.json                       what it is, of which run, and size and SHA-256 of every other file
@@ -6,12 +6,12 @@
       shared.json, shared.safetensors       the replicated state: structure and arrays
       blocks-00000.json, .safetensors       the state of the blocks of one process, and so on for every process
 
-Writing: all files into a hidden folder of their own, each flushed to the disk, then one rename. A process that is
-killed leaves a hidden `.part` folder that no reader looks at. Removing goes the same way back.
+Writing: all files into a hidden folder, each flushed to the disk, then one rename. A process that is
+killed leaves a hidden `.part` folder that readers ignore. Removal works in reverse.
 
-Reading trusts nothing: names come from a fixed list, links and devices are not opened, sizes are checked before
+Input is untrusted: names come from a fixed list, links and devices are not opened, sizes are checked before
 anything is read, and checksums before anything is parsed. Checksums protect against damage, not against forgery: a
-forged checkpoint may hold a wrong state, but it cannot run code.
+forged checkpoint may contain a wrong state, but it cannot run code.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ MANIFEST = "checkpoint.json"
 FOLDER = re.compile(r"checkpoint-([0-9]{6,9})", re.ASCII)
 PART = re.compile(r"\.checkpoint-[0-9]{6,9}\.[0-9a-f]{32}\.part", re.ASCII)
 FILE = re.compile(r"history\.json|(shared|blocks-[0-9]{5})\.(json|safetensors)", re.ASCII)
-LARGEST_MANIFEST = 2**28  # bytes: what is larger is not read into memory
+LARGEST_MANIFEST = 2**28  # bytes: larger files are not read into memory
 
 
 # ---------------------------------------------------------------------- writing
 def write(folder: Path, number: int, files: Mapping[str, bytes], about: Mapping[str, object]) -> Path:
-    """A new checkpoint; on an error the folder is as it was."""
+    """A new checkpoint; on an error the folder is unchanged."""
     table = {name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in files.items()}
     content = {"format": FORMAT, "version": CHECKPOINT_VERSION, **about, "files": table}
     manifest = json.dumps({"checksum": _checksum(content), "content": content}, indent=1, allow_nan=False)
@@ -61,7 +61,7 @@ def write(folder: Path, number: int, files: Mapping[str, bytes], about: Mapping[
 
 
 def remove(path: Path) -> None:
-    """Take a checkpoint away: first its name, then its files. What it does not consist of is left alone."""
+    """Remove a checkpoint: first its name, then its files. Foreign files are kept."""
     part = path.with_name(f".{path.name}.{uuid4().hex}.part")
     with suppress(OSError):
         os.rename(path, part)
@@ -78,7 +78,7 @@ def discard(part: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed processes left; nobody else may be writing here."""
+    """Remove what killed processes left; requires the lock."""
     for name in os.listdir(folder):
         if PART.fullmatch(name) and not (folder / name).is_symlink():
             discard(folder / name)
@@ -104,13 +104,13 @@ def _flush(folder: Path) -> None:
 
 # ---------------------------------------------------------------------- reading
 def numbers(folder: Path) -> list[int]:
-    """The checkpoints here, newest first."""
+    """The checkpoints in the folder, newest first."""
     matches = (FOLDER.fullmatch(name) for name in os.listdir(folder))
     return sorted({int(m[1]) for m in matches if m and f"checkpoint-{int(m[1]):06d}" == m[0]}, reverse=True)
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """What a checkpoint says of itself, and its files; CheckpointError if it is not whole."""
+    """The manifest of a checkpoint, and its files; CheckpointError if it is not complete."""
     try:
         if path.is_symlink() or not path.is_dir():
             raise CheckpointError("it is not a folder")
@@ -126,7 +126,7 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 
 def parse(name: str, data: bytes) -> Any:
-    """JSON as the standard has it, or a CheckpointError."""
+    """Standard JSON, or a CheckpointError."""
     try:
         return json.loads(data.decode(), parse_constant=_no_constant)
     except (ValueError, RecursionError):
@@ -151,7 +151,7 @@ def _manifest(data: bytes) -> dict[str, Any]:
 
 
 def _table(files: object) -> dict[str, tuple[int, str]]:
-    """Names, sizes and checksums; in all no more than this machine could hold."""
+    """Names, sizes and checksums; in total no more than this machine's memory."""
     table = {}
     for name, entry in files.items() if isinstance(files, dict) else ():
         match entry:
@@ -167,7 +167,7 @@ def _table(files: object) -> dict[str, tuple[int, str]]:
 
 
 def _read_file(path: Path, size: int | None) -> bytes:
-    """A regular file of exactly this size; links are not followed, and nothing waits."""
+    """A regular file of exactly this size; links are not followed, and opening never blocks."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     handle = os.open(path, flags)
     try:
@@ -205,12 +205,12 @@ def machine_memory() -> int:
 
 # ---------------------------------------------------------------------- one run per folder
 class Lock:
-    """Held by the run that writes here; released by the system when its process ends, however it ends."""
+    """A lock of the run that writes to the folder; released by the system when its process ends, however it ends."""
 
     def __init__(self, folder: Path) -> None:
         try:
             import fcntl
-        except ImportError:  # Windows: two runs in one folder are then not noticed
+        except ImportError:  # Windows: two runs in one folder are not detected
             self._handle = -1
             return
         self._let_go = lambda handle: fcntl.flock(handle, fcntl.LOCK_UN)
@@ -225,7 +225,7 @@ class Lock:
 
     def release(self) -> None:
         if self._handle >= 0:
-            with suppress(OSError):  # said aloud: a process forked meanwhile would hold it on
+            with suppress(OSError):  # explicit: a process forked meanwhile would keep the lock
                 self._let_go(self._handle)
             os.close(self._handle)
             self._handle = -1

@@ -1,7 +1,7 @@
-"""The folder of one run, as the one process that touches it sees it: the first of those that run the loop.
+"""The folder of one run, used by one process only: the first of those that run the loop.
 
-A checkpoint that is refused is never removed or replaced. New ones get higher numbers, and what is taken away to keep
-a few of them was written by the same run and is whole.
+A checkpoint that is refused is never removed or replaced. New ones get higher numbers, and those removed to keep
+only a few were written by the same run and are complete.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def name_of(number: int) -> str:
 
 
 class Folder:
-    """From `open` to `close`. `run` tells the checkpoints of this run from others that lie here."""
+    """From `open` to `close`. `run` tells the checkpoints of this run from others in the folder."""
 
     def __init__(self, path: str | os.PathLike[str], identity: Identity) -> None:
         self.path, self.identity = Path(os.fspath(path)).absolute(), identity
@@ -31,7 +31,7 @@ class Folder:
         self._writers: dict[int, str] = {}  # the run that wrote a checkpoint, of those that were read
 
     def open(self, resume: bool | str) -> list[int]:
-        """Lock it; the numbers of the checkpoints that are here, newest first."""
+        """Lock it; the numbers of the checkpoints in it, newest first."""
         try:
             if resume is True and not self.path.is_dir():
                 raise CheckpointError(f"There is no checkpoint to resume from: {self.path} is not a folder.")
@@ -50,14 +50,14 @@ class Folder:
         return known
 
     def read(self, number: int) -> dict[str, bytes]:
-        """The files of a checkpoint that is whole and belongs to this run."""
+        """The files of a checkpoint that is complete and belongs to this run."""
         about, contents = files.read(self.path / name_of(number))
         self.identity.check(about)
         self._writers[number] = about["run"]
         return contents
 
     def adopt(self, number: int, known: list[int]) -> list[int]:
-        """Go on as the run that wrote this checkpoint; its own and whole ones up to here, oldest first."""
+        """Continue as the run that wrote this checkpoint; its complete ones up to this, oldest first."""
         self.run = self._writers[number]
         return [*sorted(k for k in known if k < number and self._is_own(k)), number]
 
@@ -75,7 +75,7 @@ class Folder:
         return number
 
     def remove(self, number: int) -> None:
-        """Take a checkpoint away, in the process that opened the folder."""
+        """Remove a checkpoint, in the process that opened the folder."""
         if self._lock is not None:
             files.remove(self.path / name_of(number))
 

@@ -1,6 +1,6 @@
 """What a run is: everything that decides its iterates, as JSON, so that a checkpoint can tell whether it belongs to it.
 
-Objects are described by the names of their classes and their parameters. Functions (a user's own loss) have only a
+Objects are described by the names of their classes and their parameters. Functions (a user-defined loss) have only a
 name, so the problem is also probed: values at two points, which must agree to rounding.
 """
 
@@ -22,7 +22,7 @@ from auqadmm.checkpoint.codec import CheckpointError
 
 @dataclass(frozen=True)
 class Identity:
-    """`settings` name → description, `blocks` one hash each, `probes` to be met within `tolerance`, `versions`."""
+    """`settings` name → description, `blocks` one hash each, `probes` to agree within `tolerance`, `versions`."""
 
     settings: Mapping[str, str]
     blocks: Sequence[str]
@@ -67,7 +67,7 @@ class Identity:
 
 
 def _close(a: object, b: float, tolerance: float, least: float) -> bool:
-    """Equal to rounding; what is small against the other probes may be what a cancellation left."""
+    """Equal to rounding; values small against the other probes may be cancellation error."""
     if not math.isfinite(b):
         return a == repr(b)
     return isinstance(a, float | int) and abs(a - b) <= tolerance * max(abs(a), abs(b), least)
@@ -79,7 +79,7 @@ def _short(text: object) -> str:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """The numbers at the front of a version; a development version counts as its release."""
+    """The leading numbers of a version; a development version counts as its release."""
     numbers = []
     for part in version.split(".")[:4]:
         digits = "".join(c for c in part if c in "0123456789")[:9]

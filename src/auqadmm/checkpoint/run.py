@@ -3,7 +3,7 @@
     history.json                          the rows so far
     shared.json, shared.safetensors       v, s, K, residuals, the method's memory, counters, the clock
 
-The blocks' half travels beside it as bytes (blocks.py).
+The blocks' half is sent separately as bytes (blocks.py).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def to_files(saved: Saved, parts: Sequence[Part], setup: Setup, registry: Regist
 
 
 def from_files(contents: Mapping[str, bytes], setup: Setup, registry: Registry) -> tuple[Saved, tuple[Part, ...]]:
-    """The run without the state of its blocks, and the parts which that is made of."""
+    """The run without the state of its blocks, and the parts of that state."""
     reader = Reader(registry, _refs(setup), torch.device(setup.device), {})
     reader.arrays = from_bytes("shared.safetensors", contents["shared.safetensors"])
     content = reader.decode(parse("shared.json", contents["shared.json"]))

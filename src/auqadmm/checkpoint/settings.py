@@ -1,15 +1,15 @@
-"""Checkpoints: the whole state of a run in a folder, written while it runs, and the way back.
+"""Checkpoints: the whole state of a run in a folder, written while it runs, and restored.
 
-    begin     lock the folder; the newest checkpoint that is whole and belongs to this run is where it goes on
+    begin     lock the folder; the newest checkpoint that is complete and of this run is resumed
     during    the state before the first iteration, then every `every` iterations; the last `keep` stay
     end       however the run ends (converged, out of budget, Ctrl-C, SIGTERM): its last complete iteration
 
-What must agree for a run to go on: the data (a hash of every block), loss, regularizer, method, local solver, and all
+What must agree for a run to resume: the data (a hash of every block), loss, regularizer, method, local solver, and all
 else that decides iterates (`identity`). Budgets and tolerances may differ: they decide only where it stops.
 
 Where several processes run the loop, each has a `RunCheckpoints` and they do the same in step. Files are touched by
-the first of them only (folder.py); what it found, or why it could not, is told to all. So all go on from the same
-iteration, all refuse with the same sentence, and a disk that is full is the same news to all.
+the first of them only (folder.py); its result, or its error, is broadcast. So all resume from the same
+iteration, all refuse with the same sentence, and all learn of a full disk.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["Checkpoint", "RunCheckpoints", "Saved"]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a run saves itself, and whether it goes on from what is there.
+    """Where a run saves itself, and whether it resumes from there.
 
     Parameters
     ----------
@@ -46,11 +46,11 @@ class Checkpoint:
     keep
         Checkpoints that stay.
     resume
-        "auto": go on where the folder holds checkpoints of this very run, begin where it holds none. True: there must
+        "auto": resume where the folder has checkpoints of this run, else start. True: there must
         be one. False: there must be none. A folder whose checkpoints cannot be used is refused before anything is
-        computed, whatever is said here. Processes that torchrun starts again need "auto".
+        computed, whatever `resume` is. Processes that torchrun starts again need "auto".
     restarts
-        With `on_loss="restart"`: how often in a row a run begins again from the same checkpoint before it gives up.
+        With `on_loss="restart"`: how often in a row a run restarts from the same checkpoint before it gives up.
 
     Raises
     ------
@@ -107,7 +107,7 @@ class RunCheckpoints:
         self._own: list[int] = []  # oldest first
 
     def _told(self, work: Callable[[], bytes]) -> bytes:
-        """What `work()` gives in the first process, or the one sentence for all why it gives nothing."""
+        """The result of `work()` in the first process, or its error in all of them."""
 
         def tried() -> bytes:
             try:
@@ -122,7 +122,7 @@ class RunCheckpoints:
 
     # ------------------------------------------------------------------ begin
     def begin(self, setup: Setup) -> Saved | None:
-        """Where the run goes on; None: at its beginning."""
+        """The state to resume from; None: start anew."""
         known = json.loads(self._told(lambda: json.dumps(self.files.open(self.settings.resume)).encode()))
         return self._newest(known, setup) if known else None
 
@@ -155,7 +155,7 @@ class RunCheckpoints:
                 from_files(contents, setup, self.registry)
             except (CheckpointError, MemoryError):
                 raise
-            except Exception as error:  # the bytes come from anywhere: whatever goes wrong with them, they are refused
+            except Exception as error:  # untrusted bytes: any error is a refusal
                 raise CheckpointError(f"it cannot be restored ({type(error).__name__}: {error})") from None
             return as_message(contents)
 
@@ -172,7 +172,7 @@ class RunCheckpoints:
         return iteration % self.settings.every == 0
 
     def save(self, saved: Saved, setup: Setup) -> None:
-        """Write a checkpoint. The first must succeed; later the run goes on without, and its message says so."""
+        """Write a checkpoint. The first must succeed; later failures do not stop the run, and its message says so."""
         packed = self.reduce.engine.map_concat(PackBlocks(self.registry), saved.state.blocks)
         status = None if saved.ended is None else saved.ended[0]
 
@@ -201,7 +201,7 @@ class RunCheckpoints:
     # ------------------------------------------------------------------ end
     @property
     def warning(self) -> str:
-        """What the user should know: checkpoints that were refused, one that could not be written."""
+        """Notes for the user: checkpoints that were refused, one that could not be written."""
         return self._note + self._failure
 
     @property
@@ -210,7 +210,7 @@ class RunCheckpoints:
 
     @property
     def way_back(self) -> str:
-        """Where the same call goes on when the run is cut off."""
+        """Where the same call would resume if the run is cut off."""
         if self.iteration is None:
             return self.warning
         return (

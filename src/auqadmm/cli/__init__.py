@@ -16,7 +16,7 @@ from auqadmm import __version__
 from auqadmm.cli import compare as compare_module
 from auqadmm.cli import fit as fit_module
 from auqadmm.cli import predict as predict_module
-from auqadmm.cli.demo import demo as demo_command  # a name of its own: `cli.demo` stays the module
+from auqadmm.cli.demo import demo as demo_command  # `cli.demo` must stay the module
 from auqadmm.cli.doctor import doctor as doctor_command
 from auqadmm.cli.report import report as report_command
 from auqadmm.cli.reproduce import reproduce as reproduce_command
@@ -32,10 +32,10 @@ with weights that say how certain each worker is.
 Start with **auqadmm demo**: half a minute, nothing to download. Then **auqadmm fit** on files of your own.
 """
 EXIT_CODES = "Exit codes: 0 done, 1 error (one line on standard error), 2 wrong usage."
-# errors whose text is a sentence for the user; any other is a defect, and is told with its name
+# errors whose text is a sentence for the user; any other is a bug, and is shown with its class name
 SENTENCES = (AuqadmmError,)
-LONGEST_ERROR = 1000  # letters of a message that come to the screen
-CTRL_C = 130  # 128 + SIGINT, as shells have it
+LONGEST_ERROR = 1000  # letters of a message that are shown
+CTRL_C = 130  # 128 + SIGINT, as in shells
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -71,29 +71,29 @@ app.command("doctor")(doctor_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command; the exit code is 0, 1 after an error told in one line, 2 after wrong usage, 3 when a fit
+    """Run a command; the exit code is 0, 1 after an error reported in one line, 2 after wrong usage, 3 when a fit
     stopped before convergence, or 130 after Ctrl-C before there was a result."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal that knows no Greek gets question marks, not an error
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without Greek letters shows question marks, no error
             stream.reconfigure(errors="replace")
     try:
         try:
             app(given, prog_name="auqadmm")
         finally:
-            if sys.stdout is not None:  # what is still to be said is said here, where a full disk can be told
+            if sys.stdout is not None:  # flush here, where a full disk can be reported
                 sys.stdout.flush()
     except SystemExit as ended:
         if ended.code == CTRL_C and os.environ.get("RANK", "0") == "0":
             typer.echo("auqadmm: Interrupted before there was a result.", err=True)
         raise
-    except BrokenPipeError:  # whoever read has heard enough
+    except BrokenPipeError:  # the reader closed the pipe
         _hush()
         sys.exit(1)
     except Exception as error:
         if "--debug" in given:
             raise
-        if os.environ.get("RANK", "0") == "0":  # under torchrun all processes hear of it, and one speaks
+        if os.environ.get("RANK", "0") == "0":  # under torchrun all processes get the error, and one prints it
             typer.echo(f"auqadmm: {_sentence(error)}", err=True)
         if isinstance(error, OSError):
             _hush()
@@ -101,18 +101,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _hush() -> None:
-    """Drop what standard output did not take; Python would try again at its end, and complain."""
+    """Drop unwritten output; Python would try again at exit, and print an error."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         with suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def _sentence(error: Exception) -> str:
-    # names and values from files may be in it: nothing of them may act on the terminal
+    # may contain names and values from files: no control characters may reach the terminal
     text = visible(" ".join(str(error).split()))
     text = text if len(text) <= LONGEST_ERROR else f"{text[:LONGEST_ERROR]}…"
     if isinstance(error, SENTENCES):
         return text
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # files say so themselves
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:  # file writers report this themselves
         return "Cannot write to standard output: No space left on device; make room."
     return f"{type(error).__name__}: {text} (auqadmm --debug … shows where)"

@@ -39,7 +39,7 @@ EXAMPLES = """
 
 Exit codes: 0 done, 1 error (one line on standard error), 2 wrong usage, 3 no method reached the gap.
 """
-UNREACHED = 3  # exit code: nothing failed, no method was good enough
+UNREACHED = 3  # exit code: no error, but no method reached the gap
 LEGEND = "* least of its column, ◀ fewest rounds, all until the gap is reached; bytes per worker"
 
 Methods = Annotated[
@@ -148,7 +148,7 @@ def contest(
             )
     except ComparisonInterrupted:
         raise CommandError("Interrupted; nothing was written.") from None
-    show(comparison, title)  # before anything is written: a full disk takes the files, not the answer
+    show(comparison, title)  # before writing files: a full disk must not lose the table
     with writing(folder):
         written = write_all(folder, comparison, title, {"seed": seed, "max_iter": max_iter, "time_limit": time_limit})
     tell(comparison, written)
@@ -156,7 +156,7 @@ def contest(
 
 
 def show(comparison: Comparison, title: str) -> None:
-    """The table and what it is measured by, on standard output."""
+    """The table and its reference optimum, on standard output."""
     screen = Console(highlight=False)
     screen.print(drawn(comparison, title))
     screen.print(LEGEND, style="dim", markup=False)

@@ -1,4 +1,4 @@
-"""`auqadmm demo`: all methods, two models, ten workers that each know one digit only.
+"""`auqadmm demo`: all methods, two models, ten workers with one digit each.
 
 The optimum of each model comes from scipy or scikit-learn; every method is then measured by how many iterations
 it takes to come within 1e-2, 1e-4 and 1e-6 of it.
@@ -58,7 +58,7 @@ MODELS = (
 )
 
 
-# AUQ-ADMM chooses the weights of iteration 2 at local models that have seen data. Those of iteration 1 are taken at
+# AUQ-ADMM chooses the weights of iteration 2 at local models that were fitted. Those of iteration 1 are taken at
 # u = 0, where all classes look alike; later ones are drawn from an interval that shrinks towards a point.
 PICTURED = 2
 
@@ -112,7 +112,7 @@ def demo(
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Products this small lose more by sharing them among cores than they gain, tenfold on a busy machine."""
+    """Products this small are slower on several cores, tenfold on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -124,7 +124,7 @@ def one_thread() -> Iterator[None]:
 def fit_all(
     model: DemoModel, quick: bool, seed: int, console: Console | None, snapshot: Snapshot
 ) -> Iterator[MethodRun]:
-    """Every method on one model, against an optimum found without any of them."""
+    """Every method on one model, against an independently computed optimum."""
     problem = model.problem()
     optimum = reference(problem).objective
     limit = model.quick if quick else model.full

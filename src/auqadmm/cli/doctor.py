@@ -1,4 +1,4 @@
-"""`auqadmm doctor`: what is installed here, what it can do, and what is missing."""
+"""`auqadmm doctor`: installed packages, their features, and what is missing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def doctor(
 
 
 def versions() -> list[tuple[str, bool, str]]:
-    """Name, whether it is there, and which version or how to get it."""
+    """Name, whether it is installed, and its version or how to install it."""
     rows = [
         ("auqadmm", True, __version__),
         ("python", True, f"{platform.python_version()} ({sys.platform}, {platform.machine()})"),
@@ -73,7 +73,7 @@ def devices() -> list[tuple[str, bool, str]]:
 
 
 def engine_rows() -> list[tuple[str, bool, str]]:
-    """Every engine that `--engine` takes, and those that it could."""
+    """Every engine that `--engine` takes, and those that could be installed."""
     rows = [("local", True, "all workers in this process")]
     there = torch.distributed.is_available()
     gloo, nccl = there and torch.distributed.is_gloo_available(), there and torch.distributed.is_nccl_available()

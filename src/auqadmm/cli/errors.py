@@ -16,12 +16,12 @@ class CommandError(AuqadmmError):
 
 
 def reason(error: OSError) -> str:
-    """What the system says: libraries wrap it into words of their own."""
+    """The system's error text, which libraries wrap in their own."""
     return os.strerror(error.errno) if error.errno else error.strerror or str(error)
 
 
 def writable_folder(path: Path) -> Path:
-    """The folder, made if need be and tried out by writing to it; before any work, not after."""
+    """The folder, created if needed and tested by a write; before any work, not after."""
     check_name(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -36,7 +36,7 @@ def writable_folder(path: Path) -> Path:
 
 @contextmanager
 def writing(folder: Path, remedy: str = "make room, or choose another --out") -> Iterator[None]:
-    """A disk that is full, or gone, in a sentence."""
+    """A full or missing disk as one sentence."""
     try:
         yield
     except OSError as error:
@@ -44,7 +44,7 @@ def writing(folder: Path, remedy: str = "make room, or choose another --out") ->
 
 
 def check_name(path: Path) -> None:
-    """Bytes that are no UTF-8 reach Python as lone surrogates, which neither JSON nor parquet can hold."""
+    """Bytes that are no UTF-8 reach Python as lone surrogates, which neither JSON nor parquet can encode."""
     try:
         str(path).encode()
     except UnicodeEncodeError:

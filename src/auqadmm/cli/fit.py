@@ -1,6 +1,6 @@
 """`auqadmm fit`: a model of files, one worker per file or per site.
 
-With `torchrun … -m auqadmm fit … --engine torch` every process reads its own files only; the first one speaks
+With `torchrun … -m auqadmm fit … --engine torch` every process reads its own files only; the first one prints
 and writes.
 """
 
@@ -55,7 +55,7 @@ Exit codes: 0 converged, 1 error (one line on standard error), 2 wrong usage, 3 
 
 @dataclass(frozen=True)
 class OutputPlace:
-    """This process among those that run the same command."""
+    """The rank of this process among those that run the same command."""
 
     rank: int = 0
     world: int = 1
@@ -114,7 +114,7 @@ def fit(
         folder, _ = together(place.exchange, lambda: (_claimed(out, resume, overwrite) if speaks else out, None))
         prepared = prepare(share(files, place.rank, place.world), roles, settings, intercept, place.exchange)
     agreed = prepared.agreed
-    if speaks and overwrite:  # not before the files turned out to be good
+    if speaks and overwrite:  # only after the files proved readable
         outputs.clear(folder)
     if speaks and not quiet and not lines:
         _announce(agreed)
@@ -143,7 +143,7 @@ def fit(
         written = outputs.write_all(folder, summary, result.history, parts)
         if not quiet and not lines:
             tell(result, summary, written, can_resume=saving is not None)
-        elif result.status is Status.interrupted:  # nobody asked for that
+        elif result.status is Status.interrupted:  # an unexpected end is shown in any case
             onward = "" if saving is None else " Go on with --resume."
             sys.stderr.write(f"auqadmm: {visible(result.message)}{onward}\n")
     if result.status not in (Status.converged, Status.rounding):
@@ -153,7 +153,7 @@ def fit(
 # ---------------------------------------------------------------------- what is shown
 @contextmanager
 def watching(silent: bool, lines: bool, title: str) -> Iterator[list[Callback]]:
-    """Callbacks that show the run as it happens: for people on standard error, as lines of JSON on standard output."""
+    """Callbacks that show the run live: as text on standard error, as lines of JSON on standard output."""
     if silent and not lines:
         yield []
         return
@@ -170,7 +170,7 @@ def _announce(agreed: Agreed) -> None:
 
 
 def tell(result: Result, summary: dict[str, Any], written: list[Path], can_resume: bool) -> None:
-    """How it ended, on standard output."""
+    """The outcome, on standard output."""
     screen = Console(highlight=False)
     screen.print(visible(result.message), markup=False, soft_wrap=True)
     screen.print(
@@ -180,7 +180,7 @@ def tell(result: Result, summary: dict[str, Any], written: list[Path], can_resum
         soft_wrap=True,
     )
     for finding in summary["diagnosis"]:
-        if finding["sentence"][1:] in result.message:  # said already
+        if finding["sentence"][1:] in result.message:  # already in the message
             continue
         text = f"{finding['sentence']} Try {finding['setting']}."
         screen.print(visible(text), markup=False, soft_wrap=True)
@@ -237,14 +237,14 @@ def summarized(
 
 
 def _brief(summary: dict[str, Any]) -> dict[str, Any]:
-    """What a model remembers of its training: nothing about single workers."""
+    """The training record of a model: nothing about single workers."""
     return {name: value for name, value in summary.items() if name not in ("blocks", "files", "versions", "classes")}
 
 
 # ---------------------------------------------------------------------- helpers
 @contextmanager
 def _sentences() -> Iterator[None]:
-    """What `solve` refuses (a device that is not there, an engine that cannot do something) it says in a sentence."""
+    """Errors of `solve` (a missing device, an unsupported engine) as one sentence."""
     try:
         yield
     except ValueError as error:
@@ -252,7 +252,7 @@ def _sentences() -> Iterator[None]:
 
 
 def _claimed(out: Path, resume: bool, overwrite: bool) -> Path:
-    """The folder, or an error that all processes tell in the same words."""
+    """The folder, or the same error in all processes."""
     try:
         return outputs.claim(out, resume, overwrite)
     except CommandError as error:
@@ -267,7 +267,7 @@ def _checkpoint(folder: Path, every: int, resume: bool) -> Checkpoint | None:
 
 @contextmanager
 def _place(engine: str) -> Iterator[OutputPlace]:
-    """Where this process stands among those that torchrun started, while files are read."""
+    """The torchrun processes, for the exchange while files are read."""
     if engine != "torch":
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise CommandError("Several processes were started, but --engine is not torch.")
@@ -276,7 +276,7 @@ def _place(engine: str) -> Iterator[OutputPlace]:
     world = World(engines.Torch().timeout, torch.device("cpu"))
     try:
         yield OutputPlace(world.rank, world.size, world.exchange)
-    except InputError:  # all processes have it
+    except InputError:  # raised in all processes
         raise
     except BaseException as error:
         world.fail(error)

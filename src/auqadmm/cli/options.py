@@ -123,7 +123,7 @@ Debug = Annotated[bool, _option("Output", "Show the traceback of an error.", "--
 
 
 def names(text: str) -> tuple[str, ...]:
-    """a,b,c as people type it; a name with a comma in it goes in quotes, as in csv."""
+    """a,b,c as typed; a name with a comma is quoted, as in csv."""
     parts = next(csv.reader([text], skipinitialspace=True), [])
     return tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
@@ -144,7 +144,7 @@ def roles(
 
 
 def settings(standardize: bool, one_hot: bool, drop_first: bool, impute: str, roles: Roles) -> Settings:
-    """What columns are made into."""
+    """How columns are encoded."""
     return Settings(standardize, one_hot, drop_first, None if impute == "none" else impute, roles.categorical)
 
 
@@ -158,7 +158,7 @@ def check_usage(
     smoothing: float,
     time_limit: float | None,
 ) -> None:
-    """What can be told wrong before any file is opened: exit code 2."""
+    """Usage errors detected before any file is opened: exit code 2."""
     choices = {
         "--model": (model, KINDS),
         "--method": (method, METHODS),

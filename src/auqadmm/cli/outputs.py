@@ -32,17 +32,17 @@ COLUMNS["failed_blocks"] = pa.list_(pa.string())
 
 
 def claim(out: Path, resume: bool, overwrite: bool) -> Path:
-    """The folder, ours to write: empty, or that of an earlier fit which the user wants to go on with or to replace."""
+    """The output folder: empty, or of an earlier fit that the user wants to resume or replace."""
     folder = writable_folder(out)
     names = sorted(p.name for p in folder.iterdir() if not (p.name.startswith(".") and p.name.endswith(".part")))
-    # the summary is written first: without it nothing but checkpoints can be ours
+    # the summary is written first: without it only checkpoints can be from us
     ours = OURS if (folder / SUMMARY).exists() else (CHECKPOINTS,)
     foreign = [name for name in names if name not in ours] or _foreign_checkpoints(folder / CHECKPOINTS)
     if foreign:
         raise CommandError(f"{folder} holds something else ({listed(foreign, 3)}); choose an empty folder for --out.")
     if SUMMARY in names:
         read_summary(folder)
-    if names == [CHECKPOINTS] and not _begun(folder):  # a run without room for its first checkpoint leaves a lock
+    if names == [CHECKPOINTS] and not _begun(folder):  # a run that failed before its first checkpoint leaves a lock
         names = []
     if names and not (resume or overwrite):
         raise CommandError(
@@ -53,7 +53,7 @@ def claim(out: Path, resume: bool, overwrite: bool) -> Path:
 
 def clear(folder: Path) -> None:
     """Remove the earlier fit from a folder that was claimed."""
-    for name in (*OURS[1:], SUMMARY):  # the summary last: it says whose the others are
+    for name in (*OURS[1:], SUMMARY):  # the summary last: it identifies the others
         path = folder / name
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -62,7 +62,7 @@ def clear(folder: Path) -> None:
 
 
 def _foreign_checkpoints(folder: Path) -> list[str]:
-    """What lies among the checkpoints and is none."""
+    """Foreign files among the checkpoints."""
     if not os.path.lexists(folder):
         return []
     if folder.is_symlink() or not folder.is_dir():
@@ -72,13 +72,13 @@ def _foreign_checkpoints(folder: Path) -> list[str]:
 
 
 def _begun(folder: Path) -> bool:
-    """Whether there is a checkpoint to go on from."""
+    """Whether there is a checkpoint to resume from."""
     checkpoints = folder / CHECKPOINTS
     return checkpoints.is_dir() and any(files.FOLDER.fullmatch(p.name) for p in checkpoints.iterdir())
 
 
 def refuse_unfinished(folder: Path) -> None:
-    """A run that was killed has checkpoints and nothing else."""
+    """A killed run leaves only checkpoints."""
     if _begun(folder) and not any((folder / name).exists() for name in OURS if name != CHECKPOINTS):
         raise CommandError(f"The fit in {folder} has not finished; go on with it: the same auqadmm fit with --resume.")
 
@@ -108,7 +108,7 @@ def write_page(folder: Path, summary: Mapping[str, Any], rows: Sequence[Mapping[
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """summary.json of a fit, or a sentence."""
+    """summary.json of a fit, or a clear error."""
     path = folder / SUMMARY
     if not path.is_file():
         raise CommandError(f"{folder} is not the folder of a fit: {SUMMARY} is missing.")

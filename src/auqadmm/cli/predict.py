@@ -1,4 +1,4 @@
-"""`auqadmm predict`: what a fitted model says of files."""
+"""`auqadmm predict`: predictions of a fitted model for files."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def predicted(model: FittedModel, path: Path, id: str | None, unseen: str, sever
 
 def _roles(model: FittedModel, path: Path, id: str | None) -> Roles:
     if not is_table(path):
-        named = model.encoding_.names if path.suffix.lower() == ".npz" else None  # svmlight has numbers for names
+        named = model.encoding_.names if path.suffix.lower() == ".npz" else None  # svmlight features are numbered
         return Roles(features=named, asker="the model")
     names = model.parts.roles.get("id") if id is None else id or None
     categories = tuple(c.name for c in model.encoding_.categories)
@@ -102,7 +102,7 @@ def _answers(model: FittedModel, logits: np.ndarray) -> dict[str, Any]:
 
 
 def _check_out(out: Path, needed: list[Path]) -> None:
-    """Before any work: a file that can be written, and none of those that are read."""
+    """Check before any work: the output is writable, and no input file."""
     check_name(out)
     if not out.parent.is_dir():
         raise CommandError(f"Cannot write {visible(str(out))}: there is no folder {visible(str(out.parent))}; make it.")
@@ -112,12 +112,12 @@ def _check_out(out: Path, needed: list[Path]) -> None:
 
 
 def _told(path: Path) -> str:
-    """A file's name; bytes that are no UTF-8 are written out, since no csv or parquet could hold them."""
+    """A file's name; bytes that are no UTF-8 are written out, since csv and parquet cannot encode them."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _print(table: pa.Table) -> None:
-    """csv; a terminal gets control characters written out, a pipe gets the data as they are."""
+    """csv; a terminal gets control characters written out, a pipe gets the data unchanged."""
     sink = pa.BufferOutputStream()
     pa.csv.write_csv(table, sink)
     text = sink.getvalue().to_pybytes().decode("utf-8")

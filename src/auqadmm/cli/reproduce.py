@@ -3,7 +3,7 @@
 --quick     scikit-learn's digits: everything in a few minutes, nothing to download
 (neither)   MNIST, as defined, means over rows: minutes per figure on two cores
 --full      all data sets, both protocols, sums and means: hours on a CPU
---from DIR  draw what an earlier run has left; nothing is computed
+--from DIR  draw the results of an earlier run; nothing is computed
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def chosen_figures(name: str, quick: bool, full: bool, protocol: str | None, see
 
 
 def check_data(figures: Sequence[Figure], data: Path | None, console: Console | None = None) -> None:
-    """Find out before computing, not after, that images are missing; download them where that is possible."""
+    """Check for missing images before computing, not after; download them where possible."""
     needed = [run.problem.data for figure in figures for run in figure.runs]
     for picture in (p for figure in figures for p in figure.pictures):
         if isinstance(picture, Samples):
@@ -124,7 +124,7 @@ def check_data(figures: Sequence[Figure], data: Path | None, console: Console | 
 
 
 def compute(runner: Runner, figures: Sequence[Figure], jobs: int, console: Console | None) -> list[Done]:
-    """Everything the store does not hold; what failed comes back."""
+    """Compute everything missing in the store; returns failures."""
     optima, todo = jobs_of(figures, ())
     stages: list[Sequence[Job]] = [needed_optima(runner, optima, todo), todo]
     failed: list[Done] = []
@@ -156,7 +156,7 @@ def draw(folder: Path, ids: Sequence[str], results: bundle.Bundle) -> list[Path]
 
 
 def about(results: bundle.Bundle) -> dict[str, str]:
-    """What made the numbers, for the foot of the page."""
+    """The provenance of the numbers, for the page's footer."""
     lines = {"drawn by": _command()}
     for k, entry in enumerate(results.about.get("runs", [results.about]), start=1):
         if command := entry.get("command"):
@@ -202,7 +202,7 @@ def _read(source: Path, figure: str) -> bundle.Bundle:
 
 @contextmanager
 def _threads(jobs: int) -> Iterator[None]:
-    """One thread per run where runs are side by side: more would only wait for each other."""
+    """One thread per run where runs are side by side: more would only compete."""
     before = torch.get_num_threads()
     torch.set_num_threads(1 if jobs > 1 else before)
     try:

@@ -57,7 +57,7 @@ gap      what the last verdict says of it without knowing the optimum: it is
 
 
 def best_of(runs: Sequence[MethodRun]) -> str:
-    """One sentence: who needed the fewest iterations on each model, at the smallest gap that anyone reached."""
+    """One sentence: which method needed the fewest iterations on each model, at the smallest gap reached."""
     parts = []
     for model in dict.fromkeys(run.model for run in runs):
         for gap in reversed(GAPS):

@@ -1,1 +1,1 @@
-"""Centred and scaled columns: exact, and invisible outside of the method that works in them."""
+"""Centred and scaled columns: exact, and visible only to the method that uses them."""

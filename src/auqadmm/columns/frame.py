@@ -1,4 +1,4 @@
-"""Columns as a method sees them: centred where a free intercept takes up the difference, and scaled, exactly.
+"""The columns that a method works in: centred where a free intercept takes up the difference, and scaled, exactly.
 
     x̃ = (x − μ)/s,    ũ = s∘u,    b̃ = b + μᵀu,    ∇_u = s∘∇̃_u + μ∇̃_b,    ∇_b = ∇̃_b      the same logits
 
@@ -6,11 +6,11 @@
 
     s² = (Σc(x − μ)² + l2/φ″)/n,    n the weight of the rows in which x is not zero, φ″ the curvature of the null model
 
-for a column without zeros its variance, for a rare one the mean square of what it holds, so that neither a unit nor
-rarity enters; where the prior says more of a coefficient than the data do, its unit. s is rounded to a power of two:
+for a column without zeros its variance, for a sparse one the mean square of its non-zeros, so that neither units nor
+sparsity matter; where the prior dominates the data, its scale. s is rounded to a power of two:
 then ũ ↔ u loses no digit, and columns in other such units give the same x̃ to the last bit.
 
-Columns that are in order already are left alone (`needed`).
+Well-scaled columns are left unchanged (`needed`).
 
 Shapes: m features (the intercept's ones last), C columns; centre, scale, prior (m,), v, gradients (…, m, C).
 """
@@ -26,9 +26,9 @@ from torch import Tensor
 from auqadmm.metrics import double_double
 from auqadmm.verdict.moments import ColumnMoments
 
-FAR_MEAN = 4.0  # spreads that a mean may be away from zero: images have up to 3
+FAR_MEAN = 4.0  # how many spreads a mean may be away from zero: images have up to 3
 WIDE = 64.0  # the ratio of scales: images have up to 6
-RARE_ROWS = 1 / 16  # a column that is zero but for this share of the rows may be as small as it likes
+RARE_ROWS = 1 / 16  # a column that is zero but for this share of the rows may have any scale
 LEAST_EXPONENT, MOST_EXPONENT = -400, 400  # exponents of a scale: squares of it neither overflow nor vanish
 
 
@@ -51,7 +51,7 @@ class Frame:
 
     # ------------------------------------------------------------------ models
     def inside(self, v: Tensor) -> Tensor:
-        """v (m, C) in these columns; its intercept is summed in twice the precision."""
+        """v (m, C) in these columns; its intercept is summed in double-double precision."""
         scaled = v * self.scale[:, None]
         if self.centre is None:
             return scaled
@@ -101,7 +101,7 @@ def is_needed(columns: ColumnMoments, size: Tensor, nonzero: Tensor) -> bool:
 
 
 def _column_sizes(columns: ColumnMoments, nonzero: Tensor, prior: Tensor) -> Tensor:
-    """s before it is rounded; 0 where there is nothing to go by: the intercept, columns of zeros, overflow."""
+    """s before it is rounded; 0 where it is undefined: the intercept, columns of zeros, overflow."""
     known = ~columns.empty & (nonzero > 0) & columns.spread.isfinite()
     if columns.intercept:
         known[-1] = False

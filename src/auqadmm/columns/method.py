@@ -1,11 +1,11 @@
-"""A method that works in centred and scaled columns, and is seen from the problem's own (columns/frame.py).
+"""A method that works in centred and scaled columns, wrapped in the problem's own (columns/frame.py).
 
     minimise Σ_j f̃_j(ũ) + g̃(ũ),   f̃_j(ũ) = f_j(u),  g̃(ũ) = g(u)         the same problem in other unknowns
 
-Round 0 gives the columns; blocks keep their data in them once, and the method runs on those, with g̃ in place of g
-(`problem/scaled.py`). What leaves the method is turned back: v, the gradient that a verdict reads, multipliers; a warm
-start is turned on its way in. Residuals and weights stay what they are inside. Where columns are in order already, or
-the loss is a user's own, which is not a function of logits, the method runs as it is.
+Round 0 gives the columns; blocks store their data in them once, and the method runs on those, with g̃ in place of g
+(`problem/scaled.py`). Outputs are transformed back: v, the gradient that a verdict reads, multipliers; a warm
+start is transformed on input. Residuals and weights stay in inner columns. Where columns are well scaled already, or
+the loss is user-defined, so not a function of logits, the method runs unchanged.
 
 Shapes: N blocks, m features, C columns; v, gradients (m, C), multipliers (N, m, C).
 """
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FramedState:
-    """Replicated: the frame, and what the method itself holds; its setup is the outer one, from which the inner one is
+    """Replicated: the frame, and the method's own memory; its setup is the outer one, from which the inner one is
     made."""
 
     frame: Frame
@@ -44,7 +44,7 @@ class FramedState:
 
 @dataclass(frozen=True)
 class InColumns:
-    """`method`, in columns that suit it."""
+    """`method`, in centred and scaled columns."""
 
     method: Method
     _run: str = field(default_factory=lambda: uuid4().hex, init=False, repr=False, compare=False)
@@ -55,7 +55,7 @@ class InColumns:
         return self.method.name
 
     def view(self, reduce: Reduce) -> Reduce:
-        """What the state of blocks is asked with."""
+        """The shard as block functions take it."""
         return InnerReduce(reduce, self._run)
 
     def init(self, setup: Setup, reduce: Reduce) -> State:
@@ -63,7 +63,7 @@ class InColumns:
         if frame is None:
             return self.method.init(setup, reduce)
         reduce.place(EnterFrame(frame, self._run), None, None)
-        reduce.traffic.down += 8 * setup.features * (2 if frame.centre is None else 3)  # with the first message
+        reduce.traffic.down += 8 * setup.features * (2 if frame.centre is None else 3)  # sent with the first message
         return self._seen(self.method.init(self._inner(setup, frame), self.view(reduce)), setup, frame, None)
 
     def step(self, state: State, reduce: Reduce) -> State:
@@ -86,7 +86,7 @@ class InColumns:
             reduce.place(EnterFrame(None, self._run), None, None)
 
     def _seen(self, new: State, setup: Setup, frame: Frame, before: Tensor | None) -> State:
-        """The state as the loop sees it."""
+        """The state in the problem's columns."""
         inner = new.shared
         scored = inner.scored
         if scored is not None:
@@ -104,14 +104,14 @@ class InColumns:
         return State(new.blocks, shared)
 
     def _inner(self, setup: Setup, frame: Frame) -> Setup:
-        """The setup in inner columns, the same object every time: workers are sent it once."""
+        """The setup in inner columns, the same object every time, so that it is sent to workers once."""
         if not (self._made and self._made[0][0] is setup and self._made[0][1] is frame):
             self._made[:] = [(setup, frame, _gradients_outside(setup, frame))]
         return self._made[0][2]
 
 
 def in_columns(method: Method, run: str = "") -> Method:
-    """The method in columns that suit it, unless it was asked for as it is; `run`: of several that share blocks."""
+    """The method in centred and scaled columns, unless "raw" was requested; `run`: of several that share blocks."""
     if getattr(method, "columns", "raw") != "auto":
         return method
     framed = InColumns(method)
@@ -144,5 +144,5 @@ def _gradients_outside(setup: Setup, frame: Frame) -> Setup:
         v = frame.inside(warm.v.to(frame.scale))
         lam = None if warm.lam is None else frame.slopes_inside(warm.lam.to(frame.scale))
         warm = WarmStart(v, lam, warm.weights, warm.method)
-    # pixels that were divided by different numbers are no image any more
+    # pixels scaled by different factors are no image any more
     return replace(setup, regularizer=ScaledRegularizer(setup.regularizer, frame.scale), warm=warm, image=None)

@@ -1,6 +1,6 @@
-"""Maps over blocks that see the blocks in other columns (`Shard.enter`), through the same engine and the same counters.
+"""Maps over blocks over the blocks in other columns (`Shard.enter`), through the same engine and the same counters.
 
-A shard keeps the blocks in such columns beside itself; what travels in every round says no more than to use them.
+A shard stores the blocks in such columns too; messages only say to use them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EnterFrame:
-    """A map over blocks: keep them in the columns of a frame, too, for this run; None: no longer."""
+    """A map over blocks: store them in the columns of a frame, too, for this run; None: drop them."""
 
     frame: Frame | None
     run: str
@@ -35,7 +35,7 @@ class EnterFrame:
 
 @dataclass(frozen=True)
 class InFrame(Generic[A]):
-    """`fn` of the blocks in the columns that this run entered; of the blocks as they are where it did not."""
+    """`fn` of the blocks in the columns that this run entered; else of the original blocks."""
 
     fn: Callable[..., A]
     run: str
@@ -45,7 +45,7 @@ class InFrame(Generic[A]):
 
 
 class InnerEngine:
-    """An engine whose functions see inner columns."""
+    """An engine whose functions work in inner columns."""
 
     def __init__(self, engine: Engine, run: str) -> None:
         self.engine, self.run = engine, run
@@ -70,7 +70,7 @@ class InnerEngine:
 
 
 class InnerReduce(Reduce):
-    """`reduce` with functions that see inner columns; what travels is counted there."""
+    """`reduce` with functions that work in inner columns; it counts the traffic."""
 
     def __init__(self, reduce: Reduce, run: str) -> None:
         self.outer, self.known = reduce, {}

@@ -1,6 +1,6 @@
 """The digits that come with scikit-learn, one class per worker: the hardest split, and nothing to download.
 
-1797 images of 8×8 pixels; worker j holds the images of digit j and nothing else, so no worker can fit anything
+1797 images of 8×8 pixels; worker j has the images of digit j only, so no worker can fit anything
 useful alone. Two models of S11, with means over each worker's rows:
 
     multinomial    Σ_j mean log-loss + ½‖v‖²                            640 unknowns

@@ -1,12 +1,12 @@
 """Methods on one problem, each run until it is within the same relative objective gap of the same optimum.
 
-    optimum   from scipy or scikit-learn where they know the problem (`reference.py`); else from AUQ-LR, run until its
-              certificate proves it far closer than the gap asked for
+    optimum   from scipy or scikit-learn where they can solve it (`reference.py`); else from AUQ-LR, run until its
+              certificate proves it far closer than the requested gap
     run       ends when (F(v) − F*) / |F*| is at most the gap, at a budget, or when the method cannot solve the problem
 
-Scoring an iterate is free, and no verdict is asked for: nothing but the method's own rounds is counted.
+Evaluating an iterate is free, and no verdict is run: only the method's own rounds count.
 
-A method's own stopping test says little about another's (S3): therefore the gap, with F* from a solver that is none of
+A method's own stopping test says little about another's (S3): therefore the gap, with F* from a solver other than
 the methods compared.
 """
 
@@ -45,7 +45,7 @@ class ComparisonInterrupted(Exception):
 
 @dataclass(frozen=True)
 class BestObjective:
-    """F* and where it comes from."""
+    """F* and its source."""
 
     objective: float
     how: str
@@ -53,7 +53,7 @@ class BestObjective:
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """One method: its run, or why there is none. `at`: the first iteration within the gap."""
+    """One method: its run, or the reason why there is none. `at`: the first iteration within the gap."""
 
     method: str
     status: str
@@ -104,13 +104,13 @@ def compare(
     problem
         All of its blocks in this process.
     names
-        Methods; by default those people would try, as far as they can solve the problem.
+        Methods; by default the usual ones, as far as they can solve the problem.
     gap
         (F(v) − F*) / |F*| at which a run ends.
     max_iter, time_limit
         Budgets of each method.
     watching
-        Called with a method's name; a context that gives a callback, to show its run.
+        Called with a method's name; a context manager that yields a callback, to show its run.
     """
     if not 0 < gap < 1:
         raise InputError(f"gap must lie between 0 and 1, got {gap:g}.")
@@ -122,7 +122,7 @@ def compare(
             continue  # the same method where the penalty is smooth
         with watching(name) as watch:
             entry = _entry(problem, method, best, gap, max_iter, time_limit, seed, watch)
-        # a method that nobody asked for is left out where it does not apply
+        # methods not requested by name are skipped where they do not apply
         if names or entry.status != "not applicable":
             entries.append(entry)
     return _corrected(Comparison(gap, best, tuple(entries)))
@@ -132,7 +132,7 @@ def optimum(problem: Problem, gap: float) -> BestObjective:
     """F*, at least a hundred times closer than `gap`."""
     try:
         return BestObjective(reference(problem).objective, "scipy and scikit-learn")
-    except (InputError, RuntimeError):  # not of a kind they know, or not solved to the accuracy asked for
+    except (InputError, RuntimeError):  # not supported, or not solved to the required accuracy
         pass
     tol = min(gap / OPTIMUM_CLOSER, 1e-6)
     result = solve(problem, "auto", max_iter=5000, stop="certificate", certificate_tol=tol)
@@ -144,7 +144,7 @@ def optimum(problem: Problem, gap: float) -> BestObjective:
 
 
 def _method(name: str, problem: Problem) -> Method:
-    """By name; for "auto" the one that it would begin with."""
+    """By name; for "auto" the one that it would start with."""
     if name.lower() == "auto":
         census = problem.census
         facts = Facts(census.blocks, census.features, census.columns, problem.loss, problem.g)
@@ -164,7 +164,7 @@ def _entry(
 ) -> Entry:
     enough = best.objective + gap * (abs(best.objective) or 1.0)
 
-    rows: list[Row] = []  # as they were made: the last one of a result holds what ending a run took as well
+    rows: list[Row] = []  # as made: a result's last row also includes the cost of ending the run
 
     def there(event: Iteration) -> bool:
         rows.append(event.row)
@@ -184,7 +184,7 @@ def _entry(
             seed=seed,
             callbacks=[there, *([watch] if watch else [])],
         )
-    except ValueError as error:  # how a method says that a problem is not of its kind
+    except ValueError as error:  # raised by methods that cannot solve the problem
         return Entry(method.name, "not applicable", note=str(error))
     run = MethodRun("", replace(result, history=History(tuple(rows))), best.objective)
     at = run.first_within(gap)
@@ -196,7 +196,7 @@ def _entry(
 
 
 def _corrected(comparison: Comparison) -> Comparison:
-    """A run that went below F* knows better: measure all by that."""
+    """If a run went below F*, use its value for all."""
     known = [value for e in comparison.entries if e.run for value in e.run.result.history.column("objective")]
     lowest = min((x for x in known if x is not None and math.isfinite(x)), default=math.inf)
     if lowest >= comparison.best.objective:

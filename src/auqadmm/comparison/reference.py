@@ -1,9 +1,9 @@
-"""An optimum that no ADMM produced, so that methods can be compared at equal distance from it.
+"""A reference optimum from other software, to compare methods at equal distance from it.
 
     g smooth (Zero, L2)                         scipy's L-BFGS-B, then Newton steps on the pooled problem
     g = l1‖v‖₁ + l2/2‖v‖², least squares        scikit-learn's coordinate descent on the pooled rows
 
-Both see the sum over blocks, never a consensus. The answer is certified (S10) before it is handed out.
+Both solve the pooled problem, without consensus. The solution is certified (S10) before it is returned.
 
 Shapes: N blocks, m features (the intercept's row is the last), C columns; v (m, C), x = v flat.
 """
@@ -29,7 +29,7 @@ from auqadmm.problem import L1, L2, ElasticNet, InputError, LeastSquares, Proble
 from auqadmm.problem.ingest import read_reals
 from auqadmm.verdict.certifier import Certifier
 
-KKT_TOL = 1e-8  # relative residual at which a reference solution is taken for the optimum
+KKT_TOL = 1e-8  # relative residual at which a solution counts as the optimum
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +91,7 @@ def _strengths(problem: Problem) -> tuple[float, float]:
 
 # ---------------------------------------------------------------------- smooth g
 class _Pooled:
-    """F(x) = Σ_j f_j(x) + l2/2‖x‖² and its derivatives as scipy wants them; an intercept is not penalised."""
+    """F(x) = Σ_j f_j(x) + l2/2‖x‖² and its derivatives in scipy's form; an intercept is not penalised."""
 
     def __init__(self, problem: Problem, shard: Shard, l2: float) -> None:
         census = problem.census
@@ -124,7 +124,7 @@ def _smooth(problem: Problem, shard: Shard, l2: float) -> Tensor:
     options = {"maxiter": 5000, "maxfun": 10000, "maxcor": 30, "ftol": 1e-12, "gtol": 1e-6}
     start = np.zeros(F.size)
     x = scipy.optimize.minimize(F.value_and_grad, start, jac=True, method="L-BFGS-B", options=options).x
-    # L-BFGS-B compares function values, which stop telling points apart at half the digits; Newton steps, taken
+    # L-BFGS-B compares function values, which are accurate to half the digits only; Newton steps, taken
     # as long as they shorten the gradient, find the other half
     grad = F.value_and_grad(x)[1]
     for _ in range(10):
@@ -163,7 +163,7 @@ def _pooled_rows(problem: Problem) -> tuple[np.ndarray | scipy.sparse.csr_matrix
         "mean": lambda b: b.weight.sum(),
         "pooled": lambda b: problem.census.weight_total,
     }
-    # a block that weighs nothing adds nothing
+    # a block of weight 0 adds nothing
     c = [b.weight / (scale[reduction](b) or 1.0) for b in blocks]
     mixed = any(scipy.sparse.issparse(b.X) for b in blocks)
     X = scipy.sparse.vstack([b.X for b in blocks], format="csc") if mixed else np.vstack([b.X for b in blocks])

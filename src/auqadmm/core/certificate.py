@@ -2,8 +2,8 @@
 
     gap       F(v) − F* ≤ gap_bound, and how that is known (`verdict/`, docs/theory.md)
     relative  gap_bound over scale = min(F, max(F_null − F, 10⁻⁴F)), F less the infimum of its rows: the smaller of
-              what is left and what was explained
-    KKT       dist(0, Σ_j ∇f_j(v) + ∂g(v)) / (‖Σ_j ∇f_j(0)‖ + Σ_j ‖∇f_j(v)‖): for the eye; it decides nothing
+              F that remains and the F that v explains
+    KKT       dist(0, Σ_j ∇f_j(v) + ∂g(v)) / (‖Σ_j ∇f_j(0)‖ + Σ_j ‖∇f_j(v)‖): shown to users, decides nothing
 
 Shapes: B blocks, m features, C columns; v, G (m, C).
 """
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     pass
 
-LEAST_SHOWN = 1e-16  # relative: nobody reads smaller ones
+LEAST_SHOWN = 1e-16  # relative: smaller gaps are shown as this
 EVIDENCE = ("proved", "estimated", "rounding", "none")
 
 
@@ -32,11 +32,11 @@ class Certificate:
     kkt
         Relative KKT residual, one Euclidean norm over all columns; NaN where it was not computed.
     duality_gap
-        Absolute; None where no finite dual value is at hand.
+        Absolute; None where no finite dual value is available.
     gap_bound, relative
         F(v) − F* is at most this, absolutely and over `scale`; infinite where nothing is known.
     evidence
-        How that is known: "proved"; "estimated", by a second look at where the model leads; "rounding", v is as good as
+        How that is known: "proved"; "estimated", by evaluating the step of the model; "rounding", v is as good as
         the arithmetic allows; "none".
     scale
         What `relative` is relative to; NaN where it was not computed.
@@ -45,7 +45,7 @@ class Certificate:
     reason
         Where the evidence is not enough: why, and what to do.
     notes
-        Columns that have no say: zeros in every row, or constants beside an intercept.
+        Columns without influence: zeros in every row, or constants beside an intercept.
 
     Examples
     --------

@@ -10,7 +10,7 @@ residuals of iteration k, and the sums for v^{k+1}. Dual and primal part share o
 residuals before they choose W_j (residual balancing) take two, and a range over all blocks (global normalisation)
 takes a third, in the iterations in which weights are renewed.
 
-Shapes: B blocks here, N in all, m features, C columns; u, lam (B, m, C), v, s (m, C).
+Shapes: B blocks of this process, N in all, m features, C columns; u, lam (B, m, C), v, s (m, C).
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Chosen:
     Parameters
     ----------
     W
-        W_j of all blocks held here: one of `auqadmm.weights`.
+        W_j of all blocks of this process: one of `auqadmm.weights`.
     memory
-        What the method wants to find again in `blocks.memory`: tensors with one entry per block.
+        Arrays that the method keeps in `blocks.memory`: tensors with one entry per block.
     hvps
         Hessian-vector products that were made for it, per block.
 
@@ -118,11 +118,11 @@ class ConsensusADMM(ABC):
         """W_j of the first iteration."""
 
     def next_weights(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Chosen:
-        """W_j of iteration k + 1, called when `weights_due(shared)`; as at first unless a method says otherwise."""
+        """W_j of iteration k + 1, called when `weights_due(shared)`; by default `first_weights`."""
         return self.first_weights(shard, blocks, shared)
 
     def weights_due(self, shared: Consensus) -> bool:
-        """Do the weights change after this iteration? Decided on replicated values only."""
+        """Do the weights change after this iteration? Depends on replicated values only."""
         return False
 
     def observe(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Mapping[str, Tensor]:
@@ -130,15 +130,15 @@ class ConsensusADMM(ABC):
         return blocks.memory
 
     def first_scalars(self, setup: Setup) -> Mapping[str, float]:
-        """The method's replicated numbers at the start."""
+        """The method's replicated scalars at the start."""
         return {}
 
     def separate(self, shared: Consensus) -> bool:
-        """Must something be summed before this iteration's primal part? Then the iteration takes more rounds."""
+        """Does this iteration's primal part need a reduction of its own first? Then it takes more rounds."""
         return False
 
     def prepare(self, blocks: Blocks, shared: Consensus, reduce: Reduce) -> tuple[Blocks, Consensus]:
-        """What must be agreed before the primal part (of the first iteration too, when iteration is 0)."""
+        """Replicated values needed before the primal part (of the first iteration too, when iteration is 0)."""
         return blocks, shared
 
     def metric(self, sums: Mapping[str, Tensor]) -> Metric:
@@ -224,9 +224,9 @@ class ConsensusADMM(ABC):
         weighted = self.residuals == "weighted"
         norms = torch.stack([(shared.v - shared.v_prev).norm(), shared.v.norm()])
         squares = torch.stack([sums[name] for name in SQUARES])
-        change, v_norm, *found = torch.cat([norms, squares]).tolist()  # one look at the device
+        change, v_norm, *values = torch.cat([norms, squares]).tolist()  # one device-to-host transfer
         change, v_norm = math.sqrt(N) * change, math.sqrt(N) * v_norm
-        primal, dual, u, lam, moved = map(math.sqrt, found)
+        primal, dual, u, lam, moved = map(math.sqrt, values)
         reference = moved / math.sqrt(N)
         residuals = Residuals(
             primal=primal,
@@ -263,7 +263,7 @@ def _dual(u: Tensor, lam: Tensor, W: Weights, v: Tensor, v_prev: Tensor, alpha: 
 def _primal(
     u: Tensor, hvps: Tensor, converged: Tensor, grad_norm: Tensor, lam: Tensor, W: Weights, v: Tensor, alpha: float
 ) -> Sums:
-    """The summands of the next v-step, and what became of the local solves."""
+    """The summands of the next v-step, and how the local solves ended."""
     healthy = grad_norm.isfinite() & W.diagonal().isfinite().flatten(1).all(1)
     return {
         "s": sum_blocks(W.apply(_relaxed(u, v, alpha)) - lam),

@@ -1,4 +1,4 @@
-"""How a run ended: a status, and a sentence to act on."""
+"""How a run ended: a status, and a message that says what to do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OVER = (Status.converged, Status.residuals, Status.rounding, Status.undecided)  
 
 @dataclass(frozen=True)
 class Ending:
-    """How, and a sentence; the last certificate, and what the run left behind for a diagnosis."""
+    """Status and message; the last certificate, and what a diagnosis needs."""
 
     status: Status
     message: str
@@ -36,7 +36,7 @@ class Ending:
 
 
 def ending_by_certificate(done: int, certificate: Certificate) -> Ending:
-    """A gap within tolerance, or the floor of rounding before it."""
+    """A gap within tolerance, or rounding error reached before it."""
     if certificate.evidence == "rounding":
         message = f"At the floor of rounding after {count(done)}: v is as good as the arithmetic allows."
         return Ending(Status.rounding, f"{message} {certificate.reason}".rstrip(), certificate)
@@ -58,7 +58,7 @@ def ending_by_residuals(done: int) -> Ending:
 
 
 def ending_by_budget(rows: Sequence[Row], status: Status, what: str) -> Ending:
-    """A limit was met before the tolerances."""
+    """A budget was used up before the tolerances were met."""
     if not rows:
         return Ending(status, f"Not converged: stopped at the {what} before the first iteration was complete.")
     return Ending(status, f"Not converged: stopped at the {what}.{_failed_solves(rows)}")
@@ -121,7 +121,7 @@ def _message(result: Result, stopping: Stopping) -> str:
 
 
 def with_reason(certificate: Certificate, evidence: Evidence) -> Certificate:
-    """With the reason that lies deepest: no minimum, then what the verdict met, then columns of odd sizes."""
+    """With the most fundamental reason: no minimum, then the verdict's own reason, then badly scaled columns."""
     falls = unbounded(evidence)
     finding = falls or (None if certificate.reason else columns(evidence))
     if finding is None or certificate.evidence == "rounding":
@@ -130,7 +130,7 @@ def with_reason(certificate: Certificate, evidence: Evidence) -> Certificate:
 
 
 def lost_worker_result(saved: Saved, method: str, lost: WorkerLost, more: str) -> Result:
-    """What is left when a worker is lost and nothing can be summed any more: the last complete iterate.
+    """The result when a worker is lost and no reduction is possible any more: the last complete iterate.
 
     Objective and KKT residual as far as they are known; multipliers are lost with their blocks. `more`: what to say of
     checkpoints.
@@ -174,12 +174,12 @@ def _failed_solves(rows: Sequence[Row]) -> str:
 
 # ---------------------------------------------------------------------- NaN and infinity in the state of blocks
 
-# the local solve may overflow although all it is made of is finite: code 0
+# the local solve may overflow although all its inputs are finite: code 0
 STEPS = {0: "local solve (u-step)", 1: "local solve (u-step)", 2: "weights", 3: "multiplier"}
 
 
 def not_finite(state: State, reduce: Reduce, iteration: int) -> Ending | None:
-    """The end of a run whose blocks' state is no longer made of numbers; None if it is."""
+    """The end of a run in which some block's state is NaN or infinite; None if all are finite."""
     if state.shared.not_finite == 0:
         return None
     codes = reduce.gather(_health, state.blocks)
@@ -195,7 +195,7 @@ def _health(shard: Shard, blocks: Blocks) -> Tensor:
     """Per block: 0 healthy, 1 local solve, 2 weights, 3 multiplier not finite (B,)."""
     grad = shard.linearize(blocks.u).grad
     bad = [~x.isfinite().flatten(1).all(1) for x in (blocks.u + grad, blocks.W.diagonal(), blocks.lam)]
-    # weights spoil the local solve, and so does a spoiled multiplier: blame the cause
+    # non-finite weights or multipliers make the local solve non-finite too: report the cause
     code = bad[0] * 1
     code = torch.where(bad[2], torch.full_like(code, 3), code)
     return torch.where(bad[1], torch.full_like(code, 2), code)

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 class Row:
     """What was known after one iteration. Counters are cumulative; None: not evaluated or not defined.
 
-    `rounds`, `bytes` and `hvps` are what it took until this iterate was known; in the last row of a finished run they
+    `rounds`, `bytes` and `hvps` are the totals until this iterate was known; in the last row of a finished run they
     are all that the workers did, from round 0 to the last certificate. `bytes` = `bytes_up` + `bytes_down` is the
     logical payload of one worker; `hvps` counts Hessian-vector products over all blocks, or what reads the data as
     often; `failed_blocks` names the blocks whose local solve missed its tolerance in this iteration.
-    `rounds_verdict` are the rounds among them that a verdict asked for; `reductions` is how often workers were called
-    upon at all when the row was written, scoring that was asked for and gathers included. `relative` is the bound of
+    `rounds_verdict` are the rounds among them that verdicts took;  `reductions` is how often workers were called at all
+    when the row was written, evaluation and gathers included. `relative` is the bound of
     the relative gap, in iterations that were judged; `expected` is the server's guess of it in the others, which
-    decides when to ask and nothing else.
+    only decides when to run a verdict.
     """
 
     iteration: int
@@ -86,7 +86,7 @@ class History:
         return f"History({len(self)} iterations)"
 
     def counted(self, traffic: Traffic) -> History:
-        """With all that has travelled in the last row.
+        """With the total communication in the last row.
 
         Parameters
         ----------
@@ -190,7 +190,7 @@ class History:
 
 
 class Clock:
-    """Seconds spent in `with clock:` blocks, and since the beginning (`began`, of `time.perf_counter`)."""
+    """Seconds spent in `with clock:` blocks, and since `began` (a time of `time.perf_counter`)."""
 
     def __init__(self, began: float | None = None) -> None:
         self.seconds = 0.0

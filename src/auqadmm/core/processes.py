@@ -1,6 +1,6 @@
-"""Around the loop: signals as wishes, callbacks that all processes heed, and weights of all blocks in one place.
+"""Around the loop: deferred signals, callbacks of all processes, and gathering the weights of all blocks.
 
-Shapes: B blocks here, N in all.
+Shapes: B blocks of this process, N in all.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 
 class StopRequests:
-    """Notes these signals instead of obeying them until `restore`, in the main thread, where alone handlers can be set.
+    """Records these signals instead of acting on them until `restore`; main thread only, as Python demands of handlers.
 
-    `number` is that of the last one that came, 0: none.
+    `number` is that of the last signal received, 0: none.
     """
 
     def __init__(self, *signals: signal.Signals) -> None:
         self.number = 0
         self._old: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
-            # None: a handler that is not Python's, which could not be put back
+            # None: a handler not installed from Python, which could not be restored
             mine = [n for n in signals if signal.getsignal(n) is not None]
             self._old = {n: signal.signal(n, self._note) for n in mine}
 
@@ -47,17 +47,17 @@ class StopRequests:
 
     @property
     def signal(self) -> str:
-        """The name of the signal that came, or nothing."""
+        """The name of the signal received, or ""."""
         return signal.Signals(self.number).name if self.number else ""
 
     def restore(self) -> None:
-        """The handlers that were there before."""
+        """Reinstall the previous handlers."""
         for number, handler in self._old.items():
             signal.signal(number, handler)
         self._old = {}
 
 
-WISH, INTERRUPT, FAILED = 1.0, 2.0, 3.0  # what a callback may answer; of several processes the largest counts
+WISH, INTERRUPT, FAILED = 1.0, 2.0, 3.0  # what a callback may answer; over processes the maximum counts
 
 
 class CallbackError(AuqadmmError, RuntimeError):
@@ -65,7 +65,7 @@ class CallbackError(AuqadmmError, RuntimeError):
 
 
 class SharedCallbacks:
-    """Callbacks of several processes as one: what one of them wishes, all do. Free of charge where there are none."""
+    """Callbacks of several processes as one: if one asks to stop, all stop. No communication where there are none."""
 
     def __init__(self, callbacks: Sequence[Callback], engine: Engine) -> None:
         self.callbacks, self.engine = callbacks, engine
@@ -83,7 +83,7 @@ class SharedCallbacks:
         except Exception as error:
             wish, failure = FAILED, error
         wish = self.engine.agreed(wish)
-        # raised once all know, so that they can save the run together
+        # raised only after all processes know, so that they save the run together
         if failure is not None:
             raise failure
         if wish == FAILED:
@@ -94,9 +94,9 @@ class SharedCallbacks:
 
 
 def all_weights(weights: Any, reduce: Reduce) -> Any:
-    """The weights of all N blocks from those of each process, zeros added where blocks keep fewer directions.
+    """The weights of all N blocks from those of each process, zero-padded where blocks keep fewer directions.
 
-    `weights` are as the engine holds them: it may be no more than a name for what lives elsewhere.
+    `weights` are in the engine's form, which may be a handle to arrays on other machines.
     """
     if weights is None:
         return None

@@ -68,17 +68,17 @@ class RunRecord:
         )
 
     def rewind(self) -> None:
-        """Drop what an interrupted iteration left behind."""
+        """Discard the partial results of an interrupted iteration."""
         del self.rows[0 if self.at is None else self.at.done :]
 
     # ------------------------------------------------------------------ checkpoints
     def resume(self, saved: Saved, setup: Setup) -> Ending | None:
-        """Go on from a checkpoint; how the run ended, where nothing is left to do."""
+        """Go on from a checkpoint; how the run ended, if it needs no further iteration."""
         shared = replace(saved.state.shared, setup=setup)
         self.at, self.rows = replace(saved, state=replace(saved.state, shared=shared)), list(saved.rows)
         self.monitor.resume(saved.gate)
         self.reduce.traffic, self.clock.seconds = replace(saved.traffic), saved.seconds
-        # other tolerances: what had converged by the old ones goes on
+        # new tolerances: a run that converged by the old ones continues
         if saved.ended is None or (saved.ended[0] in OVER and saved.stop != self.stopping.tolerances):
             return None
         final = saved.ended[0] in (*OVER, Status.diverged)
@@ -93,7 +93,7 @@ class RunRecord:
             saved = self.at
             if ended is not None:
                 saved = replace(saved, ended=(str(ended.status), ended.message))
-            if ended is not None and ended.status in OVER:  # nothing will be asked again
+            if ended is not None and ended.status in OVER:  # no further round needed
                 saved = replace(saved, certificate=ended.certificate, traffic=replace(self.reduce.traffic))
             self.keeper.save(saved, setup)
 
@@ -103,11 +103,11 @@ class RunRecord:
             return
         try:
             self.save(setup, ended)
-        except KeyboardInterrupt:  # a second one: what was saved before stays
+        except KeyboardInterrupt:  # a second Ctrl-C: the previous checkpoint stays
             return
 
     def saved_where(self, ended: Ending) -> str:
-        """What the message says of checkpoints."""
+        """What the message says about checkpoints."""
         if self.keeper is None:
             return ""
         unfinished = (Status.max_iter, Status.time_limit, Status.interrupted)

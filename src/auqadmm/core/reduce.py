@@ -1,4 +1,4 @@
-"""One reduction over blocks: map where the blocks live, sum, count what travelled.
+"""One reduction over blocks: map in the processes that store the blocks, sum, count the traffic.
 
 A *round* is one reduction plus the broadcast of its result. Bytes are the logical payload of one worker, 8 per
 number since sums are float64: what it sends up (its summand) and what it receives (`down`). They do not depend on
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 Sums = dict[str, Tensor]
 
-B = TypeVar("B")  # the state of the blocks of a process, or an engine's name for it
+B = TypeVar("B")  # the state of a process's blocks, or an engine's handle to it
 A = TypeVar("A")  # the same after a map
-S = TypeVar("S")  # what is replicated
+S = TypeVar("S")  # replicated data
 
 MapFn = Callable[["Shard", B, S], tuple[A, Sums]]
 
@@ -57,9 +57,9 @@ class WorkerLost(AuqadmmError, RuntimeError):
 
 
 class Engine(Protocol):
-    """Where blocks live. Functions get the shard of each process, the blocks' state and replicated data.
+    """The processes with the blocks. Functions get the shard of each process, the blocks' state and replicated data.
 
-    An engine may have `processes`, how many run the loop (1 if it has not). Where there are several, it hears Ctrl-C
+    An engine may have `processes`, how many run the loop (1 if it has not). Where there are several, it handles Ctrl-C
     and SIGTERM itself, and all of them get a KeyboardInterrupt in the same reduction. Any call may raise `WorkerLost`.
     """
 
@@ -75,7 +75,7 @@ class Engine(Protocol):
         ...
 
     def map_concat(self, fn: Callable[[Shard, B], Sums], blocks: B) -> Sums:
-        """`fn(shard, blocks)` gives arrays whose first axis goes along the blocks here, any number of entries each;
+        """`fn(shard, blocks)` gives arrays whose first axis runs over the local blocks, any number of entries each;
         returns each of them for all blocks, in the order of the blocks. A process holds consecutive blocks."""
         ...
 
@@ -84,15 +84,15 @@ class Engine(Protocol):
         ...
 
     def peek(self, fn: Callable[[Shard, B], A], blocks: B) -> A:
-        """`fn(shard, blocks)` of one process, any that holds a shard, as it is: for what all have in common."""
+        """`fn(shard, blocks)` of any one process with a shard, unchanged: for values that all share."""
         ...
 
     def scatter(self, x: Tensor) -> Tensor:
-        """The inverse of `gather`: the (B, …) part of x (N, …) that belongs to the blocks here."""
+        """The inverse of `gather`: the (B, …) part of x (N, …) that belongs to this process's blocks."""
         ...
 
     def agreed(self, number: float) -> float:
-        """The largest of the numbers that the processes which run the loop have: each of them must ask."""
+        """The maximum of a number over the processes that run the loop (collective: each of them must call)."""
         ...
 
     def same(self, settings: Mapping[str, object]) -> None:
@@ -100,18 +100,18 @@ class Engine(Protocol):
         ...
 
     def first(self, work: Callable[[], bytes]) -> bytes:
-        """What `work()` gives in the first of the processes which run the loop, told to all of them: for files."""
+        """What `work()` gives in the first of the processes which run the loop, broadcast to all of them: for files."""
         ...
 
     def close(self, error: BaseException | None = None) -> None:
-        """The end. `error`: why, if it is a premature one; other processes that run the loop are told."""
+        """Shut down. `error`: the cause of a premature end, passed on to the other processes that run the loop."""
         ...
 
 
 @dataclass
 class Traffic:
-    """Rounds and bytes so far; how many of the rounds a verdict asked for; and how often blocks were called upon at
-    all: rounds, scoring that nothing hangs on, gathers."""
+    """Rounds and bytes so far; how many rounds verdicts took; and how often blocks were called at
+    all: rounds, evaluation alone, gathers."""
 
     rounds: int = 0
     up: int = 0
@@ -139,7 +139,7 @@ class Reduce:
         return self(fn, None, shared, down)[1]
 
     def once(self, fn: MapFn[None, None, None]) -> Sums:
-        """A round of a verdict whose answer is the same throughout a run: whoever asks again need not."""
+        """A round of a verdict whose result is the same throughout a run: cached."""
         if fn not in self.known:
             self.known[fn] = self.judging(fn, None)
         return self.known[fn]
@@ -150,7 +150,7 @@ class Reduce:
         return after, extremes
 
     def concat(self, fn: Callable[[Shard, B], Sums], blocks: B) -> Sums:
-        """Parts of all blocks side by side. They leave with the message of the round before: bytes, no round.
+        """Parts of all blocks, concatenated. They are sent with the message of the previous round: bytes, no round.
 
         Blocks may send different amounts; what counts is the mean.
         """
@@ -164,7 +164,7 @@ class Reduce:
         return self.engine.map_sum(fn, blocks, shared)[1]
 
     def place(self, fn: MapFn[B, S, A], blocks: B, shared: S) -> A:
-        """Map without a sum: set up or change the blocks' state where they live. Nothing travels."""
+        """Map without a sum: set up or change the blocks' state in place, without communication."""
         return self.engine.map_sum(fn, blocks, shared)[0]
 
     def gather(self, fn: Callable[[Shard, B], Tensor], blocks: B) -> Tensor:
@@ -178,12 +178,12 @@ class Reduce:
         return self.engine.scatter(x)
 
     def every(self, fn: Callable[[Shard], bool]) -> bool:
-        """Is `fn(shard)` true wherever blocks live? Not counted: for settings of a run."""
+        """Is `fn(shard)` true in every process with blocks? Not counted: for settings of a run."""
         flags = self.engine.map_minmax(partial(_flag, fn), None, None)[1]["flag"]
         return bool(flags[0] > 0)
 
     def agreed(self, flag: bool) -> bool:
-        """Does any of the processes which run the loop say so? Not counted. Every one of them must ask."""
+        """Is this true in any process that runs the loop? Not counted; collective: every one of them must call."""
         return self.engine.agreed(float(flag)) > 0
 
     @property
@@ -192,12 +192,12 @@ class Reduce:
         return getattr(self.engine, "processes", 1) > 1
 
     def slowest(self) -> tuple[str, float] | None:
-        """The worker that computed longest since this was asked last, and its seconds, where the engine knows."""
+        """The worker that computed longest since the last call, and its seconds, where the engine knows."""
         asked = getattr(self.engine, "slowest", None)
         return None if asked is None else asked()
 
     def cost(self, hvps: int) -> Cost:
-        """What has travelled until now."""
+        """The traffic so far."""
         return Cost(self.traffic.rounds, self.traffic.up, self.traffic.down, hvps)
 
     def _count(self, up: Mapping[str, Tensor], down: tuple[Tensor, ...]) -> None:
@@ -225,7 +225,7 @@ def _score_point(shard: Shard, v: Tensor) -> dict[str, Tensor]:
 
 
 def scores(shard: Shard, point: Point) -> dict[str, Tensor]:
-    """The summands of `score` from a point where they are known."""
+    """The summands of `score` from a linearization that has them."""
     return shard.programs(_summed, point.value, point.grad, shard.slopes(point.grad))
 
 
@@ -235,7 +235,7 @@ def _summed(value: Tensor, grad: Tensor, seen: Tensor) -> dict[str, Tensor]:
 
 
 def failed_blocks(state: State, reduce: Reduce) -> tuple[int, ...]:
-    """Which blocks missed their inner tolerance; asked only when some did."""
+    """Which blocks missed their inner tolerance; only called when some did."""
     if state.shared.inner_failures == 0:
         return ()
     flags = reduce.gather(_failed_flags, state.blocks)

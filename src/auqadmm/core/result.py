@@ -45,7 +45,7 @@ class Result:
     has_intercept
         Whether the last row of v is an intercept.
     evidence
-        What `diagnose` goes by; None where nothing was kept.
+        The data that `diagnose` uses; None where none were kept.
     choice
         What `method="auto"` chose, why, and what was expected of every method; else None.
 
@@ -79,7 +79,7 @@ class Result:
     choice: Any = field(default=None, repr=False)
 
     def __repr__(self) -> str:
-        """Three lines: how the run ended, the sentence, and what there is."""
+        """Three lines: how the run ended, the sentence, and the available attributes."""
         rounds = self.history[-1].rounds if len(self.history) else 0
         took = f"{self.n_iter} iteration{'s' * (self.n_iter != 1)}, {rounds} round{'s' * (rounds != 1)}"
         intercept = f", intercept {np.shape(self.intercept) or f'{self.intercept:.6g}'}" * self.has_intercept
@@ -110,7 +110,7 @@ class Result:
 
     @property
     def warm_start(self) -> WarmStart:
-        """Everything a later run needs to continue from here."""
+        """Everything a later run needs to continue from this one."""
         return WarmStart(self.v, self.lam, self.weights, self.method)
 
     def explain(self) -> str:
@@ -140,7 +140,7 @@ class Result:
         Parameters
         ----------
         problem
-            The problem that was solved, to have its features looked at as well; its blocks must be in this process.
+            The problem that was solved, to check its features as well; its blocks must be in this process.
 
         Returns
         -------

@@ -60,7 +60,7 @@ class Method(Protocol):
 
 
 def block_view(method: Method, reduce: Reduce) -> Reduce:
-    """What the state of a method's blocks is asked with: a method may keep data of its own beside a shard."""
+    """The shard as the method's block functions take it: a method may add data of its own."""
     view = getattr(method, "view", None)
     return reduce if view is None else view(reduce)
 
@@ -118,13 +118,13 @@ def run(
     keeper: RunCheckpoints | None = None,
     clock: Clock | None = None,
 ) -> Result:
-    """Iterate until a stopping rule speaks; with a `keeper` from where its folder left off, saving on the way."""
+    """Iterate until a stopping rule applies; with a `keeper`, resume from its folder and save checkpoints."""
     loop = _Loop(method, setup, reduce, stopping, callbacks, evaluate_every, keeper, clock)
-    if keeper is not None and not reduce.several:  # else their engine listens
+    if keeper is not None and not reduce.several:  # else the engine handles signals
         loop.asked = StopRequests(signal.SIGTERM)
     try:
         ended = loop.ended()
-        if early := ended.status not in OVER:  # before anything else is asked of the workers
+        if early := ended.status not in OVER:  # before any further reduction
             loop.save_end(ended)
         ended = loop.certified(ended)
         if not early:  # with the certificate
@@ -140,7 +140,7 @@ def run(
 
 
 class _Loop:
-    """The moving parts of one run; what it leaves behind after every iteration is in `record`."""
+    """The mutable state of one run; the outcome of every complete iteration is in `record`."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class _Loop:
         keeper: RunCheckpoints | None = None,
         clock: Clock | None = None,
     ) -> None:
-        # a verdict may be asked for after every iteration: let what tells when travel with the method's own sums
+        # a verdict may follow any iteration: send the sums that decide when together with the method's own
         setup = replace(setup, scoring=stopping.rule == "certificate" and stopping.certificate_tol > 0)
         self.method, self.setup, self.reduce = method, setup, reduce
         self.near = block_view(method, reduce)
@@ -182,7 +182,7 @@ class _Loop:
             if not bool(state.shared.v.isfinite().all()):
                 return ending_by_v(self.record.done + 1)
             certificate, arrived = self._judge(state)
-            # consensus methods notice by their local solves; a gradient method has no other sign
+            # consensus methods see divergence in their local solves; gradient methods have no other indicator
             if state.shared.residuals is None and certificate is not None and not math.isfinite(certificate.kkt):
                 return ending_by_loss(self.record.done + 1)
             names = self.reduce.engine.names
@@ -203,9 +203,9 @@ class _Loop:
 
     # ------------------------------------------------------------------ before the first iteration
     def _begin(self) -> Ending | None:
-        """The first state, or the last one of a run that goes on; how it ended, where nothing is left to do."""
+        """The initial or resumed state; how the run ended, if it needs no further iteration."""
         saved = None if self.keeper is None else self.keeper.begin(self.setup)
-        self.reduce.traffic = Traffic()  # placing is over
+        self.reduce.traffic = Traffic()  # data placement is not counted
         with self.clock:
             self._round_zero()
         if saved is not None:
@@ -217,8 +217,8 @@ class _Loop:
         return None
 
     def _round_zero(self) -> None:
-        """Moments of the columns, where a verdict will be asked for; where certificates only fill a plot, they are not
-        counted either."""
+        """Moments of the columns, if a verdict will need them; if certificates are only plotted, they are not
+        counted."""
         if self.setup.scoring:
             self.monitor.judge.begin()
             self.setup = replace(self.setup, seen=self.monitor.judge.columns)
@@ -229,7 +229,7 @@ class _Loop:
 
     # ------------------------------------------------------------------ before each iteration
     def _stopped(self) -> Ending | None:
-        """Why there is no further iteration: numbers that broke, a signal, a budget; None: there is one."""
+        """Why there is no further iteration: NaN or infinity, a signal, a budget; None: there is one."""
         done, limit = self.record.done, self.stopping.time_limit
         if (broken := not_finite(self._state, self.near, done + 1)) is not None:
             return broken
@@ -243,12 +243,12 @@ class _Loop:
 
     # ------------------------------------------------------------------ after each iteration
     def _judge(self, state: State) -> tuple[Certificate | None, Ending | None]:
-        """What is known of the iterate, and whether the run ends here."""
+        """Evaluate the iterate, and decide whether the run ends."""
         shared, tol = state.shared, self.stopping.certificate_tol
         by_verdict = self.stopping.rule == "certificate" or shared.residuals is None
         sums = shared.scored
         if sums is None and self.evaluate_every > 0 and shared.iteration % self.evaluate_every == 0:
-            sums = self.reduce.free(score, state.blocks, shared.v)  # asked for, off the clock and uncounted
+            sums = self.reduce.free(score, state.blocks, shared.v)  # requested by the user: neither timed nor counted
         if sums is None and by_verdict and tol > 0:
             with self.clock:
                 sums = self.monitor.asked(shared.v, first=not self.record.done)
@@ -267,10 +267,10 @@ class _Loop:
         return certificate, None if last is None else ending_undecided(self.record.done + 1, last)
 
     def _heard(self, event: Iteration) -> list[bool]:
-        """What the callbacks wish. One that fails ends the run, but not before its last iterate is saved."""
+        """The answer of the callbacks. One that fails ends the run, but not before its last iterate is saved."""
         try:
             return [bool(callback(event)) for callback in self.callbacks]
-        except WorkerLost:  # nothing can be summed any more, and so nothing saved
+        except WorkerLost:  # no reduction is possible any more, and so no checkpoint
             raise
         except Exception:
             self.record.save(self.setup)
@@ -282,14 +282,14 @@ class _Loop:
         self.asked.restore()
 
     def leave(self, lost: WorkerLost) -> None:
-        """A worker is lost: hand over the last complete iterate, and say where the run is saved."""
+        """A worker is lost: return the last complete iterate, and name the checkpoint."""
         at = self.record.at
         lost.saved = None if self.keeper is None else self.keeper.iteration
         more = "" if self.keeper is None else self.keeper.way_back
         lost.left = None if at is None else lost_worker_result(at, self._name(at.state), lost, more)
 
     def certified(self, ended: Ending) -> Ending:
-        """With the last certificate, and in words how far v is from the optimum and why it is not nearer."""
+        """With the last certificate, and in words how far v is from the optimum and why not closer."""
         state, certificate = self.record.state, ended.certificate
         v = self.start if state is None else state.shared.v
         if certificate is None:

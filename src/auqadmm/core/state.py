@@ -1,6 +1,6 @@
 """What an iteration reads and what it returns: frozen data, `state → new state`.
 
-Shapes: B blocks held here, N blocks in all, m features, C columns of the unknown.
+Shapes: B blocks of this process, N blocks in all, m features, C columns of the unknown.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from auqadmm.problem.regularizers import Regularizer
     from auqadmm.verdict.moments import ColumnMoments
 
-ROUND_COST = 32_000  # numbers that a link carries while it waits for an answer
+ROUND_COST = 32_000  # numbers that a link carries during one round trip
 
 
 class Status(str, Enum):
@@ -81,9 +81,9 @@ class WarmStart:
 
 @dataclass(frozen=True)
 class Setup:
-    """What stays fixed during a run, replicated: sizes, g, the u-step `solve`, how to start, the shape of the image
-    that the features are the pixels of, if they are, the loss, the names of the features, if they have any, what
-    round 0 found of the columns, if there was one, the rows of all blocks, 0 where nobody counted, and what a round
+    """What stays fixed during a run, replicated: sizes, g, the u-step `solve`, how to start, the image shape,
+    if the features are pixels, the loss, the names of the features, if they have any, what
+    round 0 measured on the columns, if it ran, the rows of all blocks, 0 if not counted, and what a round
     costs beside its numbers, in numbers."""
 
     blocks: int
@@ -112,7 +112,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Lives with the data. u, lam (B, m, C); failed (B,): the last local solve missed its tolerance; `memory` holds the
+    """Kept with the data. u, lam (B, m, C); failed (B,): the last local solve missed its tolerance; `memory` holds the
     method's arrays, or tuples of arrays."""
 
     u: Tensor
@@ -125,7 +125,7 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Cost:
-    """What it took until an iterate was known: rounds, bytes of one worker up and down, Hessian-vector products."""
+    """The total cost of an iterate: rounds, bytes of one worker up and down, Hessian-vector products."""
 
     rounds: int = 0
     up: int = 0
@@ -150,8 +150,8 @@ class Residuals:
 class Consensus:
     """Replicated. v, v_prev, s (m, C) in float64; the pending v-step is argmin g + ½⟨v,Kv⟩ − ⟨s,v⟩ (S2).
 
-    `scored` are the sums of a certificate at v, where they travelled with the iteration (`setup.scoring`); `predicted`
-    is how much F would fall by the method's own model, where that is free: it decides when a verdict is asked for.
+    `scored` are the sums of a certificate at v, if summed with the iteration (`setup.scoring`); `predicted`
+    is how much F would fall by the method's own model, where that is free: it decides when a verdict is run.
     `scalars` and `memory` belong to the method; `memory` is whatever frozen object it likes.
     """
 

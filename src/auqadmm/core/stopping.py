@@ -17,7 +17,7 @@ class Stopping:
     """Tolerances and budgets of a run.
 
     `rule`: "certificate" (a gap that is proved or estimated, the default; "both" is its old name) or "residuals" (the
-    paper's). `certificate_tol` = 0: no verdict is asked for.
+    paper's). `certificate_tol` = 0: no verdict is run.
     """
 
     max_iter: int = 250
@@ -30,7 +30,7 @@ class Stopping:
     def __post_init__(self) -> None:
         if self.rule not in RULES:
             raise InputError(f"stop must be one of {', '.join(map(repr, RULES))}; got {self.rule!r}.")
-        if self.rule == "both":  # residuals were asked for as well; a gap needs no company
+        if self.rule == "both":  # both rules were requested; the gap alone is enough
             object.__setattr__(self, "rule", "certificate")
         object.__setattr__(self, "max_iter", whole_number("max_iter", self.max_iter))
         for name in ("abs_tol", "rel_tol", "certificate_tol"):
@@ -57,7 +57,7 @@ class Stopping:
 
 
 def is_number(value: object) -> bool:
-    """A real number, and not a truth value."""
+    """A real number, not a bool."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 

@@ -2,7 +2,7 @@
 
 Given: a point u with products by the Hessians H_j = ∇²f_j(u_j). Returned: an estimate of every diag(H_j).
 Random vectors are drawn once for all blocks, on the CPU and in float64: the estimate of a block then depends
-on its own data alone, not on the machine, the neighbours or the device it was computed with.
+on its own data alone, not on the machine, the device or the other blocks.
 
 Shapes: B blocks, m features, C columns, n = m·C unknowns, k right-hand sides.
 """
@@ -51,7 +51,7 @@ class Estimate:
 
 
 class Curvature(Protocol):
-    """Anything that estimates diag(H_j) of every block held here."""
+    """Anything that estimates diag(H_j) of every block of this process."""
 
     def diagonal(self, point: HessianPoint) -> Estimate: ...
 

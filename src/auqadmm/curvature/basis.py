@@ -1,7 +1,7 @@
 """An orthonormal basis in which neighbouring features of an image are nearly uncorrelated (S12).
 
 The discrete cosine transform of each axis, channels included: their mean is brightness, the rest is colour. An
-intercept, the last row, stays as it is.
+intercept, the last row, is unchanged.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
     Q_1 = orth(A·start),   Q_{k+1} = orth((I − QQᵀ) A Q_k),  Q = (Q_1 … Q_k)         T = QᵀAQ
 
-The top of the spectrum of T is that of A sooner than with powers of A: the leading 64 of 96 vectors, from seven
+The largest eigenvalues converge faster than with powers of A: the leading 64 of 96 vectors, from seven
 products with 16 at a time, are as good as 64 vectors after five products with all of them.
 
-A space that A does not lead out of (few rows, equal rows, no rows) is continued at random: a little noise in every new
-block, far below what A says and far above rounding.
+An invariant subspace (few rows, equal rows, no rows) is continued at random: a little noise in every new
+block, far below A's own part and far above rounding.
 
 Reference: G. H. Golub, C. F. Van Loan, Matrix Computations, 4th ed., section 10.3.6.
 
@@ -20,7 +20,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-KRYLOV_STEPS = 3  # steps before a block may have seen enough
+KRYLOV_STEPS = 3  # steps before a block may stop
 
 
 def krylov(
@@ -38,12 +38,12 @@ def krylov(
     apply
         (B, n, b) -> (B, n, b), one symmetric operator per block.
     random
-        (n, k), the same for all blocks: the first columns are the start, the others what a new block is mixed with.
+        (n, k), the same for all blocks: the first columns are the start, the others the noise of new blocks.
     several
         b, vectors at a time.
     settled
-        T -> (B,): which blocks have seen enough. Each of them uses what was there when it had, whatever its
-        neighbours do; when all have, no more is looked for.
+        T -> (B,): which blocks have converged. Each uses its vectors up to then, whatever its
+        neighbours do; when all have, the iteration ends.
     """
     first, *others = (x.expand(blocks, -1, -1) for x in random.split(several, 1))
     new = apply(first)

@@ -10,7 +10,7 @@ Iteration, for k = 1 … r, from q_1 = start / ‖start‖:
 
 Then T = tridiag(β, α, β) = S D Sᵀ and V = Q S; Ritz values D below 0 are set to 0. β_k = 0 is a breakdown:
 Q spans an invariant subspace (a zero Hessian, an empty block, fewer distinct eigenvalues than r). That block
-goes no further while the others do. A repeated eigenvalue is found once: one start vector sees no more of it.
+stops while the others go on. A repeated eigenvalue is found once: one start vector yields no more.
 
 Reference: Parlett (1998), The Symmetric Eigenvalue Problem, SIAM, chapters 6 and 13.
 
@@ -112,7 +112,7 @@ def lanczos(hvp: Callable[[Tensor], Tensor], shape: tuple[int, int, int], rank: 
     steps = torch.zeros(B, dtype=torch.int64, device=w.device)
 
     beta = _norm(w)
-    alive = beta > 0  # a start of zeros has no direction
+    alive = beta > 0  # a zero start vector
     for k in range(r):
         # a block that broke down has β ≈ 0: it divides by 1, and zeros take the place of its vector
         divisor = torch.where(alive, beta, 1.0)[:, None].to(w.dtype)

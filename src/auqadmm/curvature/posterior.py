@@ -1,4 +1,4 @@
-"""The precision of each block's posterior as a low-rank weight: what `auq-lr` puts in W_j (S12).
+"""The precision of each block's posterior as a low-rank weight: the W_j of `auq-lr` (S12).
 
     W_j = (U_j M_j U_jᵀ + Fᵀ diag(d_j) F) ⊗ S_j + φ_j I
     w_i = tr S_i,  S_i the C×C curvature of row i at v      S_j = Σ|x_i|²S_i / Σ|x_i|²w_i       A_j = Σ w_i x_ix_iᵀ
@@ -8,11 +8,11 @@ In scaled columns (columns/frame.py) l2 is one number per feature: φ_j has the 
 
 U_j is the leading right singular basis of block j's rows, found by block Lanczos (`krylov`) and kept. Only products
 with X_j are used; nothing of size m×m is formed. A loss without rows (CustomLoss) gets the same from Hessian-vector
-products on the flattened unknown: U_j from the Hessian itself, d_j by Hutchinson's estimate of what U_j left over.
+products on the flattened unknown: U_j from the Hessian itself, d_j by Hutchinson's estimate of the rest.
 
-How many directions: given, or chosen by every block for itself (`affordable`), since each costs m numbers once and
-saves rounds of m·C numbers. With eigenvalues σ_1 ≥ σ_2 ≥ … of the rows, the direction that W_j misses most after r of
-them is σ_{r+1} against the level of what is left, and rounds go with the root of a condition number:
+How many directions: given, or chosen per block (`affordable`), since each costs m numbers once and
+saves rounds of m·C numbers. With eigenvalues σ_1 ≥ σ_2 ≥ … of the rows, the largest that W_j misses after r of
+them is σ_{r+1} against the mean of the rest, and rounds grow with the root of a condition number:
 
     rounds(r) ≈ 2 + 2.5√q_r,    q_r = σ_{r+1} / (Σ_{k>r} σ_k/m + Cφ_j)   r minimises  m·r + rounds(r)·(m·C + round_cost)
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from auqadmm.blocks.rows import Point
     from auqadmm.blocks.shard import Shard
 
-# A block's directions are at most this share of its rows: fewer rows than directions would give the rows away.
+# A block's directions are at most this share of its rows: more would reveal the rows.
 DIRECTION_SHARE = 0.25
 # Directions are found so many at a time, or in so many steps of block Lanczos.
 AT_A_TIME, LANCZOS_STEPS = 8, 4
@@ -57,20 +57,20 @@ AT_A_TIME, LANCZOS_STEPS = 8, 4
 ENOUGH = 1.5
 PHI_FLOOR = 1e-5  # φ_j, of the mean curvature, at least: W_j must not be singular
 PROBES = 16  # random vectors for the diagonal of a loss without rows (Hutchinson)
-# The model of rounds, read off runs with 5 to 100 directions.
+# The model of rounds, fitted to runs with 5 to 100 directions.
 LEAST_ROUNDS, SLOPE = 2.0, 2.5
 CONTEST_MARGIN = 1e-3  # by which a basis must win, per coordinate
-FAR_FROM_PRIOR = 100.0  # times the prior: curvature that leaves it no say in how far logits go
+FAR_FROM_PRIOR = 100.0  # times the prior: curvature beyond which the prior does not limit the logits
 
 
 @dataclass(frozen=True)
 class Posterior:
     """How W_j is made: at most `rank` directions per block, `l2` the curvature of g, `blocks` N, `seed` of the start.
 
-    `choose`: every block takes as many directions as pay for themselves. `image`: what the directions leave over is
-    taken as diagonal in the cosines of an image of this shape; None: in the features as they are. `coupled`: classes
+    `choose`: every block takes as many directions as pay for themselves. `image`: the rest is
+    taken as diagonal in the cosines of an image of this shape; None: in the features themselves. `coupled`: classes
     that interact stay coupled inside the directions (metrics/coupled.py). `round_cost`: what a round costs beside
-    what it carries, in numbers. `first`: the share of the curvature that the first weights take, where it will fall.
+    its numbers, in numbers. `first`: the share of the curvature that the first weights take, where it will fall.
     """
 
     rank: int
@@ -91,7 +91,7 @@ class Posterior:
     def directions(self, shard: Shard, v: Tensor) -> Tensor:
         """U_j (B, m, r), or (B, m·C, r) for a loss without rows.
 
-        Of the rows as they are: at v = 0 their curvature is the same for all, or, for a hinge, not yet there.
+        Of unweighted rows: at v = 0 their curvature is the same for all, or, for a hinge, still zero.
         """
         as_they_are = isinstance(shard.loss, RowLoss)
         point: Any = None if as_they_are else rough(shard, shard.expand(v))
@@ -115,7 +115,7 @@ class Posterior:
         rank = min(self.rank, size)
         if rank == 0:
             return shard.row_weight.new_zeros(shard.blocks, size, 0)
-        # two steps more than are kept: the last directions that are found are not yet what they seem
+        # two steps more than are kept: the last directions found have not converged
         several = max(AT_A_TIME, -(-rank // LANCZOS_STEPS))
         # one start for all blocks: placement does not matter, and equal data get equal weights
         random = draw((size, min(rank + 2 * several, size)), "gaussian", self.seed, shard.row_weight)
@@ -126,7 +126,7 @@ class Posterior:
             sigma, k = _eigenvalues(T), T.shape[-1]
             return ENOUGH * affordable(sigma, torch.full_like(rows, min(rank, k - several))) + several <= k
 
-        # a space that can be had whole may be worth it: nothing is left over then
+        # the whole space, if within reach, may be worth it: no rest then
         early = settled if self.choose and random.shape[1] < size else None
         Q, T, used = krylov(apply, random, shard.blocks, several, early)
         sigma, E = (x.flip(-1) for x in spectrum(T))
@@ -147,7 +147,7 @@ class Posterior:
         left = (total[:, None] - sigma.cumsum(1) + sigma).clamp(min=0)  # after 0, 1, … directions
         floor = (self.l2 / self.blocks + PHI_FLOOR * total / size) * (payload / size)
         q = sigma / (left / size + floor[:, None]).clamp(min=torch.finfo(torch.float64).tiny)
-        q = torch.nn.functional.pad(q, (0, 1))  # after all directions nothing is left
+        q = torch.nn.functional.pad(q, (0, 1))  # no rest after all directions
         r = torch.arange(q.shape[1], device=q.device)
         rounds = LEAST_ROUNDS + SLOPE * q.clamp(min=1).sqrt()
         cost = r * (size + (r + 1) / 2) + rounds * (payload + self.round_cost)
@@ -178,7 +178,7 @@ class Posterior:
         return sound(LowRank(U, M, d, S, phi, F))
 
     def _share(self, mean_diagonal: Tensor) -> Tensor:
-        """Of the curvature at zero (B,): `first`, and more where the prior keeps logits from going far."""
+        """Of the curvature at zero (B,): `first`, and more where the prior keeps logits small."""
         prior = self.l2 / self.blocks
         if prior == 0:
             return torch.full_like(mean_diagonal, self.first)
@@ -186,13 +186,13 @@ class Posterior:
         return self.first**above
 
     def _more_prior(self, shard: Shard, d: Tensor) -> Tensor | float:
-        """What single features have of the prior beyond `l2`, (m,); tr S_j = 1, so C times it."""
+        """The prior of single features beyond `l2`, (m,); tr S_j = 1, so C times it."""
         if shard.frame is None:
             return 0.0
         return shard.shape[2] * (shard.frame.prior.to(d) - self.l2).clamp(min=0) / self.blocks
 
     def unexplained(self, shard: Shard, v: Tensor, U: Tensor) -> Tensor:
-        """Σ_j log det(diag d_j + φ_j) of the rows as they are: the smaller, the less U and F leave unexplained."""
+        """Σ_j log det(diag d_j + φ_j) of unweighted rows: the smaller, the less U and F leave unexplained."""
         c, (_, m, C) = shard.row_weight, shard.shape
         if U.shape[1] != m:  # a loss without rows: no basis to choose
             return c.new_zeros(())
@@ -250,7 +250,7 @@ class Posterior:
 
     def _floor(self, mean_diagonal: Tensor, typical: float) -> Tensor:
         own = torch.clamp(mean_diagonal, min=typical)
-        # nothing to go by at all (no curvature anywhere, no l2): any positive number serves
+        # no curvature anywhere and no l2: any positive number will do
         floor = self.l2 / self.blocks + PHI_FLOOR * own
         return torch.where(floor > 0, floor, torch.ones_like(floor))
 
@@ -270,7 +270,7 @@ def _gram(design: Design, U: Tensor, XU: Tensor, w: Tensor) -> Tensor:
 
 
 def sound(W: LowRank) -> LowRank:
-    """Weights of 1 for a block whose curvature overflows: its local solve will say so, and name the block."""
+    """Weights of 1 for a block whose curvature overflows: its local solve will report that, and name the block."""
     parts = [getattr(W, name) for name in W.parts]
     good = torch.stack([x.isfinite().reshape(len(W.phi), -1).all(1) for x in parts]).all(0)
     if bool(good.all()):
@@ -312,13 +312,13 @@ def second_wins(unexplained: Tensor, coordinates: int) -> bool:
 
 
 def row_variance(shard: Shard, W: LowRank) -> Tensor:
-    """x_iᵀW_j⁻¹x_i of every row (R,), C = 1: how uncertain its logit is by the weights of before.
+    """x_iᵀW_j⁻¹x_i of every row (R,), C = 1: how uncertain its logit is by the previous weights.
 
-    For C > 1 the plain curvature serves (a softmax has no spike), and the variance is not asked for.
+    For C > 1 the plain curvature serves (a softmax has no spike), and the variance is not needed.
     """
     if W.S.shape[1] > 1:
         return torch.zeros_like(shard.row_weight)
-    # in another basis than the features' its diagonal stands for what the directions leave over
+    # in another basis than the features' its diagonal stands for the rest
     left = W.d if W.F is None else W.d @ W.F.square()
     D = left * W.S[:, 0] + W.phi[:, None]
     e, E = torch.linalg.eigh(W.M)

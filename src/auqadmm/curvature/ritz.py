@@ -15,7 +15,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Ritz:
-    """H_j ≈ Σ_i values_i vectors_i vectors_iᵀ. Slots that a block does not use hold zeros.
+    """H_j ≈ Σ_i values_i vectors_i vectors_iᵀ. Unused slots of a block are zero.
 
     Attributes
     ----------
@@ -43,7 +43,7 @@ def ritz_pairs(Q: Tensor, T: Tensor, scale: Tensor, steps: Tensor) -> tuple[Tens
     Q (B, r, ·) has orthonormal rows, T (B, r, r) entries of size at most `scale` (B,) and bandwidth 1.
     """
     used = torch.arange(T.shape[-1], device=T.device) < steps[:, None]
-    # eigh refuses a batch with one non-finite matrix; a block that overflowed answers NaN, alone
+    # eigh refuses a batch with one non-finite matrix; only a block that overflowed gets NaN
     finite = T.isfinite().flatten(1).all(-1)
     unit = torch.where(finite & (scale > 0), scale, 1.0)  # scale is 0 for a zero Hessian
     T = torch.where(finite[:, None, None], T / unit[:, None, None], 0.0)

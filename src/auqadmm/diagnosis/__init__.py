@@ -1,1 +1,1 @@
-"""Why a run did not converge: findings, from what it left behind."""
+"""Why a run did not converge: findings, from what it recorded."""

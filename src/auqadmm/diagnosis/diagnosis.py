@@ -1,7 +1,7 @@
 """Why a run did not converge, as findings: a code, a sentence with numbers, and one setting to try next.
 
-Every rule reads what the run left behind (`evidence.py`) and its history; it speaks only where the numbers are far
-from those of a run in good order. Findings come in the order in which to act on them.
+Every rule reads the run's evidence (`evidence.py`) and history, and reports only where values are far
+from those of a healthy run. Findings come in the order in which to act on them.
 
 Shapes: N blocks, m features, C columns; distance (N,), weights (N, m, C), scales (m,).
 """
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from auqadmm.diagnosis.evidence import Evidence
     from auqadmm.problem import Problem
 
-# Thresholds; runs in good order of all methods stay below them (tests/test_diagnose.py).
-IMBALANCE = 300.0  # relative primal over relative dual residual, or the reverse, in the middle of the later half
-TYPICAL = 30.0  # of that, what a penalty within a factor of ten of a good one shows
-OUTLYING = 0.7  # share of Σ‖u_j − v‖² that one block has; the others make up for it, so that 1 − 1/N is the most
-ALONE = 4.0  # and how many times further out it is than the median block: N − 1 where only one is out
+# Thresholds; healthy runs of all methods stay below them (tests/test_diagnose.py).
+IMBALANCE = 300.0  # relative primal over relative dual residual, or the reverse, median of the later half
+TYPICAL = 30.0  # of that: usual for a penalty within a factor of ten of a good one
+OUTLYING = 0.7  # share of Σ‖u_j − v‖² that one block has; since the others balance it, 1 − 1/N is the most
+ALONE = 4.0  # and how many times farther out it is than the median block: N − 1 where only one is out
 AT_ONE_END = 0.95  # share of the weights that lie at one end of the interval
 EDGE = 0.02  # as a share of the interval's length
 FAILING = 0.1  # share of the later iterations in which a local solve missed its tolerance
 RISE = 10.0  # residual at the end, over its least value
-LONGEST_FORECAST = 20.0  # forecasts beyond so many times what was done are no advice
+LONGEST_FORECAST = 20.0  # forecasts beyond this multiple of the run so far are not given
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Diagnosis:
     Attributes
     ----------
     findings
-        What stands out; `code in diagnosis` and `for finding in diagnosis` go by them.
+        What stands out; `code in diagnosis` and `for finding in diagnosis` use them.
     summary
         One sentence on the whole.
 
@@ -81,7 +81,7 @@ class Diagnosis:
 
 
 def diagnose(result: Result, problem: Problem | None = None) -> Diagnosis:
-    """What stands out in a run; with its problem also what stands out in the data."""
+    """What stands out in a run; with its problem also in the data."""
     if result.status in (Status.converged, Status.rounding):
         return Diagnosis(
             (), f"{str(result.status).capitalize()} after {result.n_iter} iterations: nothing to diagnose."
@@ -97,9 +97,9 @@ def diagnose(result: Result, problem: Problem | None = None) -> Diagnosis:
         findings.insert(0, _uneven(_scales(problem)))
     if not any(
         finding is not None and finding.code == "diverged" for finding in findings
-    ):  # then nothing else means much
+    ):  # then other findings mean little
         findings += [rule(result, result.evidence) for rule in CHOICES]
-    if not any(findings):  # a budget is too small only where nothing else is wrong
+    if not any(findings):  # report a budget only where nothing else is wrong
         findings = [_budget(result, result.evidence)]
     kept = tuple(finding for finding in findings if finding is not None)
     ended = f"{result.method} ended after {result.n_iter} iterations ({result.status})"
@@ -145,7 +145,7 @@ def _uneven(scales: Tensor) -> Finding | None:
 
 
 def _scales(problem: Problem) -> Tensor:
-    """Root mean square of every feature over all rows that are here (m,), the intercept's column left out."""
+    """Root mean square of every feature over all rows of this process (m,), without the intercept's column."""
     placed = problem.placed()
     shard = placed.shard(torch.float64, torch.device("cpu"))
     counts = (shard.row_weight > 0).double()
@@ -205,7 +205,7 @@ def _penalty(result: Result, evidence: Evidence) -> Finding | None:
 
 
 def _ratio(primal: float, dual: float) -> float:
-    """primal / dual, between 10⁻⁶ and 10⁶; a dual residual of 0 is that of a v that no block can move."""
+    """primal / dual, between 10⁻⁶ and 10⁶; a dual residual of 0: v no longer moves."""
     if not (math.isfinite(primal) and math.isfinite(dual)) or primal == dual == 0:
         return 1.0
     return min(max(primal / dual if dual > 0 else math.inf, 1e-6), 1e6)

@@ -1,11 +1,11 @@
-"""What a run that did not converge leaves behind, so that `Result.diagnose` can say why.
+"""Evidence of a run that did not converge, for `Result.diagnose`.
 
-Taken once, when the run is over, off the clock: the distance of every block from the consensus, and the objective
-further out along v. The data stay where they are.
+Computed once, after the run, not timed: the distance of every block from the consensus, and the objective
+further out along v. The data are not moved.
 
-Findings that need no more than that and round 0 are here too: no minimum at all, columns of odd sizes.
+Also the findings that need only that and round 0: no minimum, badly scaled columns.
 
-Shapes: B blocks here, N in all, m features, C columns; v (m, C), spreads (m,).
+Shapes: B blocks of this process, N in all, m features, C columns; v (m, C), spreads (m,).
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class ObjectiveRay:
 
     @property
     def falling(self) -> bool:
-        """v is a direction in which the loss never rises again, and the minimum is much further out."""
+        """v is a direction in which the loss never rises again, and F falls far beyond v."""
         return self.far <= self.smooth and self.near < self.here
 
 
 @dataclass(frozen=True)
 class Evidence:
     """`distance` (N,) is ‖u_j − v‖; `residuals` are those of the last iteration. None for a gradient method. `framed`:
-    the method had columns of its own, centred and scaled."""
+    the method centred and scaled its columns."""
 
     names: tuple[str, ...]
     stopping: Stopping
@@ -75,7 +75,7 @@ def collect(
     columns: ColumnMoments | None,
     near: Reduce,
 ) -> Evidence:
-    """One round of three numbers and, where blocks have models of their own, one number per block, asked of `near`."""
+    """One round of three numbers and, where blocks have models of their own, one number per block, by `near`."""
     v, g = state.shared.v, setup.regularizer
     f = reduce.judging(_values_along, v, (v,))["f"].tolist()
     ray = ObjectiveRay(f[0] + float(g.value(v)), f[1] + float(g.value(FURTHER * v)), f[0], f[2])
@@ -160,7 +160,7 @@ def unbounded(evidence: Evidence) -> Finding | None:
 
 
 def _direction(evidence: Evidence) -> str:
-    """The features that the separating direction is made of."""
+    """The features of the separating direction."""
     seen, v = evidence.columns, evidence.v
     if seen is None or v is None:
         return "v itself"
@@ -177,8 +177,8 @@ def _feature(evidence: Evidence, k: int) -> str:
 
 
 def columns(evidence: Evidence) -> Finding | None:
-    """Columns of very different size, or far from zero: what no single tolerance or penalty fits, unless the method has
-    columns of its own."""
+    """Columns of very different size, or far from zero: no single tolerance or penalty fits, unless the method scales
+    columns itself."""
     seen = evidence.columns
     if seen is None or not seen.weight > 0 or evidence.framed:
         return None

@@ -1,6 +1,6 @@
-"""Where a run is heading: how far it is above its tolerances, and how many iterations it would take to meet them.
+"""The trend of a run: how far it is above its tolerances, and how many iterations it would take to meet them.
 
-excess   the relative gap (a guess, where it was not judged) over its tolerance, or the larger residual over its own;
+excess   the relative gap (an estimate, without a verdict) over its tolerance, or the larger residual over its own;
          1 is where a run stops
 trend    a straight line through log(excess) against iterations: linear convergence, if the points lie on it
 """
@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from auqadmm.core.history import Row
 from auqadmm.core.stopping import Stopping
 
-FEWEST_POINTS = 8  # points that a line is drawn through
+FEWEST_POINTS = 8  # points that a line is fitted to
 STEADY = 0.8  # share of the variance that the line must explain
 SLOWING = 0.8  # slope of the later half, relative to all of it
-FALL = math.log(1.3)  # and it must fall by this over the points it was drawn through
+FALL = math.log(1.3)  # the least total decrease of the fitted line
 
 
 @dataclass(frozen=True)
 class Trend:
-    """A line that falls: by the factor `rate` < 1 per iteration, to the tolerances after `left` more iterations; at
+    """A falling line: by the factor `rate` < 1 per iteration, to the tolerances after `left` more iterations; at
     least so many where the run is `slowing`."""
 
     rate: float
@@ -47,7 +47,7 @@ def excess(row: Row, stopping: Stopping) -> float | None:
 def trend(points: Sequence[tuple[int, float]]) -> Trend | None:
     """The line through (iteration, excess); None where it does not fall, or the points do not lie on one.
 
-    A run that slows down is judged by its later half: what is promised must not be too little.
+    A run that slows down is judged by its later half: a forecast must not be too optimistic.
     """
     known = [(k, math.log(x)) for k, x in points if 0 < x < math.inf]
     if len(known) < FEWEST_POINTS:
@@ -81,7 +81,7 @@ def recent(rows: Sequence[Row], stopping: Stopping, gap: float | None = None) ->
     """(iteration, excess) of the later half of a run, at least as many as a line needs.
 
     `gap`: the relative gap of the last row. Before it the gap is taken to fall as the square of the KKT residual, which
-    is measured by one scale throughout; guesses and bounds of the gap change theirs with every verdict.
+    has one scale throughout; estimates and bounds of the gap change theirs with every verdict.
     """
     last = rows[-1].kkt if rows else None
     points: list[tuple[int, float]] = []

@@ -1,4 +1,4 @@
-"""Where blocks live.
+"""Engines: the processes that store the blocks.
 
 local    all in this process
 torch    in many processes that run the same program, summed by torch.distributed
@@ -44,12 +44,12 @@ __all__ = [
 class Place(Protocol):
     """What `solve(engine=…)` takes: settings of an engine, before it knows a problem.
 
-    It may be asked to `place` again, after the engine that it gave was closed. One that has `spmd = True` is for
-    programs whose processes all call `solve`; otherwise one process does, and can begin again when a worker is lost.
+    `place` may be called again after the returned engine was closed. One with `spmd = True` is for
+    programs whose processes all call `solve`; otherwise one process does, and can restart when a worker is lost.
     """
 
     def place(self, problem: Problem, dtype: torch.dtype, device: torch.device) -> Engine:
-        """Put every block where it lives, find out what all of them have in common (`Problem.placed`)."""
+        """Place the blocks and agree on the census (`Problem.placed`)."""
         ...
 
 
@@ -62,7 +62,7 @@ KNOWN: dict[str, type[Local | Torch | Ray | Dask]] = {
 
 
 def resolve(engine: object) -> Place:
-    """An engine by name, with its default settings, or as it is."""
+    """An engine by name, with its default settings, or unchanged."""
     if isinstance(engine, str) and engine.lower() in KNOWN:
         return cast(Place, KNOWN[engine.lower()]())
     if isinstance(engine, type) and engine in KNOWN.values():

@@ -1,10 +1,10 @@
 """Blocks on workers, the loop in one driver process: what engines of this kind have in common.
 
-The driver sends a function and what is replicated; workers return summands, which the driver adds up in float64, worker
-after worker. What the loop holds as the state of blocks is a `Version`: a number, under which every worker keeps its
-part. A worker drops a version when the driver no longer holds it.
+The driver sends a function and replicated data; workers return summands, which the driver adds up in float64, worker
+after worker. The loop's handle to the state of blocks is a `Version`: a number, under which every worker stores its
+part. A worker drops a version when the driver no longer refers to it.
 
-An engine of this kind, Ray or Dask, brings a `Pool`, which carries bytes to workers and back with a deadline. A worker
+An engine of this kind, Ray or Dask, has a `Pool`, which carries bytes to workers and back with a deadline. A worker
 that is lost stays lost: its state is never made anew.
 """
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Version:
-    """The state of all blocks at one time. It lives on the workers; here is its number."""
+    """The state of all blocks at one time. It is stored on the workers under this number."""
 
     def __init__(self, engine: DriverEngine, number: int) -> None:
         self.number, self._engine = number, weakref.ref(engine)
@@ -47,7 +47,7 @@ class Version:
 
 
 class DriverEngine:
-    """The driver's end of a pool."""
+    """The driver's side of a pool."""
 
     def __init__(self, pool: Pool, problem: Problem, dtype: torch.dtype) -> None:
         self.pool = pool
@@ -56,17 +56,17 @@ class DriverEngine:
         self.holders: list[str] = []
         self.failure: WorkerLost | None = None
         self.calls = 0
-        self.seconds: dict[int, float] = {}  # that workers have computed
+        self.seconds: dict[int, float] = {}  # of computation, per worker
         self.versions = 0
         self.alive: weakref.WeakSet[Version] = weakref.WeakSet()
-        self.setup: Known = (0, None)  # what the workers know
+        self.setup: Known = (0, None)  # the setup that workers have
         self.sent = self.received = 0  # bytes
         world = len(self.workers)
         counts = self._each([("make", problem.elsewhere(s), r, world) for r, s in enumerate(sources)])
         firsts = [sum(counts[:r]) for r in range(world)]
         tallies = self._each([("read", first) for first in firsts])
         census = problem.settled(((), ()), tallies, 0).census
-        self.workers = [r for r in self.workers if counts[r]]  # those without blocks are not asked any more
+        self.workers = [r for r in self.workers if counts[r]]  # workers without blocks are no longer called
         self.census, self.names = census, census.names
         self.counts = [counts[r] for r in self.workers]
         self.holders = [span(census.names[f : f + n]) for f, n in zip(firsts, counts, strict=True)]
@@ -111,7 +111,7 @@ class DriverEngine:
         self.pool.close()
 
     def slowest(self) -> tuple[str, float] | None:
-        """The worker that has computed longest since this was asked last, and its seconds."""
+        """The worker that has computed longest since the last call, and its seconds."""
         spent, self.seconds = self.seconds, {}
         if not spent:
             return None
@@ -141,7 +141,7 @@ class DriverEngine:
 
     # ------------------------------------------------------------------ messages
     def _all(self, *request: object) -> list[Any]:
-        """The same for all workers, pickled once."""
+        """The same request for all workers, pickled once."""
         return self._asked(dict.fromkeys(self.workers, request))
 
     def _each(self, requests: Sequence[tuple[object, ...]]) -> list[Any]:
@@ -160,19 +160,19 @@ class DriverEngine:
                 whole = None if setup is self.setup else (setup[0], dumps(setup[1]))
                 made[id(request)] = dumps({**envelope, "setup": whole, "request": body})
         messages = {r: made[id(request)] for r, request in requests.items()}
-        heard = self.pool.call(messages)
-        answers = {r: x for r, x in heard.items() if isinstance(x, bytes)}
-        if lost := {r: why for r, why in heard.items() if isinstance(why, str)}:
+        replies = self.pool.call(messages)
+        answers = {r: x for r, x in replies.items() if isinstance(x, bytes)}
+        if lost := {r: why for r, why in replies.items() if isinstance(why, str)}:
             self.failure = self._lost(lost)
             raise self.failure
         self.sent += sum(map(len, messages.values()))
         self.received += sum(map(len, answers.values()))
-        if len(requests) == len(self.workers):  # an interrupted call is not taken as heard
+        if len(requests) == len(self.workers):  # an interrupted call may not have reached all
             self.setup = setup
         return verdict([loads(answers[r]) for r in requests], who=[self._named([r]) for r in requests])
 
     def _lost(self, why: Mapping[int, str]) -> WorkerLost:
-        ranks: dict[str, list[int]] = {}  # several holders may live in one process
+        ranks: dict[str, list[int]] = {}  # several holders may share one process
         for r in why:
             ranks.setdefault(self.pool.names[r], []).append(r)
         names = [self._named(own) for own in ranks.values()]
@@ -187,7 +187,7 @@ class DriverEngine:
 
 
 def opened(pool: Pool, problem: Problem, dtype: torch.dtype) -> DriverEngine:
-    """Put the blocks in place; a pool that cannot be used is closed."""
+    """Place the blocks; a pool that cannot be used is closed."""
     try:
         return DriverEngine(pool, problem, dtype)
     except BaseException:
@@ -196,20 +196,20 @@ def opened(pool: Pool, problem: Problem, dtype: torch.dtype) -> DriverEngine:
 
 
 class Pool(Protocol):
-    """Workers that each run a `Holder`; `names` say in words who they are."""
+    """Workers that each run a `Holder`; `names` describe them."""
 
     names: Sequence[str]
 
     def deal(self, blocks: object) -> Sequence[Any]:
-        """Where each worker finds its blocks: `Problem.blocks` of its own, or `BROUGHT`. Settles how many there are."""
+        """The block source of each worker: its own `Problem.blocks`, or `BROUGHT`. Fixes the number of workers."""
         ...
 
     def call(self, messages: Mapping[int, bytes]) -> Mapping[int, bytes | str]:
-        """The answers of workers by their numbers. Of one that is lost: why, in a text; others may be missing."""
+        """The answers of workers by their numbers. For a lost one, the reason as text; others may be missing."""
         ...
 
     def close(self) -> None:
-        """End what was started. Lost workers are not waited for."""
+        """End what was started. Does not wait for lost workers."""
         ...
 
 
@@ -227,7 +227,7 @@ def missing(package: str) -> ImportError:
 
 
 def dealt(blocks: object, workers: int) -> list[Any]:
-    """Where each worker finds its blocks: consecutive ones of a list; a function is the same for all."""
+    """The block source of each worker: consecutive parts of a list; a function is the same for all."""
     if isinstance(blocks, tuple):
         blocks = Readers(blocks)
     if not isinstance(blocks, Readers):
@@ -243,7 +243,7 @@ def most_workers(blocks: object, workers: int) -> int:
 
 @dataclass(frozen=True)
 class Whole:
-    """All blocks of a source, whoever asks."""
+    """All blocks of a source, for any rank."""
 
     source: Source
 

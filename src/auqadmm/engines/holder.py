@@ -1,9 +1,9 @@
-"""What runs on a worker: it holds a shard and versions of its blocks' state, and answers one message at a time.
+"""What runs on a worker: it stores a shard and versions of its blocks' state, and answers one message at a time.
 
-A message says which versions the driver still holds; all others are dropped. Versions are frozen like any state, so an
-old one stays usable as long as somebody holds it. Messages are numbered: one that the driver gave up waiting for, and
-that comes after a later one, is refused. Nothing is ever made anew: a holder without the version that is asked for says
-so.
+A message says which versions the driver still uses; all others are dropped. Versions are frozen like any state, so an
+old one stays usable as long as it is referred to. Messages are numbered: one that the driver gave up waiting for, and
+that arrives after a later one, is refused. Nothing is recomputed: a holder without the requested version reports
+that.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from auqadmm.engines.messages import Known, dumps, loads
 from auqadmm.problem import Problem
 from auqadmm.problem.agreement import attempt
 
-BROUGHT = "brought"  # in the place of blocks that come by the engine's own ways
+BROUGHT = "brought"  # stands for blocks that the engine delivers itself
 
 
 class Holder:
-    """The blocks of one worker. `brought`: blocks that came by the engine's own ways."""
+    """The blocks of one worker. `brought`: blocks that the engine delivered itself."""
 
     def __init__(self, brought: Sequence[object] | None = None) -> None:
         self.brought = brought or []
@@ -33,11 +33,11 @@ class Holder:
         self.setup: Known = (0, None)
         self.seen = 0
         self.problem: Problem
-        self.held: Any  # blocks as they were made, then as they were read
+        self.held: Any  # blocks as given, then as read
         self.shard: Shard
 
     def __call__(self, message: bytes) -> bytes:
-        """Answer with a message, or with why there is none."""
+        """Answer with a message, or with an error."""
         answer = attempt(lambda: (None, self._answered(message)))[1]
         return dumps(answer)
 
@@ -53,7 +53,7 @@ class Holder:
         name, *args = loads(envelope["request"], self.setup)
         return getattr(self, f"do_{name}")(*args)
 
-    # ------------------------------------------------------------------ blocks are put in place
+    # ------------------------------------------------------------------ placing blocks
     def do_make(self, problem: Problem, rank: int, world: int) -> int:
         if problem.blocks == BROUGHT:
             brought, self.brought = self.brought, []
@@ -85,7 +85,7 @@ class Holder:
         self.versions[new] = x.to(self.shard.dtype)
 
     def do_count(self) -> int:
-        """How many versions are here."""
+        """The number of stored versions."""
         return len(self.versions)
 
     def _version(self, number: int | None) -> object:

@@ -1,6 +1,6 @@
-"""All blocks in this process: every primitive is the identity around one call.
+"""All blocks in this process: every primitive is a single call.
 
-`shards_of` cuts a problem into several shards of one process: what an engine that needs no processes begins with.
+`shards_of` cuts a problem into several shards of one process: for engines without processes of their own.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Local:
 
 
 class LocalEngine:
-    """One shard holds everything."""
+    """One shard with all blocks."""
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
@@ -81,7 +81,7 @@ def shards_of(problem: Problem, count: int, dtype: torch.dtype, device: torch.de
     Parameters
     ----------
     problem
-        Blocks that are made by a function `blocks(rank, world)` are asked for as by `count` processes.
+        Blocks that are made by a function `blocks(rank, world)` are made as for `count` processes.
     count
         How many shards, at most.
     dtype, device

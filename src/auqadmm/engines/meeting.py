@@ -1,17 +1,17 @@
-"""Where processes find each other, and where they say that something went wrong.
+"""Rendezvous of processes, and a board for failures.
 
-They meet under a name that no earlier meeting had.
+Every rendezvous has a new name.
 
-The store that `torchrun` serves may outlive the processes: started again after a loss they would find what the dead
-left there, their addresses and their alarm. So the first process makes up a name and tells it to everyone who calls:
+The store that `torchrun` serves may outlive the processes: restarted after a loss they would find addresses and alarms
+of dead processes. So the first process makes up a name and sends it to every caller:
 
-    rank r    leaves a call of its own under hello/r, and waits for the answer to this very call
-    rank 0    answers whatever call it finds under hello/r, old ones too, until rank r has heard
+    rank r    writes a unique call under hello/r, and waits for the answer to this call
+    rank 0    answers any call under hello/r, old ones too, until rank r confirms
 
-A `Board` is a notice board that all can read when a collective cannot finish: who failed, who is still there. A process
-that fails leaves a sentence and raises the alarm. The others look at the board while they wait, leave their
-names, and see who did not: those are lost. The board is the store by which the processes found each other, one TCP
-connection of its own, so it works where the collective does not. A store that cannot be reached answers nothing, and
+A `Board` is shared storage that all can read when a collective cannot finish: who failed, who is alive. A process
+that fails writes a sentence and raises the alarm. The others poll the board while they wait, write their
+names, and see who did not: those are lost. The board uses the rendezvous store, over a TCP
+connection of its own, so it works where the collective does not. A store that cannot be reached
 is not waited for longer than `BOARD_PATIENCE`.
 """
 
@@ -28,7 +28,7 @@ from uuid import uuid4
 import torch
 import torch.distributed as dist
 
-PAUSE = 0.01  # seconds between two looks
+PAUSE = 0.01  # seconds between two polls
 _met: list[tuple[dist.Store, int, int]] = []
 
 
@@ -42,7 +42,7 @@ def rendezvous(limit: timedelta) -> tuple[dist.Store, int, int]:
 
 
 def agreed(store: dist.Store, rank: int, size: int, limit: timedelta) -> str:
-    """The name of this meeting."""
+    """The name of this rendezvous."""
     end, mine = time.monotonic() + limit.total_seconds(), uuid4().hex
     if rank > 0:
         store.set(f"hello/{rank}", mine)
@@ -70,8 +70,8 @@ def named(group: dist.ProcessGroup | None) -> str:
 
 T = TypeVar("T")
 
-BOARD_PATIENCE = 4.0  # seconds for others to leave their names
-BOARD_LOOK = 0.5  # seconds between two looks at the board
+BOARD_PATIENCE = 4.0  # seconds for others to write their names
+BOARD_LOOK = 0.5  # seconds between two polls of the board
 
 
 class Board:
@@ -89,7 +89,7 @@ class Board:
         return self._ask(lambda store: store.check(["alarm"]), BOARD_PATIENCE) is not None
 
     def raise_alarm(self, reason: str, sentence: str = "") -> str:
-        """Tell the others: a sentence if this process failed, else what it noticed; returns what was noticed first."""
+        """Alert the others: a sentence if this process failed, else what it noticed; returns the first alert."""
 
         def write(store: dist.Store) -> str:
             if sentence:

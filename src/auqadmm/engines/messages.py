@@ -1,8 +1,8 @@
-"""What driver and workers send each other, as bytes: pickled here, so that an engine carries bytes and nothing else.
+"""What driver and workers send each other, as bytes: pickled here, so that an engine only carries bytes.
 
-cloudpickle, since losses and regularizers may be a user's own functions. Whoever can send such bytes can run code: see
-docs/security.md. Arrays go as numpy arrays. The settings of a run, `Setup`, may hold the multipliers of a warm start:
-they are sent once and known by number afterwards.
+cloudpickle, since losses and regularizers may be a user's functions. Anyone who can send such bytes can run code: see
+docs/security.md. Arrays go as numpy arrays. The settings of a run, `Setup`, may have the multipliers of a warm start:
+they are sent once and referred to by number afterwards.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from auqadmm.core.state import Setup
 
-Known = tuple[int, Setup | None]  # the setup that workers know, and its number
+Known = tuple[int, Setup | None]  # the setup that workers have, and its number
 
 
 def dumps(value: object) -> bytes:
@@ -25,7 +25,7 @@ def dumps(value: object) -> bytes:
 
 
 def dumps_briefly(value: object, known: Known | None) -> tuple[bytes, Known]:
-    """The bytes of a value with a number in the place of its setup; and what must be known to read them."""
+    """The bytes of a value with a number in place of its setup; and the setup needed to read them."""
     import cloudpickle
 
     class Pickler(cloudpickle.Pickler):
@@ -36,7 +36,7 @@ def dumps_briefly(value: object, known: Known | None) -> tuple[bytes, Known]:
                 return "tensor", x.detach().cpu().numpy()
             if isinstance(x, Setup) and known is not None:
                 if x is not self.setup[1]:
-                    if self.setup is not known:  # a second one in one message goes as it is
+                    if self.setup is not known:  # a second setup in one message is pickled in full
                         return None
                     self.setup = (known[0] + 1, x)
                 return "setup", self.setup[0]

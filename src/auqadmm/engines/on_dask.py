@@ -1,9 +1,9 @@
 """Blocks on Dask workers; the loop in the process that calls `solve`.
 
-Dask computes a task again when its worker is lost, and rebuilds an actor: a state made anew would be another one. So
-the state of blocks is no task and no actor. It lies in a `Seat` of the worker's process, and messages go there by
-`Client.run`, addressed to that worker alone and never repeated; a process that was restarted has no seat. Tasks only
-bring chunks, which are then taken over where they are; left alone, Dask may copy a chunk to an idle worker (`at_home`).
+Dask computes a task again when its worker is lost, and rebuilds an actor: a rebuilt state would differ. So
+the state of blocks is no task and no actor. It is in a `WorkerSlot` of the worker's process, and messages go there by
+`Client.run`, addressed to that worker alone and never repeated; a restarted process has no slot. Tasks only
+bring chunks, which the slot takes over in place; otherwise Dask may copy a chunk to an idle worker (`at_home`).
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from distributed import Client, Future, Security
 
 
-FAREWELL = 2.0  # seconds for the farewell to workers
+FAREWELL = 2.0  # seconds to say goodbye to workers
 
 
 @dataclass(frozen=True)
 class Dask:
-    """Dask: the blocks on its workers, the loop here.
+    """Dask: the blocks on its workers, the loop in this process.
 
     Parameters
     ----------
     address, security
         Of a scheduler, e.g. "tls://host:8786", and a `distributed.Security`.
     client
-        A `distributed.Client`, in the place of an address. Without both: the current client if there is one, else
+        A `distributed.Client`, instead of an address. Without both: the current client if there is one, else
         worker processes on this machine, which end with the run.
     workers
         How many workers; without it all of them, or as many as there are CPUs.
@@ -86,7 +86,7 @@ class Dask:
 
 
 class DaskPool:
-    """One run on workers of a cluster, and the cluster if it was started here."""
+    """One run on workers of a cluster, and the cluster if this process started it."""
 
     def __init__(self, settings: Dask, blocks: object) -> None:
         try:
@@ -120,7 +120,7 @@ class DaskPool:
         if asked.address is not None:
             try:
                 client = Client(asked.address, security=asked.security, timeout=self.timeout, set_as_default=False)
-            except OSError as error:  # what is refused looks like what is not there
+            except OSError as error:  # a refused connection looks like a missing host
                 why = " ".join(str(error).split())
                 raise ConnectionError(f"No way to the Dask scheduler at {asked.address}: {why}") from None
             return self.closing.enter_context(client)
@@ -155,7 +155,7 @@ class DaskPool:
         self.names = [f"worker {a}, process {self.pids[a]}" for a in addresses]
 
     def _computed(self, blocks: Chunks) -> list[Future]:
-        """Every block as a future, on the worker that holds most of what it is made of."""
+        """Every block as a future, on the worker that stores most of its inputs."""
         self._finished(self.distributed.futures_of(blocks.alive))
         futures = at_home(self.client, blocks.parts, self.addresses)
         self._finished(futures)
@@ -180,21 +180,21 @@ class DaskPool:
         answers = self._ask({r: (answer, self.run, r, m, self.seats[r]) for r, m in messages.items()})
         answers = {r: "its process was restarted" if x is None else x for r, x in answers.items()}
         lost = {self.seats[r]: why for r, why in answers.items() if isinstance(why, str)}
-        # with a process all its holders are lost
+        # losing a process loses all its holders
         return {r: lost[a] for r, a in enumerate(self.seats) if a in lost} or answers
 
     def _ask(self, calls: Mapping[Any, tuple[Any, ...]], timeout: float | None = None) -> dict[Any, Any]:
         return self.client.sync(asked, self.client, calls, timeout or self.timeout, asynchronous=False)
 
     def close(self) -> None:
-        with contextlib.suppress(Exception):  # they may be gone, and so may the cluster
+        with contextlib.suppress(Exception):  # they may be gone, or the cluster
             self.leases = []
             self._ask({a: (leave, self.run, a) for a in self.pids}, FAREWELL)
         self.closing.close()
 
 
 def at_home(client: Client, parts: Sequence[Delayed], addresses: Sequence[str]) -> list[Future]:
-    """A future of each dask.delayed, on the worker that holds most of what it is made of; on any if none does."""
+    """A future of each dask.delayed, on the worker that stores most of its inputs, else on any."""
     needs = [_outside(p) for p in parts]
     holders = client.who_has() if any(needs) else {}
     sizes = client.nbytes(summary=False) if any(needs) else {}
@@ -208,17 +208,17 @@ def at_home(client: Client, parts: Sequence[Delayed], addresses: Sequence[str]) 
 
 
 def _outside(part: Delayed) -> set[object]:
-    """The keys that a graph needs and does not make."""
+    """The keys that a graph needs but does not compute."""
     graph = dict(part.__dask_graph__())
     needed = {key for node in graph.values() for key in getattr(node, "dependencies", ())}
     return needed - set(graph)
 
 
-DASK_LOOK = 1.0  # seconds after which to look whether the scheduler still knows those that do not answer
+DASK_LOOK = 1.0  # seconds after which to check whether the scheduler still knows workers that do not answer
 
 
 async def asked(client: Client, calls: Mapping[Any, tuple[Any, ...]], timeout: float) -> dict[Any, Any]:
-    """The results of (function, arguments, worker) by key; where a worker is lost, a text that says why."""
+    """The results of (function, arguments, worker) by key; for a lost worker, the reason as text."""
     end = time.monotonic() + timeout
     tasks = {
         asyncio.ensure_future(client.run(fn, *args, workers=[a], on_error="return")): (key, a)

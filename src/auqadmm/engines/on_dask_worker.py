@@ -1,4 +1,4 @@
-"""In the process of a Dask worker: the seats where holders answer, and how blocks and messages come to them."""
+"""In the process of a Dask worker: the slots with its holders, and how blocks and messages reach them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _seats: dict[tuple[str, str], WorkerSlot] = {}  # by run and worker: several wor
 
 
 async def sit(run: str, deaf: bool, dask_worker: Worker | None = None) -> int:
-    """`deaf` to Ctrl-C, which a terminal sends to all processes: the driver answers it, and still needs its workers."""
+    """`deaf`: ignore Ctrl-C, sent by terminals to all processes: the driver handles it, and still needs its workers."""
     if deaf and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     assert dask_worker is not None  # Dask fills it in
@@ -37,13 +37,13 @@ async def sit(run: str, deaf: bool, dask_worker: Worker | None = None) -> int:
 
 
 async def answer(run: str, rank: int, message: bytes, dask_worker: Worker | None = None) -> bytes | None:
-    """None: this process has never been told of the run."""
+    """None: this process does not know the run."""
     assert dask_worker is not None
-    seat = _seats.get((run, dask_worker.address))
-    if seat is None:
+    slot = _seats.get((run, dask_worker.address))
+    if slot is None:
         return None
-    holder = seat.holders.setdefault(rank, Holder())
-    return await asyncio.get_running_loop().run_in_executor(seat.thread, holder, message)
+    holder = slot.holders.setdefault(rank, Holder())
+    return await asyncio.get_running_loop().run_in_executor(slot.thread, holder, message)
 
 
 async def leave(run: str, dask_worker: Worker | None = None) -> None:
@@ -52,20 +52,20 @@ async def leave(run: str, dask_worker: Worker | None = None) -> None:
 
 
 def _leave(run: str, address: str) -> None:
-    seat = _seats.pop((run, address), None)
-    if seat is not None:
-        seat.thread.shutdown(wait=False, cancel_futures=True)
+    slot = _seats.pop((run, address), None)
+    if slot is not None:
+        slot.thread.shutdown(wait=False, cancel_futures=True)
 
 
 def bring(run: str, rank: int, blocks: list[object]) -> None:
-    """A task: take over blocks that are here."""
+    """A task: take over blocks stored on this worker."""
     from distributed import get_worker
 
     _seats[run, get_worker().address].holders[rank] = Holder(list(blocks))
 
 
 class Lease:
-    """An actor that dies with the client that asked for it, however that ends; then the seat is free."""
+    """An actor that ends with its client, however that ends; then the slot is freed."""
 
     def __init__(self, run: str) -> None:
         from distributed import get_worker

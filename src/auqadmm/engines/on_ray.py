@@ -1,6 +1,6 @@
 """Blocks on Ray actors: one actor, one process per worker; the loop in the process that calls `solve`.
 
-An actor that dies is not restarted and no call is tried twice. Rows of a Ray Dataset go from where they are to the
+An actor that dies is not restarted and no call is tried twice. Rows of a Ray Dataset go directly to the
 actors as references; the driver never sees them.
 """
 
@@ -26,12 +26,12 @@ from auqadmm.errors import InputError
 from auqadmm.problem import Problem
 from auqadmm.problem.sources import share
 
-RAY_LOOK = 1.0  # seconds between two looks at the clock
+RAY_LOOK = 1.0  # seconds between two checks of the deadline
 
 
 @dataclass(frozen=True)
 class Ray:
-    """Ray: the blocks on actors, the loop here.
+    """Ray: the blocks on actors, the loop in this process.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class Ray:
 
 
 class RayWorkers:
-    """Actors, and the Ray instance if it was started here. What `solve(engine=…)` takes, as often as one likes."""
+    """Actors, and the Ray instance if this process started it. For `solve(engine=…)`, any number of times."""
 
     def __init__(self, settings: Ray, blocks: object = None) -> None:
         try:
@@ -100,7 +100,7 @@ class RayWorkers:
         self.actors: dict[int, Any] = {}
         self.about: dict[int, tuple[int, str]] = {}  # process and host
         self.lost: set[int] = set()
-        self.hung: set[int] = set()  # those of them whose process is still there
+        self.hung: set[int] = set()  # lost workers whose process still exists
         self.mine = self._connect()
         try:
             cpus = ray.cluster_resources().get("CPU", 1)
@@ -111,7 +111,7 @@ class RayWorkers:
             raise
 
     def _connect(self) -> bool:
-        """Is the instance ours?"""
+        """Did this process start the instance?"""
         ray, asked = self.ray, self.settings
         if ray.is_initialized():
             current = ray.get_runtime_context().gcs_address
@@ -147,7 +147,7 @@ class RayWorkers:
         return opened(RayPool(self, last), problem, dtype)
 
     def answers(self, calls: Mapping[int, Any]) -> dict[int, Any]:
-        """The results by worker; where one is lost, a text that says why."""
+        """The results by worker; for a lost one, the reason as text."""
         ray, end = self.ray, time.monotonic() + self.timeout
         waiting = {ref: r for r, ref in calls.items()}
         results: dict[int, Any] = {}
@@ -169,10 +169,10 @@ class RayWorkers:
 
     def _end(self, ranks: Iterable[int]) -> None:
         for r in ranks:
-            with contextlib.suppress(Exception):  # it may be gone, and so may Ray
+            with contextlib.suppress(Exception):  # it may be gone, or Ray
                 self.ray.kill(self.actors[r])
             pid, host = self.about.get(r, (0, ""))
-            if r in self.hung and host == socket.gethostname():  # it does not hear that it should end
+            if r in self.hung and host == socket.gethostname():  # it does not react to a request to end
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
 
@@ -194,7 +194,7 @@ class RayWorkers:
 
 
 def _brief(error: Exception) -> str:
-    """The words of Ray, in ours."""
+    """An error of Ray in plain words."""
     if type(error).__name__ in ("ActorDiedError", "RayActorError", "WorkerCrashedError"):
         return "its process ended"
     return " ".join(str(error).split())[:200]
@@ -227,7 +227,7 @@ class RayPool:
     def call(self, messages: Mapping[int, bytes]) -> dict[int, Any]:
         actors, put = self.workers.actors, self.workers.ray.put
         large = {id(m): m for m in messages.values() if len(m) > STORED_FROM}
-        stored = {key: put(m) for key, m in large.items()}  # once, for all that fetch it
+        stored = {key: put(m) for key, m in large.items()}  # stored once, fetched by each worker
         return self.workers.answers(
             {r: actors[r].answer.remote(self.run, stored.get(id(m), m)) for r, m in messages.items()}
         )

@@ -29,7 +29,7 @@ class RayDataset:
     dataset
         A `ray.data.Dataset`. How many blocks it has: `dataset.repartition(n)`.
     target, weight
-        Names of the columns that hold y and, if any, the sample weights.
+        Names of the columns with y and, if any, the sample weights.
 
     Examples
     --------
@@ -44,14 +44,14 @@ class RayDataset:
     weight: str | None = None
 
     def __call__(self, rank: int, world: int) -> list[Any]:
-        """The share of a process that is no actor of ours."""
+        """The share of a process that is not one of our actors."""
         import ray
 
         refs = self.refs()
         return [self.block(ray.get(refs[j])) for j in share(len(refs), rank, world)]
 
     def refs(self) -> list[ray.ObjectRef]:
-        assert self.dataset is not None  # only what actors are sent has none
+        assert self.dataset is not None  # only copies sent to actors have none
         return list(self.dataset.to_arrow_refs())
 
     def block(self, table: pa.Table) -> tuple[pd.DataFrame | np.ndarray, ...]:
@@ -76,7 +76,7 @@ class Actor:
         return self.holders.setdefault(run, Holder())(message)
 
     def bring(self, run: str, source: RayDataset, refs: list[ray.ObjectRef]) -> str:
-        """Fetch blocks from where they are; what went wrong, if anything."""
+        """Fetch the blocks; returns an error text, if any."""
         import ray
 
         try:

@@ -1,4 +1,4 @@
-"""Many arrays in one message: summands in float64 behind a head of a few numbers, other arrays as their bytes."""
+"""Many arrays in one message: summands in float64 after a header of a few numbers, other arrays as their bytes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ HEAD = 3  # numbers in front of the summands
 
 
 def packed(device: torch.device, head: tuple[int, ...], arrays: Mapping[str, Tensor]) -> Tensor:
-    """The head, and then the arrays one after the other."""
+    """The header, and then the arrays one after the other."""
     parts = [torch.tensor(head, dtype=torch.float64), *arrays.values()]
     return torch.cat([x.to(device, torch.float64).reshape(-1) for x in parts])
 
 
 def unpacked(flat: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What is behind the head, under the names and in the shapes of `like`."""
+    """The arrays after the header, with the names and shapes of `like`."""
     parts = flat.split([x.numel() for x in like.values()])
     return {name: part.reshape(x.shape) for (name, x), part in zip(like.items(), parts, strict=True)}
 
@@ -32,7 +32,7 @@ def digest(summands: Mapping[str, Tensor], shared: object, below: int) -> int:
 
 
 def _models(shared: object) -> Iterator[Tensor]:
-    """The replicated models that a round is told."""
+    """The replicated models that a round sends."""
     if isinstance(shared, Tensor):
         if shared.dtype == torch.float64:
             yield shared

@@ -1,13 +1,13 @@
-"""Blocks in many processes, SPMD: every process runs the same loop, holds its own blocks, and sums are all-reduced.
+"""Blocks in many processes, SPMD: every process runs the same loop, has its own blocks, and sums are all-reduced.
 
-One reduction is one all-reduce of one float64 array: a head of three numbers, then all summands of the round one after
-the other. The consensus part is computed from the sums by every process alike. The head tells
+One reduction is one all-reduce of one float64 array: a header of three numbers, then all summands of the round one by
+one. The consensus part is computed from the sums by every process alike. The header says
 
     - whether a process was asked to stop (Ctrl-C, SIGTERM): all of them stop in this reduction, none waits for another
     - a digest h of what is summed and of the replicated model, and h²: they are the same everywhere if and only if
       P·Σh² = (Σh)² over P processes, in exact arithmetic, since h is small
 
-A process without blocks goes through the motions on one without rows, and sends zeros.
+A process without blocks runs the same code on one without rows, and sends zeros.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Torch:
             raise InputError(f"timeout must be a positive number of seconds, got {self.timeout!r}.")
 
     def place(self, problem: Problem, dtype: torch.dtype, device: torch.device) -> TorchEngine:
-        """Read the blocks of this process, agree with the others, and be ready to sum."""
+        """Read the blocks of this process, agree with the others, and set up the engine."""
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
             torch.cuda.set_device(device)
@@ -81,7 +81,7 @@ class Torch:
 
 
 class TorchEngine:
-    """The shard of this process, and the processes that hold the others."""
+    """The shard of this process, and the processes with the others."""
 
     def __init__(self, problem: Problem, world: World, dtype: torch.dtype, device: torch.device) -> None:
         placed = problem.placed(world.rank, world.size, world.exchange)
@@ -94,7 +94,7 @@ class TorchEngine:
         ends = [sum(self.counts[:r]) for r in range(world.size + 1)]
         world.holders = [span(self.names[a:b]) for a, b in itertools.pairwise(ends)]
         self.largest = math.isqrt(2**53 // world.size)  # of a digest
-        # Ctrl-C and SIGTERM are answered in the next reduction, where all processes stop together
+        # Ctrl-C and SIGTERM take effect in the next reduction, where all processes stop together
         self.asked, self.stopped = StopRequests(signal.SIGINT, signal.SIGTERM), False
 
     # ------------------------------------------------------------------ maps
@@ -169,13 +169,13 @@ class TorchEngine:
             self.world.fail(error)
         self.world.close()
         number = self.asked.number
-        if number and error is None and not heard:  # it came after the last reduction: as if we had not listened
+        if number and error is None and not heard:  # it came after the last reduction: raise it again
             signal.raise_signal(number)
 
     # ------------------------------------------------------------------ inside
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """What fails on this process's blocks, all others hear of."""
+        """Reports a failure on this process's blocks to all others."""
         try:
             yield
         except BaseException as error:
@@ -183,7 +183,7 @@ class TorchEngine:
             raise
 
     def _own(self, x: Tensor) -> Tensor:
-        """The part to send: nothing of a block that is not there."""
+        """The part to send: empty for the placeholder block."""
         x = x.to(self.device)
         return x[:0] if self.idle else x
 
@@ -194,5 +194,5 @@ class TorchEngine:
                 "processors of the same kind."
             )
         if asked and not self.stopped:
-            self.stopped = True  # what winds up the run is not interrupted: signals reach processes one after the other
+            self.stopped = True  # the shutdown is not interrupted: signals reach processes one after the other
             raise KeyboardInterrupt

@@ -1,8 +1,8 @@
 """Processes that run the same program, as `torchrun` starts them: collectives with a deadline, and a diagnosis when one
 cannot finish.
 
-A process group that exists is used: a second one with our deadline is made on top of it. Otherwise one is made from
-the environment of `torchrun`; without that the world is this process. Whatever was made here is closed here. Messages
+An existing process group is used: a second one with our deadline is made on top of it. Otherwise one is made from
+the environment of `torchrun`; without that the world is this process. `World` closes what it made. Messages
 are tensors; nothing is pickled.
 """
 
@@ -40,7 +40,7 @@ class World:
         name = f"auqadmm/{next(_numbers)}"
         try:
             store = self._join("gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl", name)
-        except RuntimeError as error:  # torch's own errors of this kind are among them
+        except RuntimeError as error:  # torch's errors of this kind are subclasses
             raise ProcessError(f"The processes did not find each other within {deadline:g} s: {told(error)}") from None
         self.board = Board(store and dist.PrefixStore(f"{name}/board", store), self.rank, self.size)
 
@@ -104,7 +104,7 @@ class World:
 
     # ------------------------------------------------------------------ deadlines
     def _finish(self, collective: Callable[..., Any], x: Tensor, *args: object) -> None:
-        """Begin a collective that sends x, and wait for its end."""
+        """Start a collective on x, and wait for it."""
         if self._failure is not None:
             raise self._failure
         self.collectives += 1
@@ -113,9 +113,9 @@ class World:
             raise self._diagnosed(problem)
 
     def _waited(self, collective: Callable[..., Any], args: Sequence[object], cuda: bool) -> str:
-        """Wait, looking at the board now and then; what went wrong, in the words of the transport.
+        """Wait, polling the board; returns the transport's error text, if any.
 
-        No exception leaves from here: its traceback would hold the connection open, and others wait for its end.
+        Raises nothing: a traceback would keep the connection open, and others wait for its end.
         """
         end = time.monotonic() + self.deadline
         try:
@@ -130,7 +130,7 @@ class World:
         return ""
 
     def _diagnosed(self, problem: str) -> Exception:
-        """What happened, in a sentence: who failed and why, or who is lost."""
+        """A diagnosis in one sentence: who failed and why, or who is lost."""
         reason = self.board.raise_alarm(_brief(problem, self.deadline))
         sentences, missing = self.board.others()
         if sentences:
@@ -156,14 +156,14 @@ class World:
         return self._failure is not None
 
     def fail(self, error: BaseException) -> None:
-        """This process cannot go on: tell the others, and give them the time to hear it."""
+        """This process failed: alert the others, and give them time to read it."""
         if self._failure is None and self.size > 1:
             self._failure = error if isinstance(error, Exception) else ProcessError(told(error))
             self.board.raise_alarm("a process failed", told(error))
             self.board.others()
 
     def close(self) -> None:
-        """Close what was made here."""
+        """Close what this object made."""
         group, self.group = self.group, None
         if group is not None and dist.is_initialized():
             dist.destroy_process_group(None if self.made else group)
@@ -186,7 +186,7 @@ def _done(work: dist.Work, cuda: bool) -> bool:
 
 
 def _brief(problem: str, deadline: float) -> str:
-    """The words of a transport, in ours."""
+    """An error of the transport in plain words."""
     if "Timed out" in problem or "timed out" in problem:
         return f"no answer within {deadline:g} s"
     if "closed by peer" in problem or "reset by peer" in problem:

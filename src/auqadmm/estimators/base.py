@@ -1,4 +1,4 @@
-"""What the estimators share: reading rows, warm starts, what a fit leaves behind, and linear predictions."""
+"""What the estimators share: reading rows, warm starts, fitted attributes, and linear predictions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ConsensusEstimator(BaseEstimator):
         return rows
 
     def _warm(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Coefficients (C, m) and intercepts (C,) of the fit before, if they are to be used."""
+        """Coefficients (C, m) and intercepts (C,) of the previous fit, for warm starts."""
         if not checks.truth("warm_start", self.warm_start) or not hasattr(self, "coef_"):
             return None
         coef = np.atleast_2d(self.coef_)
@@ -63,7 +63,7 @@ class ConsensusEstimator(BaseEstimator):
         return X @ np.atleast_2d(self.coef_).T + self.intercept_
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
-        """Parameters that are not the default's, each in brief: a method or an engine has many of its own."""
+        """Non-default parameters, abbreviated: a method or an engine has many of its own."""
         if not get_config()["print_changed_only"]:
             return super().__repr__(N_CHAR_MAX)
         defaults = {name: p.default for name, p in signature(type(self)).parameters.items()}
@@ -83,15 +83,15 @@ class ConsensusClassifier(ClassifierMixin, ConsensusEstimator):
     def _read_classes(
         self, X: MatrixLike, y: ArrayLike, sites: PerRow, sample_weight: PerRow
     ) -> tuple[Rows, np.ndarray]:
-        """The rows with the places of their labels in `classes_` as target and class weights in their weight, and
-        the classes whose rows count."""
+        """The rows with class indices as target and class weights in their weight, and
+        the classes with positive weight."""
         rows, weight, counting = self._read_labels(X, y, sites, sample_weight)
         return rows.with_weight(weight), counting
 
     def _read_labels(
         self, X: MatrixLike, y: ArrayLike, sites: PerRow, sample_weight: PerRow
     ) -> tuple[Rows, np.ndarray, np.ndarray]:
-        """The same, class weights apart: rows, weights (n,) that class weights are part of, and classes that count."""
+        """The same, class weights apart: rows, weights (n,) with class weights, and classes of positive weight."""
         rows = self._read(X, y, sites, sample_weight, numeric=False)
         labels = _joined(rows.y)
         check_classification_targets(labels)
@@ -163,7 +163,7 @@ class ConsensusClassifier(ClassifierMixin, ConsensusEstimator):
 
 
 def _joined(parts: tuple[np.ndarray, ...]) -> np.ndarray:
-    """The labels of all blocks, an empty block's type not counted."""
+    """The labels of all blocks; the dtype of empty blocks is ignored."""
     filled = [y for y in parts if len(y)]
     kinds = {"numbers" if y.dtype.kind in "fiub" else "text" for y in filled}
     if len(kinds) > 1 and not any(y.dtype == object for y in filled):

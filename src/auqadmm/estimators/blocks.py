@@ -4,7 +4,7 @@
     X the same, no `sites`                                               `n_blocks` shares of neighbouring rows
     X a list of arrays, y a list (sample_weight a list)                  one block per entry, which may have no rows
     X a dask array or data frame                                         one block per chunk of rows; with the engine
-                                                                         "dask" chunks stay where they are
+                                                                         "dask" chunks stay on their workers
 
 Shapes: block j has n_j rows; X_j (n_j, m), y_j and weight_j (n_j,).
 """
@@ -32,8 +32,8 @@ from auqadmm.problem.sources import is_dask
 class Rows:
     """The rows of every worker: X dense or CSR, y, weight; one entry per block each.
 
-    `order` (n,) says at which place each row, blocks one after another, was handed over. Where X stays on workers, it
-    holds one dask.delayed per block, each of `width` features. `names` are those of a data frame's columns.
+    `order` (n,) gives the user's position of each row, blocks one after another. Where X stays on workers, it
+    has one dask.delayed per block, each of `width` features. `names` are those of a data frame's columns.
     """
 
     X: tuple[Matrix, ...]
@@ -68,7 +68,7 @@ class Rows:
         return replace(self, weight=self._parts(weight))
 
     def take(self, keep: np.ndarray) -> Rows:
-        """The rows for which the mask, over all blocks one after another, holds; blocks may become empty."""
+        """The rows where the mask, over all blocks one after another, is True; blocks may become empty."""
         masks = self._parts(keep)
         X, y, w = ([a[k] for a, k in zip(part, masks, strict=True)] for part in (self.X, self.y, self.weight))
         return Rows(tuple(X), tuple(y), tuple(w), self.order[keep], names=self.names)
@@ -134,7 +134,7 @@ def _read(
 
 def rows_of_sites(sites: ArrayLike, rows: int) -> list[np.ndarray]:
     """The rows of each site, sites in sorted order."""
-    # without a type of its own a list such as ["a", None] would become texts
+    # without dtype=object a list such as ["a", None] would become strings
     values = np.asarray(sites) if hasattr(sites, "dtype") else np.asarray(sites, dtype=object)
     if values.ndim != 1:
         raise InputError(f"sites must have one label per row; got an array of shape {values.shape}.")
@@ -154,7 +154,7 @@ def rows_of_sites(sites: ArrayLike, rows: int) -> list[np.ndarray]:
 
 # ---------------------------------------------------------------------- a list, one entry per worker
 def is_block_list(X: object) -> TypeGuard[Sequence[Matrix]]:
-    """A list of matrices, not a matrix written as nested lists."""
+    """A list of matrices, not one matrix as nested lists."""
     return isinstance(X, list | tuple) and len(X) > 0 and all(len(getattr(b, "shape", ())) == 2 for b in X)
 
 
@@ -214,7 +214,7 @@ def _target(y: ArrayLike, where: str, numeric: bool) -> np.ndarray:
 
 # ---------------------------------------------------------------------- dask, where it is installed
 def _read_chunks(estimator: BaseEstimator, X: DaskCollection, y: ArrayLike, weight: PerRow, numeric: bool) -> Rows:
-    """X stays; y and weights, one number per row each, come here."""
+    """X stays on the workers; y and weights, one number per row each, are fetched."""
     parts, rows, width = chunks.read(estimator, X)
     y = tuple(_target(part, f"block {j}: y", numeric) for j, part in enumerate(_aligned("y", y, rows)))
     given = [None] * len(rows) if weight is None else _aligned("sample_weight", weight, rows)
@@ -227,7 +227,7 @@ def _read_chunks(estimator: BaseEstimator, X: DaskCollection, y: ArrayLike, weig
 def dask_parts(
     X: DaskCollection, y: ArrayLike, weight: PerRow
 ) -> tuple[list[Matrix], list[np.ndarray], list[np.ndarray] | None]:
-    """Every chunk of rows as one block, computed here, chunk after chunk."""
+    """Every chunk of rows as one block, computed in this process, chunk by chunk."""
     blocks = _chunks(X)
     rows = [b.shape[0] for b in blocks]
     return blocks, _aligned("y", y, rows), None if weight is None else _aligned("sample_weight", weight, rows)
@@ -242,7 +242,7 @@ def _chunks(X: DaskCollection) -> list[Matrix]:
 
 
 def _aligned(name: str, values: ArrayLike, rows: Sequence[int]) -> list[np.ndarray]:
-    """y or weights cut like the rows of X."""
+    """y or weights split like the rows of X."""
     whole = (
         np.concatenate([np.asarray(c) for c in _chunks(cast(DaskCollection, values))])
         if is_dask(values)

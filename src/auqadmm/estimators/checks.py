@@ -1,4 +1,4 @@
-"""What users hand over, checked: one clear sentence for each thing that cannot be used.
+"""User input, checked: one clear sentence for each thing that cannot be used.
 
 Shapes are scikit-learn's: X (n, m), y (n,).
 """
@@ -24,7 +24,7 @@ FLOATS = (np.float64, np.float32)
 def validated(
     estimator: BaseEstimator, X: MatrixLike, y: PerRow = "no_validation", *, reset: bool, **options: object
 ) -> Any:
-    """X, or X and y, as arrays; numbers that are not finite are left to `refuse_not_finite`, which says where."""
+    """X, or X and y, as arrays; NaN and infinity are left to `refuse_not_finite`, which says where."""
     options = {"accept_sparse": "csr", "dtype": FLOATS, **options}
     if hasattr(validation, "validate_data"):
         return validation.validate_data(estimator, X, y, reset=reset, ensure_all_finite=False, **options)
@@ -41,7 +41,7 @@ def refuse_not_finite(X: Matrix, names: Sequence[object] | None = None, where: s
         value = X.data[bad[0]]
     else:
         with np.errstate(over="ignore", invalid="ignore"):
-            if np.isfinite(X.sum()):  # finite for all but extreme data, and no array of flags is needed
+            if np.isfinite(X.sum()):  # finite for all but extreme data, without an array of flags
                 return
         rows, cols = np.nonzero(~np.isfinite(X))
         if not rows.size:
@@ -54,7 +54,7 @@ def refuse_not_finite(X: Matrix, names: Sequence[object] | None = None, where: s
 
 
 def weights_of(sample_weight: PerRow, rows: int, where: str = "sample_weight") -> np.ndarray:
-    """One finite weight ≥ 0 per row, float64; ones for None, and one number stands for all rows."""
+    """One finite weight ≥ 0 per row, float64; ones for None, and one number applies to all rows."""
     if sample_weight is None:
         return np.ones(rows)
     try:
@@ -96,16 +96,16 @@ def truth(name: str, value: object) -> bool:
 
 
 def count(name: str, value: object) -> int:
-    return whole_number(name, cast(float, value), least=1)  # which checks it
+    return whole_number(name, cast(float, value), least=1)  # also validates it
 
 
 def class_weights(class_weight: ClassWeight, classes: np.ndarray, codes: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """The factor of each class. "balanced": the classes then weigh the same, sample weights counted."""
+    """The factor of each class. "balanced": the classes then have equal weight, sample weights included."""
     if class_weight is None:
         return np.ones(len(classes))
     if isinstance(class_weight, str) and class_weight == "balanced":
         mass = np.bincount(codes, weights=weight, minlength=len(classes))
-        # a class whose rows all weigh 0 stays without weight whatever its factor
+        # a class of total weight 0 keeps weight 0 whatever its factor
         return weight.sum() / (len(classes) * np.where(mass > 0, mass, 1.0))
     if not isinstance(class_weight, dict):
         raise InputError(f"class_weight must be None, 'balanced' or a dict from label to weight, got {class_weight!r}.")

@@ -1,6 +1,6 @@
-"""Rows of dask that stay where they are: with the engine "dask" only y, weights and sums over rows come here.
+"""Dask rows that stay on their workers: with the engine "dask" only y, weights and sums over rows are fetched.
 
-`Rows.X` then holds one dask.delayed per block in the place of a matrix. Chunks are kept in the workers' memory during a
+`Rows.X` then has one dask.delayed per block in place of a matrix. Chunks are kept in the workers' memory during a
 fit, since it passes over them three times: means, mean squares, and the scaled blocks of the problem.
 """
 
@@ -28,14 +28,14 @@ from auqadmm.problem.sources import is_dask, pieces
 
 
 def stay(estimator: object, X: object) -> bool:
-    """Does this fit leave the chunks of X where they are?"""
+    """Does this fit leave the chunks of X on their workers?"""
     engine = getattr(estimator, "engine", None)
     asked = isinstance(engine, Dask) or (isinstance(engine, str) and engine.lower() == "dask")
     return asked and getattr(estimator, "_chunks_stay", False) and is_dask(X)
 
 
 def client_of(engine: EngineChoice | None) -> DaskClient | None:
-    """The client of the cluster where the engine's blocks will live; None: there is no cluster yet."""
+    """The client of the cluster that will store the engine's blocks; None: there is no cluster yet."""
     from distributed import Client
 
     if getattr(engine, "address", None) is not None:
@@ -49,7 +49,7 @@ def client_of(engine: EngineChoice | None) -> DaskClient | None:
 
 
 def computed(engine: EngineChoice | None, tasks: Sequence[Delayed]) -> list[Any]:
-    """The values of small tasks, each computed where its chunk is."""
+    """The values of small tasks, each computed on the worker of its chunk."""
     import dask
 
     client = client_of(engine)
@@ -59,7 +59,7 @@ def computed(engine: EngineChoice | None, tasks: Sequence[Delayed]) -> list[Any]
 
 
 def read(estimator: BaseEstimator, X: DaskCollection) -> tuple[tuple[Delayed, ...], list[int], int]:
-    """The chunks of X, their numbers of rows, and the number of features; sets what scikit-learn wants to be set."""
+    """The chunks of X, their numbers of rows, and the number of features; sets what scikit-learn expects."""
     import dask
 
     names, client = getattr(X, "columns", None), client_of(estimator.engine)
@@ -87,7 +87,7 @@ def mapped(
     weight: tuple[np.ndarray, ...],
     *more: np.ndarray,
 ) -> list[np.ndarray]:
-    """fn(X_j, weight_j, …) of every block, where it is."""
+    """fn(X_j, weight_j, …) of every block, on its worker."""
     if not is_dask(X[0]):
         return [fn(x, w, *more) for x, w in zip(X, weight, strict=True)]
     import dask
@@ -96,7 +96,7 @@ def mapped(
 
 
 def later(fn: Callable[[Matrix], Matrix], X: Matrix) -> Matrix:
-    """fn(X), now or where X is."""
+    """fn(X), now or on the worker of X."""
     if not is_dask(X):
         return fn(X)
     import dask

@@ -1,11 +1,11 @@
-"""Least squares in some columns: what workers send where there are too many for a Gram matrix (`wide.py`).
+"""Least squares in some columns: what workers send where a full Gram matrix is too large (`wide.py`).
 
 A *group* is a set of cells (`moments.py`) that models are fitted to, e.g. all folds but one, centred at its own means μ
 and ȳ. Of all its columns two numbers each are sent once,
 
     p = Σs x̃ỹ,   D = Σs x̃²        and S = Σs, q = Σs ỹ²
 
-and afterwards, round by round, products G_NA and G_NN of columns N that come to those A that are known, each once, and
+and afterwards, round by round, products G_NA and G_NN of new columns N with the known ones A, each once, and
 for models w on A
 
     Σs x̃(x̃ᵀw − ỹ)  over the rows of the group,   Σs(x̃ᵀw − ỹ)²  over its test rows
@@ -49,7 +49,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Sides:
-    """S, q, p and D of every group, around the means that are shared; `holds` (g, c): cells of a group."""
+    """S, q, p and D of every group, around the shared means; `holds` (g, c): cells of a group."""
 
     cells: tuple[int, ...]
     holds: Masks
@@ -74,7 +74,7 @@ class Sides:
 
 @dataclass(frozen=True)
 class Wider:
-    """Shared, of every group: columns N that come, and models W (a, M) on those that are known."""
+    """Shared, of every group: new columns N, and models W (a, M) on the known ones."""
 
     cells: tuple[int, ...]
     holds: Masks
@@ -102,7 +102,7 @@ class Wider:
 
 
 def _add(sums: Sums, k: int, rows: Any, old: Tensor, new: Tensor, W: Tensor, fits: bool, tests: bool) -> None:
-    """What some rows add to the sums of group k."""
+    """The contribution of some rows to the sums of group k."""
     taken = rows.take(old) if len(old) else None
     if len(new):
         coming = rows.take(new)
@@ -119,7 +119,7 @@ def _add(sums: Sums, k: int, rows: Any, old: Tensor, new: Tensor, W: Tensor, fit
 
 
 def _times(taken: Tensor | tuple[SparseMatrix, np.ndarray], W: Tensor) -> Tensor:
-    """X̃_A W of columns that were taken."""
+    """X̃_A W of selected columns."""
     if isinstance(taken, Tensor):
         return taken @ W
     X, mean = taken
@@ -153,7 +153,7 @@ class _Sparse:
 
 
 def _blocks(shard: Shard, cells: tuple[int, ...]) -> list[tuple[int, _Dense | _Sparse]]:
-    """The cell and the rows of every block here, kept with the data."""
+    """The cell and the rows of every block of this process, cached with the data."""
     cache = shard.design.held
     if cache.get("cells", (None,))[0] != cells:
         rows: list[tuple[int, _Dense | _Sparse]] = []
@@ -173,6 +173,6 @@ def _blocks(shard: Shard, cells: tuple[int, ...]) -> list[tuple[int, _Dense | _S
 
 
 def csr(S: SparseMatrix, shape: tuple[int, int]) -> Tensor:
-    """The numbers of a scipy matrix by rows; those of one by columns are its transpose by rows."""
+    """A scipy matrix as torch CSR; a CSC matrix is the transpose of a CSR one."""
     ends, where, values = (torch.from_numpy(np.ascontiguousarray(x)) for x in (S.indptr, S.indices, S.data))
     return torch.sparse_csr_tensor(ends, where, values, shape, check_invariants=False)

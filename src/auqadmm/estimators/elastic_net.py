@@ -31,18 +31,18 @@ class ConsensusElasticNet(RegressorMixin, ConsensusEstimator):
     fit_intercept : bool, default=True
         Add a constant term, which is never penalised.
     n_blocks : int, default=1
-        Without `sites`, the rows are dealt out to so many workers, neighbouring rows together.
+        Without `sites`, the rows are split among so many workers, neighbouring rows together.
     max_iter : int, default=500
         Limit of iterations; a `ConvergenceWarning` says when it was reached.
     tol : float, default=1e-18
         The fit ends when the objective is proved (or estimated) to be within this of its optimum, relatively;
         coefficients are then right to about its root.
     method, engine
-        As in `auqadmm.solve`. "lbfgs" and "owl-qn" run on features as they are.
+        As in `auqadmm.solve`. "lbfgs" and "owl-qn" run on unscaled features.
     warm_start : bool, default=False
         Start from the coefficients of the last fit if they have the right shape.
     verbose : int, default=0
-        Every so many iterations a line on standard error; on a terminal a display that is rewritten in place.
+        Every `verbose` iterations a line on standard error; on a terminal a display that is rewritten in place.
 
     Attributes
     ----------
@@ -52,9 +52,9 @@ class ConsensusElasticNet(RegressorMixin, ConsensusEstimator):
     status_ : Status
         How the fit ended.
     message_ : str
-        A sentence to act on.
+        A sentence that says what to do.
     certificate_ : Certificate
-        Objective of the answer, how far it is from the optimum, and how that is known.
+        Objective of the solution, how far it is from the optimum, and how that is known.
     history_ : History
         One row per iteration: objective, residuals, rounds, bytes, seconds.
     n_features_in_, feature_names_in_
@@ -189,7 +189,7 @@ class ConsensusElasticNet(RegressorMixin, ConsensusEstimator):
 
 
 def centred(rows: Rows, intercept: bool) -> tuple[Rows, float]:
-    """The target less its mean, which the intercept takes up: an offset must not be the scale of the tolerance."""
+    """The target less its mean, which the intercept absorbs: an offset must not set the scale of the tolerance."""
     y = np.concatenate(rows.y).astype(np.float64)
     mean = float(np.average(y, weights=np.concatenate(rows.weight))) if intercept else 0.0
     return rows.with_target(y - mean), mean

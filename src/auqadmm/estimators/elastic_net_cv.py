@@ -26,7 +26,7 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
     """Elastic net with strength and l1 share chosen by cross-validation, each worker keeping its own rows.
 
     Up to 4096 features all folds and strengths take two reductions: workers send the Gram matrix of each fold, and the
-    rest happens at the server. Beyond, they send it for the columns that are or may become active, which is asked for
+    rest happens at the server. Beyond, they send it for the columns that are or may become active, determined
     along the path, some tens of reductions for all folds and strengths. With a `method` of your choice, and where more
     than 4096 columns are active, all strengths of a fold are solved together (see `enet_path`).
 
@@ -69,7 +69,7 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
     (0.01, (2, 2))
     """
 
-    _chunks_stay = False  # folds cut through them
+    _chunks_stay = False  # folds split the chunks
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
             check_grid(self.alphas, self.eps, ratio)
         rows = self._read(X, y, sites, sample_weight, numeric=True)
         folds = folds_of(rows, self.cv)
-        # a fold counts by its weight, as if rows were scored one by one
+        # folds are weighted by their rows, as if rows were scored one by one
         weight = np.concatenate(rows.weight)
         mass = np.array([max(float(weight[test].sum()), 0.0) for _, test in folds])
         split = squares.Split.of(folds)
@@ -153,7 +153,7 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
     def _from_sums(
         self, rows: Rows, split: squares.Split, ratios: list[float], mass: np.ndarray, settings: FitSettings
     ) -> bool:
-        """The choice and the last fit from the sums of every fold; False where they are not enough."""
+        """The choice and the last fit from the sums of every fold; False where that is not possible."""
         intercept = bool(self.fit_intercept)
         if not squares.suits(rows, settings, split):
             return False
@@ -178,7 +178,7 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
     def _from_sets(
         self, rows: Rows, split: squares.Split, ratios: list[float], mass: np.ndarray, settings: FitSettings
     ) -> int | None:
-        """The same from working sets of columns (`wide.py`); rounds that were spent where that is not the way."""
+        """The same from working sets of columns (`wide.py`); the rounds spent where that is not possible."""
         intercept, f = bool(self.fit_intercept), len(split.train)
         if not wide.suits(rows, settings, split, ratios, self.alphas):
             return 0
@@ -229,7 +229,7 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
         self._keep([final.result])
 
     def _choose(self, errors: np.ndarray, grids: np.ndarray, ratios: list[float], mass: np.ndarray) -> tuple[int, int]:
-        """Share and strength of the least error, from errors (R, K, f), and where they are."""
+        """Share and strength of the least error, from errors (R, K, f), and their indices."""
         mean_error = np.average(errors, axis=2, weights=mass)
         best, place = divmod(int(mean_error.argmin()), grids.shape[1])
         self.alpha_, self.l1_ratio_ = float(grids[best, place]), ratios[best]
@@ -247,9 +247,9 @@ def folds_of(rows: Rows, cv: Folds) -> list[Fold]:
         tests = [fold == k for k in np.unique(fold)]
         pairs = [(~test, test) for test in tests]
     else:
-        original = np.argsort(rows.order)  # splitters see the rows as they were handed over
+        original = np.argsort(rows.order)  # splitters get the rows in the user's order
         y, groups = np.concatenate(rows.y)[original], rows.site[original]
-        with warnings.catch_warnings():  # that a splitter has no use for them
+        with warnings.catch_warnings():  # splitters warn of unused groups
             warnings.filterwarnings("ignore", "The groups parameter is ignored")
             splits = list(check_cv(cv).split(np.zeros((n, 1)), y, groups))
         pairs = [(_mask(train, n)[rows.order], _mask(test, n)[rows.order]) for train, test in splits]
@@ -281,7 +281,7 @@ def _mask(index: np.ndarray, n: int) -> np.ndarray:
 
 
 def mse(rows: Rows, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
-    """The weighted mean squared error of every model, (K,): sums over workers. A fold of weight 0 counts nothing."""
+    """The weighted mean squared error of every model, (K,): sums over workers. A fold of weight 0 adds nothing."""
     squares = sum(
         w @ np.square(X @ coef.T + intercept - y[:, None]) for X, y, w in zip(rows.X, rows.y, rows.weight, strict=True)
     )

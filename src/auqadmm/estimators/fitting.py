@@ -31,11 +31,11 @@ from auqadmm.problem.ingest import read_blocks
 from auqadmm.problem.regularizers import Regularizer
 from auqadmm.problem.sources import is_dask
 
-# These read the strengths off a plain regularizer and take no weighted one: they run on the features as they are.
+# These need a plain regularizer, not a weighted one: they run on unscaled features.
 PLAIN_ONLY = ("lbfgs", "owl-qn")
 
 
-# Where the penalty rules anyway, a feature need not be scaled up to the size of the others; with this factor the
+# Where the penalty dominates, a feature need not be scaled up to the size of the others; with this factor the
 # strengths stay comparable after scaling, and runs were shortest (1 and 30 were compared, on breast cancer and wine).
 SCALING_RIDGE = 30.0
 
@@ -95,14 +95,14 @@ class ScaledFit:
         )
         parts = zip(rows.X, rows.y, rows.weight, strict=True)
         blocks: Sequence[BlockRows | RawBlock] = [(X if plain else scaling.apply(X), y, w) for X, y, w in parts]
-        if rows.names is not None and not is_dask(rows.X[0]):  # frames on workers keep their names
+        if rows.names is not None and not is_dask(rows.X[0]):  # frames on workers keep theirs
             blocks = [replace(block, columns=rows.names) for block in read_blocks(blocks)]
         return ScaledFit(blocks, task, scaling, plain)
 
     @property
     def problem(self) -> Problem:
         l1, l2 = self.task.l1, self.task.l2
-        if self.plain:  # which refuses arrays itself
+        if self.plain:  # rejects arrays itself
             g: Regularizer = ElasticNet(l1, l2)  # type: ignore[arg-type]
         else:
             g = WeightedElasticNet.scaled(l1, l2, self.scaling.scale)
@@ -125,7 +125,7 @@ class ScaledFit:
             )
 
     def _shape(self, problem: Problem) -> tuple[int, int]:
-        """Of v, known before blocks that live elsewhere are read: their targets are here."""
+        """Of v, known before remote blocks are read, from their targets."""
         if not callable(problem.blocks):
             return problem.census.features, problem.census.columns
         loss, labels = self.task.loss, 0
@@ -157,10 +157,10 @@ def near(problem: Problem, v: Tensor) -> WarmStart:
     """A start at v whose multipliers agree with the penalty: −Σλ_j ∈ ∂g(v), so that the first v-step returns v.
 
     λ_j = ∇f_j(v) − ξ/N with ξ the shortest vector of Σ∇f_j(v) + ∂g(v). At a solution these are the multipliers. With
-    λ_j = ∇f_j(v) alone the first local solves would return v, and the run learn nothing from them.
+    λ_j = ∇f_j(v) alone the first local solves would return v, and the run gain nothing from them.
     """
     g = problem.regularizer
-    if not isinstance(g, WeightedElasticNet) or callable(problem.blocks):  # blocks that live elsewhere
+    if not isinstance(g, WeightedElasticNet) or callable(problem.blocks):  # remote blocks
         return WarmStart(v)
     shard = problem.shard(torch.float64, torch.device("cpu"))
     grad = shard.linearize(shard.expand(v)).grad

@@ -22,7 +22,7 @@ from auqadmm.problem import Logistic, Multinomial
 class ConsensusLogisticRegression(ConsensusClassifier):
     """Logistic regression, binary or multinomial, each worker keeping its own rows.
 
-    The model is that of `sklearn.linear_model.LogisticRegression`, whatever the split of the rows; a worker may hold
+    The model is that of `sklearn.linear_model.LogisticRegression`, whatever the split of the rows; a worker may have
     one class only.
 
     Parameters
@@ -36,18 +36,18 @@ class ConsensusLogisticRegression(ConsensusClassifier):
     fit_intercept : bool, default=True
         Add a constant term, which is never penalised.
     n_blocks : int, default=1
-        Without `sites`, the rows are dealt out to so many workers, neighbouring rows together.
+        Without `sites`, the rows are split among so many workers, neighbouring rows together.
     max_iter : int, default=500
         Limit of iterations; a `ConvergenceWarning` says when it was reached.
     tol : float, default=1e-18
         The fit ends when the objective is proved (or estimated) to be within this of its optimum, relatively;
         coefficients are then right to about its root.
     method, engine
-        As in `auqadmm.solve`. "lbfgs" and "owl-qn" run on features as they are.
+        As in `auqadmm.solve`. "lbfgs" and "owl-qn" run on unscaled features.
     warm_start : bool, default=False
         Start from the coefficients of the last fit if they have the right shape.
     verbose : int, default=0
-        Every so many iterations a line on standard error; on a terminal a display that is rewritten in place.
+        Every `verbose` iterations a line on standard error; on a terminal a display that is rewritten in place.
 
     Attributes
     ----------
@@ -58,9 +58,9 @@ class ConsensusLogisticRegression(ConsensusClassifier):
     status_ : Status
         How the fit ended.
     message_ : str
-        A sentence to act on.
+        A sentence that says what to do.
     certificate_ : Certificate
-        Objective of the answer, how far it is from the optimum, and how that is known.
+        Objective of the solution, how far it is from the optimum, and how that is known.
     history_ : History
         One row per iteration: objective, residuals, rounds, bytes, seconds.
     n_features_in_, feature_names_in_
@@ -212,7 +212,7 @@ class ConsensusLogisticRegression(ConsensusClassifier):
         >>> np.exp(model.predict_log_proba(X[:2])).sum(axis=1)
         array([1., 1.])
         """
-        with np.errstate(divide="ignore"):  # the logarithm of a probability that underflowed
+        with np.errstate(divide="ignore"):  # log of a probability that underflowed
             return np.log(self.predict_proba(X))
 
 

@@ -49,7 +49,7 @@ class ConsensusLogisticRegressionCV(ConsensusLogisticRegression):
         A number k (5 without): every worker sets aside each k-th part of its own rows of each class in turn. A splitter
         is called with the sites as groups.
     scoring : str or callable, default=None
-        What is to be largest, as in scikit-learn; None is accuracy. Row weights count, class weights do not.
+        The score to maximise, as in scikit-learn; None is accuracy. With row weights, without class weights.
     refit : bool, default=True
         Fit all rows with the best C and share; False: the mean of the best models of all folds.
     class_weight, fit_intercept, n_blocks, max_iter, tol, method, engine, verbose
@@ -78,7 +78,7 @@ class ConsensusLogisticRegressionCV(ConsensusLogisticRegression):
     (10.0, (3, 1, 2))
     """
 
-    _chunks_stay = False  # folds cut through them
+    _chunks_stay = False  # folds split the chunks
 
     def __init__(
         self,
@@ -209,9 +209,9 @@ class ConsensusLogisticRegressionCV(ConsensusLogisticRegression):
             fold[order] = site_folds(np.bincount(group)[np.unique(group)].tolist(), k)
             pairs = [(fold != j, fold == j) for j in np.unique(fold)]
         else:
-            original = np.argsort(rows.order)  # splitters see the rows as they were handed over
+            original = np.argsort(rows.order)  # splitters get the rows in the user's order
             labels, groups = self.classes_[codes[original]], rows.site[original]
-            with warnings.catch_warnings():  # that a splitter has no use for them
+            with warnings.catch_warnings():  # splitters warn of unused groups
                 warnings.filterwarnings("ignore", "The groups parameter is ignored")
                 splits = list(check_cv(self.cv, labels, classifier=True).split(np.zeros((n, 1)), labels, groups))
             pairs = [tuple(np.isin(np.arange(n), part)[rows.order] for part in pair) for pair in splits]

@@ -1,4 +1,4 @@
-"""Least squares in sums: what every elastic net on some rows needs to know of them, and nothing else.
+"""Sufficient statistics of least squares: all that an elastic net on some rows needs.
 
 A *cell* is a set of rows over all workers, e.g. one fold. With the weights s of its rows, two reductions give
 
@@ -8,7 +8,7 @@ A *cell* is a set of rows over all workers, e.g. one fold. With the weights s of
 d = μ_c − μ, G = Σ_c G_c + S_c ddᵀ. Only squares are added, so that nothing cancels; "all but one fold" is the merger of
 the others, not a difference.
 
-Of a sparse matrix, columns that are mostly zeros are centred after their products, where it costs a digit at most; the
+Of a sparse matrix, columns that are mostly zeros are centred after their products, if it costs a digit at most; the
 others before.
 
 Shapes: c cells, m features, B blocks; μ, p (c, m), G (c, m, m), packed (c, m(m + 1)/2), S, ȳ, q (c,).
@@ -36,12 +36,12 @@ from auqadmm.estimators.types import Matrix, SparseMatrix, is_sparse
 
 Sums = dict[str, Tensor]
 
-NUMBERS_AT_ONCE = 2**18  # numbers of a matrix at a time: it should stay in a cache
-FILLED = 0.1  # share of nonzeros from which on a dense product is faster
-MOSTLY = 0.5  # share of nonzeros from which on a column is centred before its products
+NUMBERS_AT_ONCE = 2**18  # numbers of a chunk of a matrix: to fit a cache
+FILLED = 0.1  # share of nonzeros above which a dense product is faster
+MOSTLY = 0.5  # share of nonzeros above which a column is centred before its products
 
 
-# ---------------------------------------------------------------------- where blocks live
+# ---------------------------------------------------------------------- on the workers
 @dataclass(frozen=True)
 class Means:
     """Round 1: S, Σsx and Σsy of every cell; block j belongs to cell `cells[j]`."""
@@ -52,7 +52,7 @@ class Means:
     def __call__(self, shard: Shard, blocks: None, shared: None) -> tuple[None, Sums]:
         S, y = np.zeros(self.count), np.zeros(self.count)
         x = np.zeros((self.count, shard.design.features))
-        with np.errstate(over="ignore", invalid="ignore"):  # the server sees what is not finite
+        with np.errstate(over="ignore", invalid="ignore"):  # the server checks for infinity
             for c, X, target, s in cell_rows(shard, self.cells):
                 S[c] += s.sum()
                 y[c] += s @ target
@@ -72,7 +72,7 @@ class Products:
         m = shard.design.features
         S, q = np.zeros(self.count), np.zeros(self.count)
         G, p = np.zeros((self.count, m, m)), np.zeros((self.count, m))
-        with np.errstate(over="ignore", invalid="ignore"):  # the server sees what is not finite
+        with np.errstate(over="ignore", invalid="ignore"):  # the server checks for infinity
             for c, X, target, s in cell_rows(shard, self.cells):
                 y = target - middles[c]
                 S[c] += s.sum()
@@ -84,7 +84,7 @@ class Products:
 
 @dataclass(frozen=True)
 class Squares:
-    """Σ s(x̃ᵀw + b − y)² of models on every cell, where the sums above do not have the digits.
+    """Σ s(x̃ᵀw + b − y)² of models on every cell, where the sums above are not accurate enough.
 
     Shared: of every cell its models W (k, m), their offsets b (k,), and the centre μ (m,) that x̃ = x − μ refers to.
     """
@@ -106,7 +106,7 @@ class Squares:
 
 
 def _packed(G: np.ndarray) -> np.ndarray:
-    """Upper triangles (c, m(m + 1)/2), row after row: (c, m, m) has every number twice."""
+    """Upper triangles (c, m(m + 1)/2), row after row: (c, m, m) has every entry twice."""
     m = G.shape[1]
     return np.concatenate([G[:, i, i:] for i in range(m)], axis=1) if m else G.reshape(len(G), 0)
 
@@ -125,9 +125,9 @@ def _tensors(**sums: np.ndarray) -> Sums:
 
 
 def cell_rows(shard: Shard, cells: tuple[int, ...]) -> Iterator[tuple[int, Matrix, np.ndarray, np.ndarray]]:
-    """Of every block here: its cell, X (an array, or scipy's CSR matrix), y and s."""
+    """Of every block of this process: its cell, X (an array, or scipy's CSR matrix), y and s."""
     design, m = shard.design, shard.design.features
-    # where a process knows its own blocks only, they are counted from its first one
+    # in a process with only its own blocks, indices count from the first of them
     number = list(range(shard.blocks)) if len(cells) == shard.blocks else list(shard.index)
     parts = zip(design.pieces, design.split(shard.target), design.split(shard.row_weight), strict=True)
     for piece, target, weight in parts:
@@ -169,7 +169,7 @@ def _add_dense(G: np.ndarray, p: np.ndarray, X: np.ndarray, y: np.ndarray, s: np
             A = np.subtract(A, mean, out=buffer[: len(A)])
         if not plain:
             A *= root[some]
-        G += A.T @ A  # numpy sees that it is symmetric, and computes half of it
+        G += A.T @ A  # numpy detects symmetry, and computes half of it
         p += (y[some] if plain else root[some, 0] * y[some]) @ A
 
 

@@ -1,12 +1,12 @@
-"""The elastic net for many strengths: from one look at the data where its Gram matrix fits, else in runs.
+"""The elastic net for many strengths: from Gram matrices where they fit, else in runs.
 
-The look is `squares.py`. In a run every strength is a column of one model, and all columns share their rounds.
+Gram matrices: `squares.py`. In a run every strength is a column of one model, and all columns share their rounds.
 
     minimise over c_1 … c_K   Σ_k [ 1/(2Σs) Σ_i s_i (x_iᵀc_k + b_k − y_i)² + α_k ρ‖c_k‖₁ + α_k(1 − ρ)/2 ‖c_k‖² ]
 
-The columns do not interact and have the same curvature, so the weights of one serve them all, and a round brings every
-column forward: a path takes about as many rounds as its hardest point. A warm start from the neighbouring strength
-saves much less, because it saves the first digits only. Where K columns are too many at once, `together` of them are
+The columns do not interact and have the same curvature, so one set of weights fits all, and a round advances every
+column: a path takes about as many rounds as its hardest point. A warm start from the neighbouring strength
+saves much less, because it only helps the first digits. Where K columns are too many at once, `together` of them are
 taken at a time, each batch starting from the neighbour before it.
 
 Shapes: K strengths, m features; logits (R, K), v (m + 1, K).
@@ -75,7 +75,7 @@ class Path:
     coef: np.ndarray
     intercept: np.ndarray
     results: tuple[Result, ...]
-    spent: int = 0  # rounds that led nowhere
+    spent: int = 0  # rounds without result
 
     @property
     def rounds(self) -> int:
@@ -118,8 +118,8 @@ def enet_path(
         The strengths, or how many: then from the smallest that leaves all coefficients 0 down to `eps` times that.
     together : int, default=100
         Strengths per run, with a `method` of your choice. 1 solves one after another, each from the solution of the one
-        before. Otherwise two reductions are all it takes up to 4096 features, and some tens beyond, where workers send
-        the Gram matrix of columns that are or may become active; runs are what is left where more than 4096 are.
+        before. Otherwise two reductions suffice up to 4096 features, and some tens beyond, where workers send
+        the Gram matrix of columns that are or may become active; runs are used where more than 4096 are.
 
     Returns
     -------
@@ -166,7 +166,7 @@ def enet_path(
 def _from_sums(
     rows: Rows, ratio: float, alphas: Grid, eps: float, intercept: bool, settings: FitSettings
 ) -> Path | None:
-    """The path from one look at the data (`squares.py`); None where that is not the way."""
+    """The path from Gram matrices (`squares.py`); None where that is not possible."""
     split = squares.Split.none(len(rows.order))
     if not squares.suits(rows, settings, split):
         return None
@@ -187,7 +187,7 @@ def _from_sums(
 def _from_sets(
     rows: Rows, ratio: float, alphas: Grid, eps: float, intercept: bool, settings: FitSettings
 ) -> Path | int:
-    """The path from working sets of columns (`wide.py`); rounds that were spent where that is not the way."""
+    """The path from working sets of columns (`wide.py`); the rounds spent where that is not possible."""
     split = squares.Split.none(len(rows.order))
     if not wide.suits(rows, settings, split, [ratio], alphas):
         return 0
@@ -207,7 +207,7 @@ def _from_sets(
 
 
 class _Reader(BaseEstimator):
-    """Holds the parameters that reading rows asks an estimator for."""
+    """The estimator parameters that reading rows needs."""
 
     def __init__(
         self,
@@ -229,7 +229,7 @@ class _Reader(BaseEstimator):
 
 
 def check_grid(alphas: Grid, eps: float, l1_ratio: float) -> None:
-    """Complain of a grid before anything is computed."""
+    """Check a grid before anything is computed."""
     if np.ndim(alphas) > 0:
         if not [checks.at_least_zero("alphas", a) for a in np.asarray(alphas).ravel().tolist()]:
             raise InputError("alphas is empty: give at least one strength, or how many to choose.")
@@ -241,14 +241,14 @@ def check_grid(alphas: Grid, eps: float, l1_ratio: float) -> None:
 
 
 def grid_of(alphas: Grid, eps: float, largest: Callable[[], float]) -> np.ndarray:
-    """The grid, from strong to weak; where it is to be found, from the smallest that leaves all coefficients 0."""
+    """The grid, from strong to weak; by default, from the smallest that leaves all coefficients 0."""
     if np.ndim(alphas) > 0:
         return np.sort(np.asarray(alphas, dtype=np.float64).ravel())[::-1]
     return largest() * np.geomspace(1.0, eps, int(alphas))  # type: ignore[arg-type]  # a number, see above
 
 
 def strengths(rows: Rows, l1_ratio: float, alphas: Grid, eps: float) -> np.ndarray:
-    """The grid for rows whose target is centred. One reduction where it is to be found."""
+    """The grid for rows whose target is centred. One reduction where it must be computed."""
     check_grid(alphas, eps, l1_ratio)
 
     def largest() -> float:
@@ -274,7 +274,7 @@ def path(
         K = len(part)
         loss = SharedLeastSquares(columns=K, reduction="pooled")
         task = FitTask(loss, l1_ratio * part, (1 - l1_ratio) * part, bool(intercept))
-        if scaled is None:  # one scaling for the whole path: variables keep their meaning from batch to batch
+        if scaled is None:  # one scaling for the whole path: batches share their variables
             whole = replace(task, l2=(1 - l1_ratio) * alphas)
             scaled = ScaledFit.of(rows, whole, settings)
         scaled = replace(scaled, task=task)
@@ -290,5 +290,5 @@ def path(
 
 
 def _extrapolated(last: Tensor, before: Tensor | None) -> Tensor:
-    """Along the path the solution bends little: go on as far as from the one before."""
+    """The path is nearly linear: extrapolate the last two solutions."""
     return last if before is None else 2 * last - before

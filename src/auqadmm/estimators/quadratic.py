@@ -1,20 +1,20 @@
 """Elastic nets from their sums: minimise ½vᵀGv − pᵀv + l1‖v‖₁ + l2/2‖v‖² for many strengths, exactly.
 
-At v the coordinates that move are those that are not zero and those at zero that the penalty cannot hold
-(|∇| > l1; at most as many at once as there are others). On them F is a quadratic as long as no sign changes, and
+At v the coordinates that move are those that are not zero and those at zero where the penalty is too weak
+(|∇| > l1; at most as many at once as are nonzero). On them F is a quadratic as long as no sign changes, and
 
     d_A = −(G + l2)_AA⁻¹ (∇ + l1·sign)_A
 
 leads to its minimum. Coordinates that leave zero must leave it in the direction of their slope; one that does not is
-held back, and the rest solved again. Where a sign changes on the way, v + d with those coordinates at zero is tried,
+kept at zero, and the rest solved again. Where a sign changes along d, v + d with those coordinates at zero is tried,
 and if F does not fall by that, the minimum of F along d is taken: F falls in every step, signs are finitely many, and
-so are steps. A step that meets no change of sign ends at the exact solution for its signs, which is why there is no
-tolerance but that of rounding, here on coordinate i
+so are steps. A step without a change of sign ends at the exact solution for its signs, which is why there is no
+tolerance but that of rounding, on coordinate i
 
     η_i = 8ε √G_ii (√q + Σ_j √G_jj|v_j|)
 
 Strengths are taken from strong to weak, each from the solution before, so that most take one step; problems (folds,
-shares of l1) take their steps together. G may be singular: a trace of its diagonal is added to the step, not to F.
+shares of l1) take their steps together. G may be singular: a tiny share of its diagonal is added to the step, not to F.
 
 Reference: H. Lee, A. Battle, R. Raina, A. Ng, Efficient sparse coding algorithms, NIPS 2006 (one coordinate at a time).
 
@@ -53,8 +53,8 @@ class Quadratics:
     def path(
         self, l1: np.ndarray, l2: np.ndarray, start: np.ndarray | None = None, kept: Kept | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Solutions (k, K, m) for strengths (k, K) from strong to weak, and which of them were reached (k, K); `start`
-        (k, m) in place of zero. `kept`: what one problem keeps from path to path while features are appended to it."""
+        """Solutions (k, K, m) for strengths (k, K) from strong to weak, and which of them converged (k, K); `start`
+        (k, m) in place of zero. `kept`: factors that a problem keeps from path to path while features are appended."""
         k, K = l1.shape
         m = self.p.shape[1]
         models, reached = np.zeros((k, K, m)), np.zeros((k, K), dtype=bool)
@@ -76,7 +76,7 @@ def ridges(G: np.ndarray, p: np.ndarray, strengths: np.ndarray) -> np.ndarray:
         models = []
         for l2 in strengths.tolist():
             v = _inverse_times(G.copy(), p, l2)
-            models.append(v + _inverse_times(G.copy(), p - G @ v - l2 * v, l2))  # what rounding and the trace left
+            models.append(v + _inverse_times(G.copy(), p - G @ v - l2 * v, l2))  # one step of refinement
     return np.array(models)
 
 
@@ -86,19 +86,19 @@ def _threads() -> ThreadpoolController:
 
 
 def _one_thread(features: int) -> AbstractContextManager[object]:
-    """Factors of this size gain nothing from threads, and lose much where cores are busy."""
+    """Factors of this size gain nothing from threads, and are slower where cores are busy."""
     return _threads().limit(limits=1, user_api="blas") if THREADED_BELOW < features < THREADED_ABOVE else nullcontext()
 
 
 @dataclass
 class Kept:
-    """A factor that may serve for the next step."""
+    """A factor that may be reused in the next step."""
 
     factor: ActiveFactor | None = None
 
 
 class _Steps:
-    """Steps of problems that go together."""
+    """Batched steps of several problems."""
 
     def __init__(self, G: np.ndarray, p: np.ndarray, q: np.ndarray, kept: Kept) -> None:
         self.G, self.p = G, p
@@ -111,7 +111,7 @@ class _Steps:
             kept.factor = None if self.H is None else kept.factor.within(self.H)
 
     def solve(self, v: np.ndarray, l1: np.ndarray, l2: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """From v to the minimum; and which of the problems are there, as far as rounding lets know."""
+        """From v to the minimum; and which of the problems have converged, to rounding."""
         Gv = self._times(v)
         least, done = np.full(len(v), np.inf), np.zeros(len(v), dtype=bool)
         for _ in range(LIMIT):
@@ -127,7 +127,7 @@ class _Steps:
             if not live.any():
                 return v, np.ones(len(v), dtype=bool)
             d = self._direction(v, slope, theta, enter, excess, l2, live)
-            # the same signs again, and no better: what is left is rounding that its measure did not foresee
+            # the same signs again without progress: rounding beyond its estimate η
             hoped = -(slope * d).sum(1)
             same = live & ~enter.any(1)
             done = done | (same & (hoped >= 0.5 * least))
@@ -136,7 +136,7 @@ class _Steps:
             least = np.where(crossed, np.inf, least)
         return v, ~live
 
-    # ------------------------------------------------------------------ where to
+    # ------------------------------------------------------------------ direction
     def _direction(
         self,
         v: np.ndarray,
@@ -163,7 +163,7 @@ class _Steps:
                 return d
             enter = enter & ~wrong
             for i in np.flatnonzero(wrong.any(1) & ~enter.any(1)):
-                if first[i].sum() > 1:  # alone, and from where the others are content, it goes the right way
+                if first[i].sum() > 1:  # alone, with the others optimal, it moves in the right direction
                     enter[i, gain[i].argmax()] = True
                     first = first.copy()
                     first[i] = enter[i]
@@ -181,7 +181,7 @@ class _Steps:
         return d
 
     def _kept(self, active: np.ndarray, slope: np.ndarray, l2: float) -> np.ndarray | None:
-        """The same for one problem of many features, from a factor of a set before where few came and left since."""
+        """The same for one problem of many features, by updating the factor of an earlier set, if it differs by few."""
         if self.H is None or not active.any():
             return None
         A, h = torch.from_numpy(active), torch.full((len(active),), l2, dtype=torch.float64)
@@ -193,11 +193,11 @@ class _Steps:
             d = None if kept.factor is None else kept.factor.solve(A, h, b)
         return d.numpy() if d is not None and bool(d.isfinite().all()) else None
 
-    # ------------------------------------------------------------------ how far
+    # ------------------------------------------------------------------ step length
     def _moved(
         self, v: np.ndarray, d: np.ndarray, slope: np.ndarray, theta: np.ndarray, l1: np.ndarray, l2: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The next v with Gv, and whose signs changed on the way there."""
+        """The next v with Gv, and which signs changed along the step."""
         there = v + d
         crossed = (v != 0) & (there * theta <= 0) & (d != 0)
         which = crossed.any(1)
@@ -205,7 +205,7 @@ class _Steps:
             return there, self._times(there), which
         cut = np.where(crossed, 0.0, there)
         change = cut - v
-        # what F changes by, without the cancellation of two values of F
+        # the change of F, without the cancellation of two values of F
         fall = (change * (slope + 0.5 * (self._times(change) + l2 * change))).sum(1)
         for i in np.flatnonzero(which):
             first = float(d[i] @ slope[i])
@@ -222,7 +222,7 @@ class _Steps:
 
 
 def _inverse_times(H: np.ndarray, b: np.ndarray, l2: float) -> np.ndarray:
-    """(H + l2)⁻¹b, with more of the diagonal where that is singular; a coordinate without curvature stays."""
+    """(H + l2)⁻¹b, with more of the diagonal added where singular; a coordinate without curvature does not move."""
     diagonal = H.diagonal() + l2
     flat = diagonal <= 0
     if flat.any():
@@ -238,7 +238,7 @@ def _inverse_times(H: np.ndarray, b: np.ndarray, l2: float) -> np.ndarray:
 
 
 def _line(v: np.ndarray, d: np.ndarray, first: float, l1: float, crossed: np.ndarray) -> np.ndarray:
-    """The minimum of F on the way from v to v + d: its slope is first·(1 − t), plus 2·l1|d_i| from each zero on."""
+    """The minimum of F on the segment from v to v + d: its slope is first·(1 − t), plus 2·l1|d_i| from each zero on."""
     own = np.flatnonzero(crossed)
     t = -v[own] / d[own]
     order = np.argsort(t)

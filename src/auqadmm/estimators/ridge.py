@@ -102,9 +102,9 @@ class ConsensusRidgeCV(ConsensusElasticNet):
     fit_intercept : bool, default=True
         Add a constant term, which is never penalised.
     scoring : None, "r2" or "neg_mean_squared_error", default=None
-        What is to be largest. None: minus the squared errors of rows that were left out, or "r2" with `cv`.
+        The score to maximise. None: minus the squared errors of rows that were left out, or "r2" with `cv`.
     cv : None, int, splitter or iterable of (train, test), default=None
-        None: every row is left out once, exactly. Otherwise as in `ConsensusElasticNetCV`, but folds count alike, as in
+        None: every row is left out once, exactly. Else as in `ConsensusElasticNetCV`, with folds of equal weight, as in
         scikit-learn.
     n_blocks, tol, engine
         As in `ConsensusElasticNet`.
@@ -133,7 +133,7 @@ class ConsensusRidgeCV(ConsensusElasticNet):
     (0.1, (2,))
     """
 
-    _chunks_stay = False  # folds cut through them
+    _chunks_stay = False  # folds split the chunks
 
     def __init__(
         self,
@@ -248,7 +248,7 @@ class ConsensusRidgeCV(ConsensusElasticNet):
         """The same without a Gram matrix: an ordinary fit for every fold and strength, and one of all rows.
 
         With fewer rows than features their inner products would be enough, but those belong to pairs of rows: sums
-        over rows are all that leaves a worker.
+        over rows are all that a worker sends.
         """
         folds = folds_of(rows, self.cv)
         errors = np.empty((len(folds), len(alphas)))
@@ -286,7 +286,7 @@ class ConsensusRidgeCV(ConsensusElasticNet):
         y, weight = np.concatenate(rows.y), np.concatenate(rows.weight)
         left = errors * np.array([[weight[test].sum()] for _, test in folds])
         spread = np.array([[_spread(y[test], weight[test])] for _, test in folds])
-        # a constant target is met, or it is not
+        # R² of a constant target: 1 if predicted exactly, else 0
         return (1 - np.where(spread > 0, left / np.where(spread > 0, spread, 1.0), (left > 0).astype(float))).T
 
     def _chosen(
@@ -312,7 +312,7 @@ class ConsensusRidgeCV(ConsensusElasticNet):
 
 
 def left_out(shard: Shard, blocks: None, shared: tuple[Tensor, ...]) -> tuple[None, dict[str, Tensor]]:
-    """Σs e² of the rows here, e the error of the model without the row: μ (m,), ȳ (1,), V (m, m), 1/(Λ + α) (m, K),
+    """Σs e² of local rows, e the error of the model without the row: μ (m,), ȳ (1,), V (m, m), 1/(Λ + α) (m, K),
     models (m, K), and what an intercept adds to a leverage, (1,)."""
     mean, middle, V, inverse, models, one = (t.cpu().numpy() for t in shared)
     total = np.zeros(inverse.shape[1])

@@ -3,9 +3,9 @@
     x̃ = (x − μ)/d        xᵀc + b = x̃ᵀw + b̃,   w = d∘c,  b̃ = b + μᵀc
     l1‖c‖₁ + l2/2‖c‖² = Σ_i l1/d_i |w_i| + l2/(2d_i²) w_i²        the same model, the same penalty
 
-μ are the means over all workers' rows (0 without an intercept, and for sparse data, which it would fill), d² the mean
+μ are the means over all workers' rows (0 without an intercept, and for sparse data, kept sparse), d² the mean
 squares around μ plus `ridge`, which grows with l2. Both are sums over rows: two small reductions before the first
-iteration. Without them features of odd scales would slow down the run.
+iteration. Without them badly scaled features would slow down the run.
 
 Shapes: m features, C columns of the model; v (m, C) or (m + 1, C), the intercept last; coef (C, m), intercept (C,).
 
@@ -55,21 +55,21 @@ class Scaling:
 
     @staticmethod
     def of(rows: Rows, intercept: bool, ridge: float = 0.0, engine: EngineChoice | None = None) -> Scaling:
-        """From the weighted rows of all blocks, which may live where the engine's do."""
+        """From the weighted rows of all blocks, which may be on the engine's workers."""
         total = rows.total
         mean = np.zeros(rows.features)
         if intercept and not rows.sparse:
             mean = _finite(_sum(mapped(engine, _weighed, rows.X, rows.weight)) / total, 0.0)
         with np.errstate(over="ignore"):  # squares beyond float64: such a column keeps its scale
             square = _sum(mapped(engine, _squares, rows.X, rows.weight, mean)) / total
-            # what is left of a constant column after centring is rounding, which must not be blown up
+            # a centred constant column is rounding error, which must not be scaled up
             noise = (64 * np.finfo(np.float64).eps * np.abs(mean)) ** 2
         square = np.where(square > noise, square, 0.0) + ridge
         scale = np.sqrt(_finite(square, 1.0))
         return Scaling(mean, np.where(scale > 0, scale, 1.0), intercept)
 
     def apply(self, X: Matrix) -> Matrix:
-        """X̃, or where X stays elsewhere the order to make it there."""
+        """X̃, or for remote X the task that computes it there."""
         return later(self._applied, X)
 
     def _applied(self, X: Matrix) -> Matrix:
@@ -105,7 +105,7 @@ def _weighed(X: Matrix, weight: np.ndarray) -> np.ndarray:
 def _squares(X: Matrix, weight: np.ndarray, mean: np.ndarray) -> np.ndarray:
     if is_sparse(X):
         X = X.tocsr()
-        if not X.has_canonical_format:  # numbers of one place add up first
+        if not X.has_canonical_format:  # sum duplicate entries first
             return X.multiply(X).T @ weight
         return scipy.sparse.csr_matrix((np.square(X.data), X.indices, X.indptr), shape=X.shape).T @ weight
     return weight @ np.square(X - mean)
@@ -181,7 +181,7 @@ class WeightedElasticNet(Regularizer):
     def strong_convexity(self) -> float:
         """The lower quartile of l2: what uncertainty weights take as each block's share of the prior.
 
-        One feature of huge scale, whose l2 is next to nothing, would otherwise leave all blocks without a prior: runs
+        One feature of huge scale, whose l2 is nearly zero, would otherwise leave all blocks without a prior: runs
         on few rows per block then took ten times the rounds, or did not end.
         """
         return float(self.l2.flatten().sort().values[self.l2.numel() // 4])

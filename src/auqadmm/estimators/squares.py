@@ -1,17 +1,17 @@
-"""Squares are special: paths, cross-validations and single fits of elastic nets from one look at the data.
+"""Paths, cross-validations and single fits of elastic nets from Gram matrices, in two reductions.
 
 Workers send the sums of `moments.py`, once for all folds and strengths; whatever depends on strengths happens at the
 server (`quadratic.py`). A fold's model is fitted to the merger of the other folds' sums and scored on its own,
 
     Σ_test s(x̃ᵀc + b̃ − ỹ)² = q − 2pᵀc + cᵀGc + S(ȳ − ȳ_train − (μ − μ_train)ᵀc)²
 
-and where that difference has lost its digits (a model that leaves next to nothing) workers are asked once more.
+and where that difference cancels (a nearly perfect fit) workers compute it in one more round.
 
 How far a fit is from its optimum follows from the shortest subgradient ξ. F is strongly convex in H = G + l2:
 
     F(v) − F* ≤ ½ ξᵀH⁻¹ξ
 
-and where H is singular the duality gap says it, to the digits of F.
+and where H is singular from the duality gap, to the precision of F.
 
 Shapes: n rows, c cells, m features, K strengths; coef (K, m), intercept (K,).
 """
@@ -52,7 +52,7 @@ MOST_FEATURES = 4096  # features
 NUMBERS = 2**27  # of all Gram matrices at once
 SCORE_DIGITS = 1e-10  # of a score, relative
 EXPLAINED_SHARE = 1e-4  # as in a certificate: the least share of F that counts as explained
-HALVING = 0.5  # from one strength to the next on the way to a single one
+HALVING = 0.5  # factor between strengths on the path to a single one
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,12 +88,12 @@ class Split:
 
 
 def suits(rows: Rows, settings: FitSettings, split: Split) -> bool:
-    """Is this the way to go? Sums must do, and the Gram matrices of all cells must fit."""
+    """Is this applicable? The Gram matrices of all cells must fit."""
     return by_sums(settings, split) and fits(rows, split)
 
 
 def by_sums(settings: FitSettings, split: Split) -> bool:
-    """The choice must be ours, and one process must know the folds of all rows."""
+    """The method must be free to choose, and one process must know the folds of all rows."""
     ours = isinstance(settings.method, str) and settings.method.lower() == "auto"
     return ours and not hasattr(settings.engine, "map_sum") and not (len(split.train) and several(settings.engine))
 
@@ -103,13 +103,13 @@ def fits(rows: Rows, split: Split) -> bool:
 
 
 def several(engine: EngineChoice) -> bool:
-    """Do several processes call this, each with rows of its own?"""
+    """Do several processes call this, each with its own rows?"""
     return bool(getattr(resolve(engine), "spmd", False))
 
 
 @dataclass
 class Look:
-    """Blocks cut into cells, where they live, and what travelled."""
+    """Blocks split into cells on the workers, and the traffic."""
 
     reduce: Reduce
     cells: tuple[int, ...]
@@ -129,7 +129,7 @@ class Look:
 
 @contextmanager
 def looking(rows: Rows, split: Split, settings: FitSettings) -> Iterator[Look]:
-    """The rows of every cell of every block as a block of its own, on the engine."""
+    """The rows of every cell of every block as a separate block, on the engine."""
     began = time.perf_counter()
     blocks, cells = [], []
     first = np.concatenate([[0], np.cumsum(rows.sizes)])
@@ -148,7 +148,7 @@ def looking(rows: Rows, split: Split, settings: FitSettings) -> Iterator[Look]:
     try:
         yield Look(Reduce(engine), tuple(cells), len(split.masks), rows.features, began)
     except BaseException as error:
-        with suppress(Exception):  # what went wrong first counts
+        with suppress(Exception):  # the first error matters
             engine.close(error)
         raise
     engine.close()
@@ -166,7 +166,7 @@ def largest(moments: Moments, l1_ratio: float, k: int = 0) -> float:
 
 
 def nets(moments: Moments, grids: np.ndarray, ratios: list[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Coefficients (c, R, K, m) for every cell and share along its grid (R, K), and which were reached (c, R, K)."""
+    """Coefficients (c, R, K, m) for every cell and share along its grid (R, K), and which converged (c, R, K)."""
     R = len(grids)
     share = np.array(ratios)[:, None]
     l1, l2 = ((x[None] * moments.S[:, None, None]) for x in (grids * share, grids * (1 - share)))
@@ -179,7 +179,7 @@ def nets(moments: Moments, grids: np.ndarray, ratios: list[float]) -> tuple[np.n
 
 
 def single(moments: Moments, alpha: float, l1_ratio: float) -> np.ndarray:
-    """The coefficients (m,) for one strength, by way of stronger ones."""
+    """The coefficients (m,) for one strength, by a path of stronger ones."""
     if alpha * l1_ratio == 0:
         return ridges(moments.G[0], moments.p[0], alpha * moments.S)[0]
     ratio = max(largest(moments, l1_ratio) / alpha, 1.0)
@@ -191,7 +191,7 @@ def single(moments: Moments, alpha: float, l1_ratio: float) -> np.ndarray:
 
 # ---------------------------------------------------------------------- how good they are
 def errors(look: Look, parts: Moments, split: Split, trained: Moments, coef: np.ndarray) -> np.ndarray:
-    """Mean squared errors (f, k) of models coef (f, k, m), each fold's own, on its test rows; 0 where they weigh 0."""
+    """Mean squared errors (f, k) of models coef (f, k, m), each fold's own, on its test rows; 0 for weight 0."""
     tested = parts.merged(split.test)
     Gc = np.matmul(coef, tested.G)
     inner = tested.q[:, None] - 2 * np.einsum("fi,fki->fk", tested.p, coef) + (coef * Gc).sum(2)
@@ -205,7 +205,7 @@ def errors(look: Look, parts: Moments, split: Split, trained: Moments, coef: np.
 
 
 def _asked(look: Look, split: Split, trained: Moments, coef: np.ndarray) -> np.ndarray:
-    """The same squares, row by row at the workers: cells hold the models of all folds that they test."""
+    """The same squares, row by row at the workers: cells get the models of all folds that they test."""
     f, k = coef.shape[:2]
     total = np.zeros((f, k))
     left = split.test.copy()
@@ -227,10 +227,10 @@ def certified(
     k: int = 0,
     beyond: np.ndarray | None = None,
 ) -> Certificate:
-    """What is known of models (K, m) on cell k, strengths (K,) per row; of several, their sum.
+    """The certificate of models (K, m) on cell k, strengths (K,) per row; of several, their sum.
 
     `beyond` (K, 2): the moments are those of a working set, and outside of it the largest |∇| and Σ(|∇| − l1)₊² are
-    these. Then l2 alone is known of the curvature.
+    these. Then only l2 is known of the curvature.
     """
     S, p, q = moments.S[k], moments.p[k] / moments.S[k], max(float(moments.q[k] / moments.S[k]), 0.0)
     G = moments.G[k] / S
@@ -258,7 +258,7 @@ def certified(
         if bool((dual <= EPS * np.maximum(64 * np.maximum(F, q), 8 * size**2)).all()):
             evidence = "rounding"
     gap = np.maximum(bound, floor)
-    # a target that is met exactly leaves nothing to compare with
+    # an exact fit has no scale
     relative = np.where(gap > 0, gap / np.where(scale > 0, scale, np.finfo(np.float64).tiny), 0.0)
     if bool((floor >= F).any()):
         evidence = "rounding"
@@ -275,13 +275,13 @@ def certified(
 
 
 def _by_curvature(G: np.ndarray, xi: np.ndarray, l2: float) -> np.ndarray | None:
-    """½ξᵀH⁻¹ξ with the weakest l2 of all; None where H is singular to rounding. Columns without values do not count."""
+    """½ξᵀH⁻¹ξ with the weakest l2 of all; None where H is singular to rounding. Columns without values are ignored."""
     diagonal = np.diag(G) + l2
     empty = diagonal <= 0
     if bool((xi[:, empty] != 0).any()):
         return None
     H = G.copy()
-    # less what rounding may have added
+    # minus a bound of rounding
     H.flat[:: len(H) + 1] = np.where(empty, 1.0, diagonal * (1 - 8 * EPS * len(H)))
     _, x, info = dposv(H.T, xi.T, overwrite_a=1)
     return 0.5 * np.maximum((xi.T * x).sum(0), 0.0) if info == 0 else None
@@ -320,12 +320,12 @@ def _dual_gap(
 
 
 def enough(certificate: Certificate, tol: float) -> bool:
-    """Within `tol`, or so near that values of F do not tell the difference."""
+    """Within `tol`, or within the rounding of F."""
     nearest = certificate.gap_bound <= EPS * certificate.objective
     return certificate.passes(tol) or certificate.evidence == "rounding" or nearest
 
 
-# ---------------------------------------------------------------------- what a fit leaves behind
+# ---------------------------------------------------------------------- fitted attributes
 def result(
     look: Look, certificate: Certificate, v: np.ndarray, intercept: np.ndarray | None, settings: FitSettings
 ) -> Result:
@@ -357,7 +357,7 @@ def result(
         relative=certificate.relative_gap,
     )
     if settings.verbose:
-        nowhere: Any = SimpleNamespace(blocks=None, shared=None)  # no block has a model of its own
+        nowhere: Any = SimpleNamespace(blocks=None, shared=None)  # no block has a local model
         stopping = Stopping(settings.max_iter, certificate_tol=tol)
         with Progress(mode="auto", every=1) as progress:
             progress(Iteration(row, nowhere, stopping, "gram"))
@@ -375,7 +375,7 @@ def result(
 
 
 def fit(rows: Rows, alpha: float, l1_ratio: float, intercept: bool, settings: FitSettings) -> Result | None:
-    """One elastic net in the user's units; None where this is not the way, or does not lead far enough."""
+    """One elastic net in the user's units; None where not applicable, or not accurate enough."""
     split = Split.none(len(rows.order))
     if not suits(rows, settings, split):
         return None
@@ -390,7 +390,7 @@ def fit(rows: Rows, alpha: float, l1_ratio: float, intercept: bool, settings: Fi
 def concluded(
     look: Look, moments: Moments, v: np.ndarray, alpha: float, l1_ratio: float, intercept: bool, settings: FitSettings
 ) -> Result | None:
-    """A model (m,) of the only cell, with its certificate; None where that is not enough."""
+    """A model (m,) of the only cell, with its certificate; None where it is not accurate enough."""
     l1, l2 = np.array([alpha * l1_ratio]), np.array([alpha * (1 - l1_ratio)])
     certificate = certified(moments, v[None], l1, l2)
     if not enough(certificate, settings.tol):

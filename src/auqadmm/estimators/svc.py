@@ -32,18 +32,18 @@ class ConsensusLinearSVC(ConsensusClassifier):
     fit_intercept : bool, default=True
         Add a constant term, which is never penalised (`sklearn.svm.LinearSVC` penalises it).
     n_blocks : int, default=1
-        Without `sites`, the rows are dealt out to so many workers, neighbouring rows together.
+        Without `sites`, the rows are split among so many workers, neighbouring rows together.
     max_iter : int, default=1000
         Limit of iterations; a `ConvergenceWarning` says when it was reached.
     tol : float, default=1e-18
         The fit ends when the objective is proved (or estimated) to be within this of its optimum, relatively;
         coefficients are then right to about its root.
     method, engine
-        As in `auqadmm.solve`. "lbfgs" runs on features as they are.
+        As in `auqadmm.solve`. "lbfgs" runs on unscaled features.
     warm_start : bool, default=False
         Start from the coefficients of the last fit if they have the right shape.
     verbose : int, default=0
-        Every so many iterations a line on standard error; on a terminal a display that is rewritten in place.
+        Every `verbose` iterations a line on standard error; on a terminal a display that is rewritten in place.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class ConsensusLinearSVC(ConsensusClassifier):
     status_ : Status
         How the fit ended (the first run that did not converge, if any).
     message_ : str
-        A sentence to act on.
+        A sentence that says what to do.
     certificate_, history_
         Of the run for two classes, else lists with one entry per class.
     n_features_in_, feature_names_in_

@@ -1,4 +1,4 @@
-"""Names for what estimators are handed over, as annotations use them."""
+"""Type aliases for the input of estimators."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EngineChoice: TypeAlias = "str | Place"
 # what they become
 SparseMatrix: TypeAlias = "sp.csr_matrix | sp.csc_matrix"
 Matrix: TypeAlias = "np.ndarray | SparseMatrix"  # the rows of a block, (n_j, m)
-Start = tuple[np.ndarray, np.ndarray]  # coef (C, m) and intercept (C,) to begin with
+Start = tuple[np.ndarray, np.ndarray]  # coef (C, m) and intercept (C,) to start from
 
 
 BlockRows: TypeAlias = "tuple[Matrix, np.ndarray, np.ndarray]"  # X, y, weight
@@ -42,7 +42,7 @@ def is_sparse(X: object) -> TypeGuard[SparseMatrix]:
 
 
 class DaskCollection(Protocol):
-    """Rows of dask: an array, or a data frame or series, which has partitions in the place of blocks."""
+    """Rows of dask: an array, or a data frame or series, which has partitions in place of chunks."""
 
     shape: tuple[int, ...]
     ndim: int

@@ -2,17 +2,17 @@
 
 Where a Gram matrix of all columns is too large, workers send it for a *working set* A of each group of rows (the rows
 that a fold is fitted to, or all of them), which grows along the path from strong to weak strengths. In a round a group
-asks for
+needs
 
-    products of columns N that come to A: those whose slopes ∇ = Σs x̃(x̃ᵀw − ỹ) come closest to l1, and
-    slopes of all columns for models of the next few strengths, which were solved on A at the server (`quadratic.py`)
+    products of new columns N with A: those whose gradients ∇ = Σs x̃(x̃ᵀw − ỹ) are closest to l1, and
+    gradients of all columns for models of the next few strengths, which were solved on A at the server (`quadratic.py`)
 
-A model is right when no column outside A has |∇| > l1. Those before the first that is not are kept; columns that were
-too steep come next, at most as many as A has. N is for models that are not solved yet, by slopes that go on as they
-went: a set that looks ahead far enough saves a round. How many strengths a round takes doubles while all go well. All
+A model is optimal when no column outside A has |∇| > l1. Those before the first that is not are kept; violating
+columns enter next, at most as many as A has. N serves models that are not solved yet, by extrapolated
+gradients: a set that looks ahead far enough saves a round. The strengths per round double while all succeed. All
 groups share their rounds.
 
-Nothing but sums over a group's rows leaves the workers: no row, and no products of columns that are far from active.
+Workers send only sums over a group's rows: no row, and no products of columns that are far from active.
 
 Shapes: m features, a columns of A, K strengths, M models of a round; p, D (m,), G (a, a), index (a,), slopes (M, m).
 """
@@ -38,23 +38,23 @@ from auqadmm.methods.newton.working_set import affordable
 from auqadmm.metrics.triangles import unpack
 
 MOST_COLUMNS = 4096  # columns of a working set
-SLOPES = 2**24  # numbers of all slopes of a round
+SLOPES = 2**24  # numbers of all gradients of a round
 FIRST_STRENGTHS = 8  # strengths of a group's first round
-NEARLY_STEEP = 0.9  # of l1: slopes from which on a column comes along
-MODELS_AHEAD = 4  # models from the first wrong one on whose steep columns come: farther ones lack too many to tell
-FEWER_STRENGTHS = 0.5  # of the strengths of a round after one that went wrong
+NEARLY_STEEP = 0.9  # of l1: gradients from which on a column enters
+MODELS_AHEAD = 4  # models from the first wrong one on whose violating columns enter: later ones are too inaccurate
+FEWER_STRENGTHS = 0.5  # of the strengths of a round after one that failed
 AFFORDABLE = affordable(ROUND_COST)  # columns that a set has room for
 TINY = float(np.finfo(np.float64).tiny)
 
 
 def suits(rows: Rows, settings: FitSettings, split: squares.Split, ratios: Sequence[float], alphas: Grid) -> bool:
-    """Is this the way to go? Gram matrices do not fit, and l1 leaves columns out."""
+    """Is this applicable? Gram matrices do not fit, and l1 leaves columns out."""
     few = min(ratios) > 0 and (np.ndim(alphas) == 0 or float(np.min(alphas)) > 0)
     return few and squares.by_sums(settings, split) and not squares.fits(rows, split)
 
 
 class GaveUp(Exception):
-    """A working set would have too many columns, or a model on it was not reached."""
+    """A working set would have too many columns, or a model on it did not converge."""
 
 
 @dataclass
@@ -62,8 +62,8 @@ class Track:
     """Strengths (K,) on one group, per sum of rows, and of the models found so far: coefficients on A as it was, the
     squares of its test rows, and of columns outside A the largest |∇| and Σ(|∇| − l1)₊², which is rounding.
 
-    `steep` (m,): |∇|/l1 of every column where it was asked for last. `alone`: a single strength, solved by way of
-    stronger ones which nobody asks for.
+    `steep` (m,): |∇|/l1 of every column at the last query. `alone`: a single strength, solved by a path of
+    stronger ones that are not returned.
     """
 
     l1: np.ndarray
@@ -79,15 +79,15 @@ class Track:
 
     @property
     def next(self) -> slice:
-        """The strengths of the models that are asked about."""
+        """The strengths of the models in the query."""
         return slice(len(self.models), len(self.models) + len(self.asked))
 
     def coef(self, size: int) -> np.ndarray:
-        """Models (K, a) on A as it is by now."""
+        """Models (K, a) on the current A."""
         return np.array([_padded(v, size) for v in self.models]).reshape(len(self.models), size)
 
     def heard(self, slopes: np.ndarray, left: np.ndarray, outside: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Keep the models that are right; which columns outside A are too steep for others, (m,)."""
+        """Keep the optimal models; returns the columns outside A that violate the others, (m,)."""
         l1, size = self.l1[self.next], np.abs(slopes)
         over = np.where(outside, np.maximum(size - l1[:, None], 0.0), 0.0)
         steep: np.ndarray = over > noise
@@ -109,7 +109,7 @@ class Track:
         return np.asarray(steep[near].any(0))
 
     def _ahead(self, slopes: np.ndarray) -> np.ndarray:
-        """|∇|/l1 at the last model, or at the end of the next round if slopes go on as they went and that is more."""
+        """|∇|/l1 at the last model, or at the end of the next round by extrapolation, if that is more."""
         last = len(self.models) - 1
         l1, there = self.l1[last], np.abs(slopes[-1])
         before, old = (self.l1[last + 1 - len(slopes)], slopes[0]) if len(slopes) > 1 else self.before
@@ -123,7 +123,7 @@ class Track:
 
 @dataclass
 class Group:
-    """The sums of one group of rows, its working set, and columns that must come."""
+    """The sums of one group of rows, its working set, and columns that must enter."""
 
     S: float
     q: float
@@ -139,7 +139,7 @@ class Group:
 
     @property
     def moments(self) -> Moments:
-        """Of the working set alone."""
+        """Restricted to the working set."""
         numbers = (np.array([x]) for x in (self.S, self.middle, self.q))
         S, middle, q = numbers
         return Moments(S, self.mean[None, self.index], middle, self.G[None], self.p[None, self.index], q)
@@ -154,7 +154,7 @@ class Group:
         self.tracks.append(Track(l1, l2, np.abs(self.p) / max(float(l1[0]), TINY), alone))
         return self.tracks[-1]
 
-    # ------------------------------------------------------------------ what to ask
+    # ------------------------------------------------------------------ queries
     def question(self, models: int, room: int) -> tuple[np.ndarray, np.ndarray]:
         """Columns N, and models (M, a) of the next strengths, at most so many; A may have `room` columns."""
         live = [t for t in self.tracks if len(t.models) < len(t.l1)]
@@ -167,7 +167,7 @@ class Group:
     def _solved(self, track: Track, models: int) -> list[np.ndarray]:
         at = len(track.models)
         some = slice(at, at + min(track.stride, models))
-        if not len(self.index):  # what is right without any column
+        if not len(self.index):  # models that are optimal without any column
             return [np.zeros(0)] * int((track.l1[some] >= np.max(np.abs(self.p), initial=0.0)).sum())
         own = self.moments
         if track.alone:
@@ -181,7 +181,7 @@ class Group:
         return list(solved[0])
 
     def _coming(self, live: list[Track], room: int) -> np.ndarray:
-        """Columns that are missing, and those that are closest to be, as far as there is room."""
+        """Violating columns, and those closest to l1, as far as there is room."""
         a, outside = len(self.index), self.outside
         steep = np.max([t.steep for t in live], axis=0)
         needed = np.zeros_like(outside) if self.missing is None else self.missing & outside
@@ -200,7 +200,7 @@ class Group:
         outside[self.index] = False
         return outside
 
-    # ------------------------------------------------------------------ what was told
+    # ------------------------------------------------------------------ replies
     def heard(self, new: np.ndarray, W: np.ndarray, sums: Sums, k: int) -> None:
         outside = self.outside
         if len(new):
@@ -224,9 +224,9 @@ class Group:
                 t.waits = bool(steep.any())
                 self.missing = steep if self.missing is None else self.missing | steep
 
-    # ------------------------------------------------------------------ what was found
+    # ------------------------------------------------------------------ results
     def certified(self, track: Track) -> Certificate:
-        """What is known of all models of a track."""
+        """The certificate of all models of a track."""
         beyond = np.array([(top, over) for _, top, over in track.scores]) / (self.S, self.S**2)
         coef = track.coef(len(self.index))
         return squares.certified(self.moments, coef, track.l1 / self.S, track.l2 / self.S, beyond=beyond)
@@ -269,7 +269,7 @@ class Groups:
         return np.array(left) / np.maximum(mass, TINY)[:, None, None]
 
     def active(self, track: int, strength: int) -> np.ndarray:
-        """Columns that a model of this strength has in any group that got there, (m,)."""
+        """Columns that a model of this strength has in any group that has solved it, (m,)."""
         active = np.zeros(self.look.features, dtype=bool)
         for g in self.all:
             for t in (t for t in g.tracks[track : track + 1] if len(t.models) > strength):

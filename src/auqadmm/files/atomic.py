@@ -1,8 +1,8 @@
-"""Files that are whole or not there.
+"""Files that are complete or absent.
 
-A file in the making has a name of its own, `.<name>.<random>.part`, in the folder where it is to stay, and is renamed
-when it is complete. A process that is killed leaves a `.part` that no reader looks at and that `sweep` removes later;
-two processes that make the same file do not meet before the rename, and either result is a whole file.
+An unfinished file has a temporary name, `.<name>.<random>.part`, in the folder where it is to stay, and is renamed
+when it is complete. A process that is killed leaves a `.part` that readers ignore and `sweep` removes later;
+two processes that make the same file do not interfere before the rename, and either result is complete.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
-# seconds after which a part belongs to no process any more
+# seconds after which a part counts as abandoned
 ABANDONED = 24 * 3600.0
 
 
 @contextmanager
 def part(folder: Path, name: str) -> Iterator[Path]:
-    """A path for a file in the making; what is still there at the end is removed, whatever happened."""
+    """A path for an unfinished file; removed at the end if it still exists."""
     path = folder / f".{name}.{uuid4().hex}.part"
     try:
         yield path
@@ -30,7 +30,7 @@ def part(folder: Path, name: str) -> Iterator[Path]:
 
 
 def write(path: Path, pieces: Iterable[bytes]) -> None:
-    """A new file of these pieces, on the disk when this returns: a rename must not overtake its contents."""
+    """A new file of these pieces, on the disk when this returns: the rename must come after its contents."""
     with path.open("xb") as file:
         for piece in pieces:
             file.write(piece)
@@ -43,7 +43,7 @@ def keep(path: Path, target: Path) -> None:
     try:
         os.replace(path, target)
     except PermissionError:
-        # Windows replaces no file that somebody reads; the same file, made by somebody else, is as good
+        # Windows cannot replace a file that is open; the same file from another process is as good
         if not target.is_file() or target.stat().st_size != path.stat().st_size:
             raise
 
@@ -51,6 +51,6 @@ def keep(path: Path, target: Path) -> None:
 def sweep(folder: Path) -> None:
     """Remove what killed processes left here."""
     for path in folder.glob(".*.part"):
-        with suppress(OSError):  # somebody else sweeps too
+        with suppress(OSError):  # another process sweeps too
             if time.time() - path.stat().st_mtime > ABANDONED:
                 path.unlink()

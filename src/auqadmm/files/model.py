@@ -34,7 +34,7 @@ TableLike: TypeAlias = "np.ndarray | scipy.sparse.spmatrix | pa.Table | pd.DataF
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """`kind` is one of `KINDS`; `classes` None for a regression; `training` is what the run said of itself."""
+    """`kind` is one of `KINDS`; `classes` None for a regression; `training` describes the run."""
 
     kind: str
     encoding: Encoding
@@ -103,7 +103,7 @@ class FittedModel(BaseEstimator):
     def _logits(self, X: TableLike) -> np.ndarray:
         return self.logits(self._sheet(X))
 
-    # ------------------------------------------------------------------ what users hand over
+    # ------------------------------------------------------------------ user input
     def _sheet(self, X: TableLike) -> Sheet:
         names, encoding = list(self.encoding_.names), self.encoding_
         if scipy.sparse.issparse(X) or encoding.sparse:
@@ -131,7 +131,7 @@ class FittedModel(BaseEstimator):
             raise InputError(f"X must have {len(names)} columns (feature_names_in_), got shape {X.shape}.")
         if not self.encoding_.sparse:
             return Sheet("X", X.shape[0], dict.fromkeys(names, "number"), X.toarray())
-        first = int(names[0])  # features of sparse files go by their number, from 0 or 1
+        first = int(names[0])  # features of sparse files are numbered, from 0 or 1
         X = scipy.sparse.csr_matrix((X.data, X.indices + first, X.indptr), shape=(X.shape[0], X.shape[1] + first))
         return Sheet("X", X.shape[0], {str(k): "number" for k in range(X.shape[1])}, X)
 
@@ -184,7 +184,7 @@ class FittedLogisticRegression(FittedClassifier):
         return self.probabilities(self._logits(X))
 
     def predict_log_proba(self, X: TableLike) -> np.ndarray:
-        with np.errstate(divide="ignore"):  # the logarithm of a probability that underflowed
+        with np.errstate(divide="ignore"):  # log of a probability that underflowed
             return np.log(self.predict_proba(X))
 
     @staticmethod
@@ -199,8 +199,8 @@ def fitted(parts: Parts) -> FittedModel:
 
 
 def parts_of(model: Any) -> Parts:
-    """The parts of a loaded model, or of a fitted ConsensusLogisticRegression and the like, which take columns as they
-    are."""
+    """The parts of a loaded model, or of a fitted ConsensusLogisticRegression and the like, which do not encode
+    columns."""
     if isinstance(model, FittedModel):
         return model.parts
     kinds = {

@@ -1,4 +1,4 @@
-"""A model in two files that anybody may read and nobody needs to trust.
+"""A model in two files that are safe to read without trust.
 
     DIR/model.safetensors    coef (C, m), intercept (C,), and mean, scale, fill of the columns of numbers
     DIR/model.json           format and versions, columns and categories, classes, how it was trained; the SHA-256 of
@@ -29,7 +29,7 @@ from auqadmm.words import quoted
 
 FORMAT, MODEL_VERSION = "auqadmm model", 1
 ARRAYS, ABOUT = "model.safetensors", "model.json"
-LARGEST_JSON = 2**30  # bytes: what is larger is not read into memory
+LARGEST_JSON = 2**30  # bytes: larger files are not read into memory
 
 
 class ModelError(InputError):
@@ -47,7 +47,7 @@ class ModelError(InputError):
 
 
 def save(model: object, folder: str | os.PathLike[str]) -> Path:
-    """Keep a model in a folder, which is made if need be; an older model there is replaced.
+    """Keep a model in a folder, created if needed; an older model there is replaced.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""One worker's file as columns: csv, parquet, svmlight or npz, by the end of its name.
+"""One worker's file as columns: csv, parquet, svmlight or npz, by its extension.
 
-`read(path, roles)` looks at one file and nothing else, so that it can run wherever the file lies. Columns are found by
-name; what they are is decided by the file's own types: numbers (truth values are 0 and 1) or text. A column without any
+`read(path, roles)` needs one file only, so that it can run on any worker. Columns are found by
+name; what they are is decided by the file's own types: numbers (booleans are 0 and 1) or text. A column without any
 value fits both.
 
 Rows are counted from 1, without the header. Missing is an empty field, NA, N/A, NaN or null in csv, null or NaN
@@ -36,7 +36,7 @@ class Roles:
     """Which columns are what. Features are all other columns, less `drop`, unless they are named.
 
     `categorical` are read as text even where they look like numbers. `labels`: the target is a label, not a number.
-    `asker`: who named the features, for the sentence when one is not there.
+    `asker`: who named the features, for the error when one is missing.
     """
 
     target: str | None = None
@@ -52,13 +52,13 @@ class Roles:
 
     @property
     def special(self) -> dict[str, str]:
-        """Columns that are no features, by what they are."""
+        """Columns that are no features, by role."""
         pairs = {"target": self.target, "site": self.site, "id": self.id, "weight": self.weight}
         return {what: name for what, name in pairs.items() if name is not None}
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Columns to be read as they are written."""
+        """Columns to be read as text."""
         return tuple(dict.fromkeys([*self.categorical, *([self.id] if self.id else [])]))
 
 
@@ -77,7 +77,7 @@ class Coded:
         return np.flatnonzero(self.codes < 0)
 
     def first(self, wanted: Callable[[Any], bool]) -> tuple[int, Any] | None:
-        """The first row, from 0, whose value is wanted."""
+        """The first row, from 0, whose value meets the condition."""
         places = [k for k, level in enumerate(self.levels) if wanted(level)]
         rows = np.flatnonzero(np.isin(self.codes, places))
         return (int(rows[0]), self.levels[self.codes[rows[0]]]) if rows.size else None
@@ -86,7 +86,7 @@ class Coded:
 @dataclass(frozen=True)
 class Sheet:
     """A file, read. `kinds`: "number", "text" or "empty" of every feature, in order; `numbers` holds those of the first
-    kind, NaN where missing, `texts` those of the second. `named`: features have names of their own, not just places."""
+    kind, NaN where missing, `texts` those of the second. `named`: features have names, not only positions."""
 
     source: str
     rows: int
@@ -148,12 +148,12 @@ def is_table(path: str | os.PathLike[str]) -> bool:
 
 
 def named(path: str | os.PathLike[str]) -> str:
-    """A file in a sentence."""
+    """A file as errors name it."""
     return quoted(os.fspath(path), longest=200).strip("'")
 
 
 def check_file(path: Path) -> None:
-    """A regular file with something in it that may be read."""
+    """A regular, non-empty, readable file."""
     try:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
@@ -201,7 +201,7 @@ def chosen(source: str, header: list[str], roles: Roles) -> list[str]:
 
 
 def _have(header: list[str], name: str = "") -> str:
-    """What is there, and what was perhaps meant."""
+    """The available names, and close matches."""
     near = difflib.get_close_matches(name, header, 1)
     return f"it has {listed(header)}" + (f"; perhaps {quoted(near[0])} is meant" if near else "")
 
@@ -243,7 +243,7 @@ def check_site(source: str, site: Coded, column: str) -> Coded:
 
 
 def check_ids(source: str, ids: np.ndarray, column: str, unique: bool = True) -> np.ndarray:
-    """Present, and no two alike."""
+    """Present, and unique."""
     first: dict[Any, int] = {}
     for row, value in enumerate(ids.tolist()):
         if value is None:

@@ -1,6 +1,6 @@
 """Files of arrays: svmlight, which stays sparse, and npz with X, y[, site, sample_weight, feature_names].
 
-The features of an svmlight file are named by the numbers that stand in it; which of them exist is settled with the
+The features of an svmlight file are named by the numbers in it; which of them exist is agreed with the
 other workers. The columns of an npz file without `feature_names` are x0, x1, …
 """
 
@@ -20,7 +20,7 @@ from auqadmm.files.tabular import NUMBERS, Coded, Roles, Sheet
 from auqadmm.problem import InputError
 from auqadmm.words import listed, quoted
 
-LARGEST_INDEX = 10_000_000  # of a feature: a typing error there would allocate all before it
+LARGEST_INDEX = 10_000_000  # of a feature: a typo would allocate all features before it
 LONGEST_LINE = 1 << 24  # bytes
 PARTS = ("X", "y", "site", "sample_weight", "feature_names")
 
@@ -50,7 +50,7 @@ def read_svmlight(path: Path, roles: Roles) -> Sheet:
 
 
 def _refuse_long_lines(file: IO[bytes], source: str) -> None:
-    """The reader takes a line at a time: one without end would fill the memory."""
+    """The reader takes a line at a time: an endless one would fill the memory."""
     since = 0
     while chunk := file.read(1 << 20):
         if b"\0" in chunk:
@@ -156,7 +156,7 @@ def _no_columns(source: str, roles: Roles, why: str) -> None:
 
 
 def widened(sheet: Sheet, names: list[str]) -> Any:
-    """The matrix of a sheet whose columns are named by numbers, for these columns; those it lacks are zero."""
+    """The matrix of a sheet whose columns are named by numbers, for these columns; missing ones are zero."""
     X: scipy.sparse.csr_matrix = sheet.numbers
     first, last = int(names[0]), int(names[-1])
     if X.shape[1] <= last:

@@ -193,27 +193,27 @@ def _header(path: Path, source: str, reading: pa.csv.ReadOptions, parsing: pa.cs
         except pa.ArrowInvalid as error:
             if "cannot infer number of columns" in str(error) and path.stat().st_size >= CSV_BLOCK:
                 raise _too_long(source) from None
-            if "cannot infer number of columns" in str(error):  # one line without an end, or blank lines only
+            if "cannot infer number of columns" in str(error):  # one endless line, or blank lines only
                 raise InputError(f"{source} has no rows below its header; leave it out.") from None
             raise
 
 
 def _refuse_spoilt(sheet: Sheet, roles: Roles) -> None:
-    """A column of numbers with a slip in it reads as text, and would become one feature per number."""
-    if roles.target is None:  # a model that predicts knows what its columns are
+    """A numeric column with a typo reads as text, and would become one feature per number."""
+    if roles.target is None:  # at prediction the model knows the types
         return
     for name, column in sheet.texts.items():
         alike = sum(_numeric(level) for level in column.levels)
         if name in roles.categorical or 2 * alike <= len(column.levels):
             continue
-        row, value = not_a_number(column) or column.first(bool) or (0, "")  # 1_000 is one to Python only
+        row, value = not_a_number(column) or column.first(bool) or (0, "")  # 1_000 is a number to Python only
         remedy = "write numbers with a point" if DECIMAL_COMMA.fullmatch(value) else "mend the value, or write NA"
         what = f"is {quoted(value)} in a column of numbers"
         raise tabular.refuse_row(sheet.source, row, name, what, f"{remedy}, or list the column in --categorical")
 
 
 def _numeric(level: str) -> bool:
-    """Whether it is a number to people."""
+    """Whether a person would read it as a number."""
     return reads_as_number(level) or DECIMAL_COMMA.fullmatch(level) is not None
 
 
@@ -236,7 +236,7 @@ def _check_start(path: Path, source: str, delimiter: str) -> None:
 
 
 def _refusal(source: str, reason: str) -> InputError:
-    """What pyarrow says, in a sentence with the file and the row."""
+    """An error of pyarrow as a sentence with the file and the row."""
     if "straddl" in reason:
         return _too_long(source)
     wrong = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", reason)

@@ -1,8 +1,8 @@
 """From files to a fitted model, one worker per file or per site.
 
-    read        every process its own files, each file a sheet of columns                (data.tabular)
-    summarize   what the others need to know of a sheet: no rows, only sums and names     (files/preprocessing)
-    exchange    one text per process; `merge` makes of them the same encoding everywhere
+    read        every process its own files, each file a sheet of columns                (files/tabular)
+    summarize   what the others need to know about a sheet: no rows, only sums and names     (files/preprocessing)
+    exchange    one text per process; `merge` builds the same encoding everywhere
     blocks      every sheet as rows of numbers, one block per worker
     solve       minimise the mean loss over all rows + l1‖c‖₁ + l2/2‖c‖²
 
@@ -57,13 +57,13 @@ class Task:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What all processes agreed upon, and the blocks of this one."""
+    """The agreed encoding, and the blocks of this one."""
 
     agreed: Agreed
     blocks: tuple[RawBlock, ...]
 
     def problem(self, task: Task, together: bool = False) -> Problem:
-        """`together`: other processes hold blocks too."""
+        """`together`: other processes have blocks too."""
         loss, g = task.loss(len(self.agreed.classes or ())), ElasticNet(task.l1, task.l2)
         make = Problem.part if together else Problem
         return make(loss, g, list(self.blocks), intercept=task.intercept)
@@ -101,7 +101,7 @@ def share(paths: Sequence[Any], rank: int, world: int) -> list[Any]:
 
 
 def rows_of(sheet: Sheet, agreed: Agreed, center: bool) -> list[RawBlock]:
-    """The blocks of one file: encoded rows, and labels as places in the classes or numbers less their mean."""
+    """The blocks of one file: encoded rows, and labels as class indices, or centred numbers."""
     X = agreed.encoding.matrix(sheet)
     if isinstance(sheet.target, Coded):
         place = {label: k for k, label in enumerate(agreed.classes or ())}
@@ -120,7 +120,7 @@ def rows_of(sheet: Sheet, agreed: Agreed, center: bool) -> list[RawBlock]:
 def refuse_repeated_ids(sheets: Sequence[Sheet]) -> None:
     """No id twice in the files of this process; files of other processes are never compared row by row."""
     first: dict[Any, tuple[Sheet, int]] = {}
-    for sheet in sheets if len(sheets) > 1 else ():  # within a file they were compared when it was read
+    for sheet in sheets if len(sheets) > 1 else ():  # within a file they were compared on reading
         for row, value in enumerate(() if sheet.ids is None else sheet.ids.tolist()):
             other, at = first.setdefault(value, (sheet, row))
             if other is not sheet:

@@ -2,7 +2,7 @@
 
 Direct      quadratic losses, dense blocks: a factorisation kept while the weights stay the same
 NewtonCG    any loss, any blocks: truncated Newton
-LBFGS       any loss, any blocks: learns from one u-step for the next
+LBFGS       any loss, any blocks: keeps its memory from one u-step to the next
 Mixed       LBFGS where it pays, NewtonCG elsewhere
 Released    what the paper's released code does: a fixed amount of L-BFGS with a tiny step
 """
@@ -48,7 +48,7 @@ SOLVERS: dict[str, Callable[[], LocalSolver]] = {
 
 
 def resolve(solver: str | LocalSolver, shard: Shard | None = None) -> LocalSolver:
-    """A solver from its name; `"auto"` takes `Direct` where it suits the shard, else `Mixed`."""
+    """A solver from its name; `"auto"` takes `Direct` where it is applicable, else `Mixed`."""
     if isinstance(solver, type) and solver in SOLVERS.values():
         return solver()
     if not isinstance(solver, str):

@@ -1,16 +1,16 @@
-"""The u-step of all blocks at once: what is minimised, and what a solver hands back (when it is solved: tolerance.py).
+"""The u-step of all blocks at once: what is minimised, and what a solver returns (stopping: tolerance.py).
 
     minimise over u_j   F_j(u) = f_j(u) − ⟨λ_j, u − v⟩ + ½‖u − v‖²_{W_j}                             (S2)
     ∇F_j(u) = ∇f_j(u) + W_j(u − v) − λ_j
 
 F_j differs by a constant from the paper's f_j(u) + ½‖v − u + W_j⁻¹λ_j‖²_{W_j}; no inverse is needed.
 Solvers move every block together and mask the ones that are done, so that one product with X serves them all.
-The solutions move on a smooth path, so a solve may start ahead of the last one (`Extrapolation`):
+Solutions move smoothly between iterations, so a solve may start from an extrapolated point (`Extrapolation`):
 
     start at   u + θ(u − u_before),   θ = ⟨u − u_before, step before⟩ / ‖step before‖², between 0 and 1
 
 θ is the share of the step before that the last step repeated: the rate of an iteration that converges linearly, and 0
-for one that turns back.
+for one that reverses.
 
 A solver never writes into what it is given: the loop may return to an older state at any time.
 
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
 
 # ∇F_j is a sum of terms that cancel at the solution, each known to a few units in the last place: a norm below this
-# many ulps of their sizes is noise, which no step can be told to lower.
+# many ulps of their sizes is noise, which no step can reliably lower.
 GRADIENT_ULPS = 32.0
 
 
 @dataclass(frozen=True)
 class Iterate:
-    """F_j at u: `point` is f_j there, `pull` is W_j(u − v), `scale` (B,) the size of the terms ∇F_j is made of.
+    """F_j at u: `point` is f_j there, `pull` is W_j(u − v), `scale` (B,) the size of the terms of ∇F_j.
 
     Norms are those of `LocalProblem.norm`; `plain_scale` is the scale in the Euclidean norm.
     """
@@ -67,17 +67,17 @@ class Iterate:
 
     @property
     def blur(self) -> Tensor | float:
-        """(B,): what single precision hides of the gradient (`blocks/single_precision.py`)."""
+        """(B,): the gradient's error by single precision (`blocks/single_precision.py`)."""
         moved = single_precision.change(self.point)
         return 0.0 if moved is None else torch.finfo(torch.float32).eps * moved
 
     @property
     def finite(self) -> Tensor:
-        """(B,): the blocks whose gradient is made of numbers."""
+        """(B,): the blocks whose gradient is finite."""
         return self.grad_norm < torch.inf
 
     def take(self, some: Part) -> Iterate:
-        """Of some blocks; the point must be one of a loss of rows."""
+        """Restricted to some blocks; only for losses of rows."""
         point, numbers = self.point.take(some), {}  # type: ignore[attr-defined]
         for name in ("pull", "grad", "grad_norm", "pull_norm", "scale", "plain_scale"):
             numbers[name] = getattr(self, name)[some.blocks]
@@ -94,7 +94,7 @@ class LocalProblem:
     lam: Tensor
 
     def take(self, some: Part) -> LocalProblem:
-        """Of some blocks."""
+        """Restricted to some blocks."""
         return LocalProblem(some.shard, self.W.take(some.blocks), self.v[some.blocks], self.lam[some.blocks])
 
     def value(self, point: Point) -> Tensor:
@@ -123,18 +123,18 @@ class LocalProblem:
         return bool(getattr(self.W, "curved", False))
 
     def at(self, u: Tensor) -> Iterate:
-        """F_j at u, with what solvers keep asking for."""
+        """F_j at u, with the quantities that solvers reuse."""
         return self.around(self.shard.linearize(u))
 
     def near(self, u: Tensor, anchor: Tensor | None) -> Iterate:
-        """F_j at u seen from an anchor, or as the next one's (`blocks/single_precision.py`)."""
+        """F_j at u relative to an anchor, or at a new anchor (`blocks/single_precision.py`)."""
         shard = self.shard
         return self.around(
             single_precision.anchored(shard, u) if anchor is None else single_precision.nearby(shard, u, anchor)
         )
 
     def around(self, point: Point) -> Iterate:
-        """The same where f_j is known already."""
+        """The same from a known linearization of f_j."""
         pull = self.W.apply(point.u - self.v)
         grad = point.grad + pull - self.lam
         if self.curved:
@@ -149,12 +149,12 @@ class LocalProblem:
 
 @dataclass(frozen=True)
 class LocalSolution:
-    """What a solver hands back.
+    """What a solver returns.
 
     Attributes
     ----------
     u
-        The new local models; a block that met a non-finite number keeps its last finite model.
+        The new local models; a block that met NaN or infinity keeps its last finite model.
     converged
         (B,): ‖∇F_j(u_j)‖ is at most the target, or the floor that rounding allows.
     grad_norm
@@ -163,7 +163,7 @@ class LocalSolution:
         (B,): Hessian-vector products and steps spent on each block; a step of L-BFGS reads X as often as a product, and
         counts as one.
     memory
-        Whatever the solver wants back at the next call (factors of a matrix), or None.
+        State for the solver's next call (factors of a matrix), or None.
     """
 
     u: Tensor
@@ -174,7 +174,7 @@ class LocalSolution:
     memory: Any
 
     def put(self, some: Part, rest: LocalSolution, memory: object) -> LocalSolution:
-        """With what was found and spent since in some blocks."""
+        """Updated with a later solution of some blocks."""
         index = some.blocks
         return LocalSolution(
             u=self.u.index_copy(0, index, rest.u),
@@ -229,12 +229,12 @@ class Accurate:
 
 @dataclass(frozen=True)
 class Bounded(Accurate):
-    """One whose work has a bound.
+    """A solver whose work is bounded.
 
     Parameters
     ----------
     products
-        Hessian-vector products that a solve may spend on a block; one that has spent them hands back what it has, and
+        Hessian-vector products that a solve may spend on a block; one that has spent them returns its last iterate and
         has not converged. None: no bound but that on steps.
     """
 
@@ -277,7 +277,7 @@ def count(start: Iterate) -> Tensor:
 
 @dataclass(frozen=True)
 class LocalStep:
-    """A solver bound to the arguments a consensus iteration has at hand."""
+    """A solver bound to the arguments that a consensus iteration has."""
 
     solver: LocalSolver
 
@@ -305,12 +305,12 @@ class LocalStep:
         return solver.solve(LocalProblem(shard, W, v, lam), u, reference, memory)
 
 
-# ---------------------------------------------------------------------- where the next solution is expected
+# ---------------------------------------------------------------------- extrapolation
 
 
 @dataclass(frozen=True)
 class Extrapolation:
-    """The last step of the solution `move` (B, m, C), the share θ of it that may come again (B,), and how many solves
+    """The last step of the solution `move` (B, m, C), the share θ of it expected to repeat (B,), and how many solves
     there were."""
 
     move: Tensor
@@ -318,12 +318,12 @@ class Extrapolation:
     solves: int
 
     def ahead(self, u: Tensor, run: Programs, who: Tensor | None = None) -> Tensor:
-        """From u, the last solution, to the next, in the blocks `who` (B,), all without it."""
+        """Extrapolated from u, the last solution, in the blocks `who` (B,), all by default."""
         return run(_predict, u, self.share if who is None else self.share * who, self.move)
 
     @property
     def renew(self) -> bool:
-        """Is it time for new curvature? At the 2nd, 4th, 8th, … solve."""
+        """Is new curvature due? At the 2nd, 4th, 8th, … solve."""
         return self.solves & (self.solves - 1) == 0
 
 

@@ -10,9 +10,9 @@ Curvature may be taken over the length of a step, in place of curvature at a poi
     h_i = (φ'(z_i + w) − φ'(z_i − w)) / 2w,   w² = the mean square of the last change of the logits
 
 is the average of φ'' within w of z_i, for any convex loss of one column. Where φ'' is a spike (the smoothed hinge)
-or jumps (Huber), φ''(z_i) knows nothing of the corner that the very next step will cross: Newton's method then moves
-like a gradient method. Seen over the last step's length the corner is there, and as steps shrink h_i becomes φ''(z_i)
-and Newton's method fast. Losses without corners hardly notice.
+or jumps (Huber), φ''(z_i) does not see the corner that the next step will cross: Newton's method then moves
+like a gradient method. Averaged over the last step's length the corner shows, and as steps shrink h_i becomes φ''(z_i)
+and Newton's method fast. Losses without corners hardly change.
 
 Reference: J. Nocedal, S. J. Wright, Numerical Optimization, 2nd ed., sections 5.1 and 7.1.
 
@@ -37,13 +37,13 @@ from auqadmm.local.factored import KeptFactor
 from auqadmm.local.hinge_rows import ActiveRowInverse
 from auqadmm.metrics.weights import Weights, dot
 
-# above this many blocks all are read, whichever are open; more runs of neighbours than these are not read one by one
+# above this many blocks all are read, open or not; and the most runs of neighbours that are read one by one
 BLOCKS_UNASKED, SCATTERED_RUNS = 64, 8
 
 
 @dataclass(frozen=True)
 class NewtonSystem:
-    """(∇²f_j + W_j)P = −∇F_j, what to precondition it with, and the norm of a residual that will do (B,)."""
+    """(∇²f_j + W_j)P = −∇F_j, what to precondition it with, and the residual tolerance (B,)."""
 
     hessian: Hessian
     precondition: Weights | KeptFactor | ActiveRowInverse
@@ -52,10 +52,10 @@ class NewtonSystem:
 
 @dataclass(frozen=True)
 class CGState:
-    """On the way to the solution, from P = 0: every P on it descends.
+    """The state of conjugate gradients from P = 0: every iterate P is a descent direction.
 
     r is the residual, p the direction, rz = ⟨r, z⟩ with z the preconditioned residual; `open` (B,) the blocks that
-    go on. XP (R, C) adds up on the way, where the line search will want it.
+    go on. XP (R, C) is accumulated where the line search will need it.
     """
 
     P: Tensor
@@ -86,8 +86,8 @@ def open_runs(problem: LocalProblem, open_: Tensor) -> Runs | None:
 
 
 def cg_step(at: CGState, system: NewtonSystem, problem: LocalProblem, limit: int | Tensor, only: Runs = ()) -> CGState:
-    """One step of conjugate gradients in the open blocks; it changes nothing in the others. `only`: the open blocks,
-    where the data of the others had better not be read."""
+    """One step of conjugate gradients in the open blocks; it changes nothing in the others. `only`: the open blocks, if
+    the data of the others should not be read."""
     hessian, XP = system.hessian, at.XP
     if XP is not None and isinstance(hessian, RowHessian):
         Xp, Hp = hessian.both(at.p, only)
@@ -96,13 +96,13 @@ def cg_step(at: CGState, system: NewtonSystem, problem: LocalProblem, limit: int
         Hp = problem.hvp(hessian, at.p)
     hvps = at.hvps + at.open
     curvature = dot(at.p, Hp)
-    # Not positive, or NaN: p is at the level of rounding, or the data overflow. Keep what there is.
+    # Not positive, or NaN: p is at the level of rounding, or the data overflow. Keep the last iterate.
     good = at.open & (curvature > 0) & (curvature < torch.inf)
     step = torch.where(good, at.rz / curvature, 0.0)
     alpha = over(step, Hp)
     if XP is not None:
         XP = torch.addcmul(XP, step[problem.shard.design.block_of_row, None], Xp)
-    r = torch.addcmul(at.r, alpha, Hp, value=-1)  # of a block that is not good, no matter what
+    r = torch.addcmul(at.r, alpha, Hp, value=-1)  # masked below for blocks that are not good
     z = system.precondition.solve(r)
     rz = dot(r, z)
     size = rz.clamp(min=0).sqrt() if problem.curved else norm(r)
@@ -113,7 +113,7 @@ def cg_step(at: CGState, system: NewtonSystem, problem: LocalProblem, limit: int
 
 
 def ensure_descent(iterate: Iterate, system: NewtonSystem, cg_state: CGState) -> Tensor:
-    """Rounding may spoil the direction of a system at the edge of singularity; the gradient always descends."""
+    """Rounding may spoil the direction of a nearly singular system; the gradient always descends."""
     descends = dot(iterate.grad, cg_state.P) < 0
     return select(descends, cg_state.P, -system.precondition.solve(iterate.grad))
 
@@ -140,13 +140,13 @@ def average(loss: RowLoss, z: Tensor, y: Tensor, width: Tensor) -> Tensor:
     ends = torch.cat([z + w, z - w])
     high, low = loss.row_slope(loss.prepare(ends), torch.cat([y, y])).chunk(2)
     secants = (high - low) / (2 * w)
-    if not z.is_cuda and bool((width > tiny).all()):  # a look costs nothing there
+    if not z.is_cuda and bool((width > tiny).all()):  # no GPU synchronisation
         return secants
     return torch.where(width > tiny, secants, loss.row_curvature(loss.prepare(z), y).diagonal())
 
 
 def averaged(point: Point, last: Point | None, width: Tensor | None = None) -> Point:
-    """The point with its curvature averaged over the way from `last`, or within `width` (B,) of its logits; as it is
+    """The point with its curvature averaged over the step from `last`, or within `width` (B,) of its logits; as it is
     if neither is known or C > 1."""
     if not isinstance(point, RowPoint) or point.z.shape[1] > 1:
         return point
@@ -161,6 +161,6 @@ def averaged(point: Point, last: Point | None, width: Tensor | None = None) -> P
 def moved(last: RowPoint, point: RowPoint) -> Tensor:
     """How far the logits of a block moved, in the mean square, (B,)."""
     design, c = point.shard.design, point.shard.row_weight
-    # a block without rows has Σc = 0, and no logits to speak of
+    # a block without rows has Σc = 0, and no logits
     total = design.sum_rows(c).clamp(min=torch.finfo(c.dtype).tiny)
     return (design.sum_rows(c * (point.z - last.z).square()[:, 0]) / total).sqrt()

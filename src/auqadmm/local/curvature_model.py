@@ -1,15 +1,15 @@
-"""What ∇²F_j is taken for before any pair tells more: a few directions and a diagonal, or a diagonal alone.
+"""The initial model of ∇²F_j, before pairs improve it: a few directions and a diagonal, or a diagonal alone.
 
     B_j = (U_j M_j U_jᵀ + diag d_j) ⊗ S_j + ρ_j I                     as the weights of AUQ-LR (`metrics/lowrank.py`)
     A_j = Σ_i w_i x_ix_iᵀ,  w_i = c_i tr φ''(z_i)       U_j = orth(A_j·U_before)       M_j = U_jᵀA_jU_j
     d_j = max(0, diag(A_j − U_jM_jU_jᵀ))                S_j = Σ|x_i|²c_iφ''(z_i) / Σ|x_i|²w_i
 
-Local problems have few directions that bend far more than ρ_j, and all others bend alike: with these known, half of the
-steps are saved that the diagonal takes. U_j begins at random and gets better each time; one product is enough, since
-the spectrum of rows falls fast, and steps find what is missing.
+Local problems have few directions of curvature far above ρ_j, and others alike: with these known, half of the
+steps are saved that the diagonal takes. U_j starts at random and improves each time; one product is enough, since
+the spectrum of rows falls fast, and L-BFGS steps correct the rest.
 
-The model is renewed when the curvature as a whole, e_j = Σ|x_i|²w_i = tr A_j, is no longer what it was, which takes no
-product to see. From u = 0 it falls a hundredfold within the first solve.
+The model is renewed when the curvature as a whole, e_j = Σ|x_i|²w_i = tr A_j, has changed, which takes no
+product to detect. From u = 0 it falls a hundredfold within the first solve.
 
 Shapes: B blocks, R flat rows, m features, C columns, r directions; U (B, m, r), M (B, r, r), d (B, m), S (B, C, C).
 """
@@ -50,7 +50,7 @@ def renew_blocks(problem: LocalProblem, point: Point, old: Weights, some: Tensor
 
 
 def model_at(problem: LocalProblem, point: Point, old: Weights | None) -> Weights:
-    """The model at a point, with directions better than those of the old one, if that has any."""
+    """The model at a point, improving the directions of the old one, if any."""
     rank = _rank(problem, point)
     if rank == 0:
         return Diagonal(problem.hessian_diagonal(point))
@@ -65,7 +65,7 @@ def model_at(problem: LocalProblem, point: Point, old: Weights | None) -> Weight
     XU = design.forward(U, single_precision)
     M = design.inner(w * XU, XU)
     d = (design.adjoint_squared(w, single_precision)[..., 0] - ((U @ M) * U).sum(2)).clamp(min=0)
-    # a block whose rows do not bend (or that has none) couples no columns
+    # a block without curvature (or rows) couples no columns
     S = rows.S / rows.energy[:, None, None]
     fine = torch.stack([x.isfinite().flatten(1).all(1) for x in (U, M, d, S)]).all(0)
     eye = torch.eye(C, dtype=S.dtype, device=S.device) / C
@@ -74,7 +74,7 @@ def model_at(problem: LocalProblem, point: Point, old: Weights | None) -> Weight
 
 
 def reweight(model: Weights, before: Weights, W: Weights) -> Weights:
-    """The model for other weights than those it was made with."""
+    """The same model for other weights."""
     if isinstance(model, LowRank):
         assert isinstance(W, Scalar)
         return replace(model, phi=W.rho)
@@ -84,13 +84,13 @@ def reweight(model: Weights, before: Weights, W: Weights) -> Weights:
 
 
 def same_kind(model: Weights, problem: LocalProblem, point: Point) -> bool:
-    """Is it of the kind that this problem gets?"""
+    """Is the model of the kind used for this problem?"""
     return isinstance(model, LowRank) == (_rank(problem, point) > 0)
 
 
 def is_outdated(model: Weights, point: Point) -> Tensor:
-    """(B,): the blocks that bend far more, or far less, than when their directions were weighed. A diagonal does not
-    say."""
+    """(B,): the blocks whose curvature is far above or below that of their model. A diagonal model does not
+    tell."""
     if not isinstance(model, LowRank) or not isinstance(point, RowPoint):
         return torch.zeros_like(point.u[:, 0, 0], dtype=torch.bool)
     design = point.shard.design
@@ -112,7 +112,7 @@ def put(model: Weights, index: Tensor, some: Weights) -> Weights:
 
 def _rank(problem: LocalProblem, point: Point) -> int:
     """How many directions, the same for all blocks of the problem; none where curvature is a spike or a step, which
-    says little of the next point, or where W_j is not the same for all features."""
+    says little about the next point, or where W_j is not the same for all features."""
     shard = problem.shard
     if not isinstance(problem.W, Scalar) or not isinstance(point, RowPoint) or point.loss.expects:
         return 0
@@ -122,6 +122,6 @@ def _rank(problem: LocalProblem, point: Point) -> int:
 
 
 def _random_directions(m: int, rank: int, like: Tensor) -> Tensor:
-    """The same for all blocks: where they lie does not matter."""
+    """The same for all blocks, wherever they are placed."""
     coins = torch.Generator().manual_seed(0)
     return torch.randn(m, rank, generator=coins, dtype=torch.float64).to(like)

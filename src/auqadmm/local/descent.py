@@ -1,11 +1,10 @@
-"""The loop that Newton's method and L-BFGS share: direction, line search, until every block is solved.
+"""The loop that Newton's method and L-BFGS share: direction, line search, until every block has converged.
 
     P ← a descent direction of F_j at u;   t ← line search;   u ← u + tP
 
-A block that is solved, that rounding keeps from moving, or that met a non-finite number stops taking part. When most
-are done, the others go on without them. On a CPU the way is computed in single precision, from an anchor where the
-gradient is known to double precision (`blocks/single_precision.py`), and a block counts as solved where that can be
-told.
+A block that is solved, that rounding keeps from moving, or that met NaN or infinity stops. When most
+are done, the others go on without them. On a CPU iterations run in single precision, from an anchor where the
+gradient is known to double precision (`blocks/single_precision.py`), and a block counts as solved where that is sure.
 
 Shapes: B blocks; u, P (B, m, C); masks and counters (B,).
 """
@@ -26,17 +25,17 @@ from auqadmm.local.line_search import search
 from auqadmm.local.tolerance import Tolerance, final_status
 from auqadmm.runtime.cuda_graphs import Programs
 
-# Within this factor of the cheap estimate of rounding, it pays to know the limit better than to run against it.
+# Within this factor of the cheap estimate of rounding, a sharper estimate of the limit is worth computing.
 NEAR_ROUNDING = 1000.0
-# Blocks that hold more than this share of the rows stay together; a share up to the second may be copied.
+# Blocks that have more than this share of the rows stay together; a share up to the second may be copied.
 STAY_SHARE, COPY_SHARE = 0.5, 0.125
-# Numbers in X below which nobody leaves: on a CPU, and on a GPU, where the others wait at little cost.
+# Size of X below which no block leaves: on a CPU, and on a GPU, where waiting is cheap.
 LEAVE_CPU, LEAVE_GPU = 2**20, 2**27
 
 
 @dataclass(frozen=True)
 class DescentState:
-    """What a descent leaves: the method's last state, and u at the last anchor (B, m, C), if it took one."""
+    """The result of a descent: the method's last state, and u at the last anchor (B, m, C), if any."""
 
     state: Any
     anchor: Tensor | None
@@ -44,11 +43,11 @@ class DescentState:
 
 @dataclass(frozen=True)
 class Progress:
-    """Which blocks go on: `active` (B,), of which those in `doubt` may have reached rounding; which `met` the goal.
+    """Which blocks go on: `active` (B,), of which those in `doubt` may have reached rounding; which `met` their goal.
 
     `alive`: not stuck, and finite; `checked`: rounding is known. `any` says whether any is active, in doubt, or short
-    of the goal though finite, and `told` the same once the host knows. `round` counts steps; `left` (B,) are the
-    products that a block may still take, None: as many as it likes.
+    of the tolerance though finite, and `told` the same on the host. `round` counts steps; `left` (B,) are the
+    products that a block may still take, None: unlimited.
     """
 
     active: Tensor
@@ -62,7 +61,7 @@ class Progress:
     left: Tensor | None = None
 
     def among(self, some: Tensor) -> Progress:
-        """Others than these (B,) stop."""
+        """All but these blocks (B,) stop."""
         active, doubt = self.active & some, self.doubt & some
         flags = torch.stack([active.any(), doubt.any(), self.any[2]])
         return replace(self, active=active, doubt=doubt, alive=self.alive & some, any=flags, told=None).on_host()
@@ -72,7 +71,7 @@ class Progress:
         return replace(self, **masks)
 
     def on_host(self) -> Progress:
-        """The host looks, if it has not yet."""
+        """With the flags copied to the host, if not yet done."""
         return self if self.told is not None else replace(self, told=tuple(self.any.tolist()))
 
     @property
@@ -83,7 +82,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class DescentStep:
-    """Where a step led, the blocks that moved (B,), products it took (B,), the method's state, the next look, and the
+    """The new iterate, the blocks that moved (B,), products it took (B,), the method's state, the progress, and the
     `most` products of a block, where the host knows."""
 
     there: Iterate
@@ -95,7 +94,7 @@ class DescentStep:
 
 
 class DescentMethod(Protocol):
-    """What tells descent methods apart: `factor`, `tol` as in `Tolerance.known`, `products` as in `Bounded`."""
+    """What a descent method defines: `factor`, `tol` as in `Tolerance.known`, `products` as in `Bounded`."""
 
     @property
     def factor(self) -> float: ...
@@ -111,7 +110,7 @@ class DescentMethod(Protocol):
         ...
 
     def begin(self, problem: LocalProblem, iterate: Iterate, progress: Progress, state: Any) -> Any:
-        """The state to begin with, made of what `descend` was given; perhaps no block will move."""
+        """The state to begin with, from the arguments of `descend`; possibly no block will move."""
         ...
 
     def take(self, state: Any, some: Part) -> Any:
@@ -119,13 +118,13 @@ class DescentMethod(Protocol):
         ...
 
     def put(self, state: Any, some: Part, new: Any) -> Any:
-        """The state, with that of some blocks as it became: what the end of a solve asks for."""
+        """The state, with that of some blocks replaced: for the end of a solve."""
         ...
 
 
 @dataclass(frozen=True)
 class RecalledState:
-    """What a method knows from earlier solves: its state, u at the last anchor (B, m, C), the path of the solutions,
+    """What a method keeps from earlier solves: its state, u at the last anchor (B, m, C), the path of the solutions,
     and the products `spent` (B,) since a factor was made."""
 
     state: Any = None
@@ -135,13 +134,13 @@ class RecalledState:
 
 
 class DescentSolver(DescentMethod, Protocol):
-    """A solver that descends from where its last solutions lead."""
+    """A descent method that starts from extrapolated solutions."""
 
     @property
     def max_iter(self) -> int: ...
 
     def recall(self, problem: LocalProblem, memory: object) -> RecalledState:
-        """What of the memory of an earlier solve is good for this one."""
+        """The part of an earlier solve's memory that is valid for this one."""
         ...
 
     def remember(self, problem: LocalProblem, before: Tensor, solution: LocalSolution, recalled: RecalledState) -> Any:
@@ -151,7 +150,7 @@ class DescentSolver(DescentMethod, Protocol):
     def solve(
         self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: object, who: Tensor | None = None
     ) -> LocalSolution:
-        """`who` (B,): the blocks to solve, all without it."""
+        """`who` (B,): the blocks to solve, by default all."""
         known = self.recall(problem, memory)
         start = u0 if known.trail is None else known.trail.ahead(u0, problem.shard.programs, who)
         solution = descend(self, problem, start, reference, self.max_iter, known.state, known.anchor, who)
@@ -168,9 +167,9 @@ def descend(
     anchor: Tensor | None = None,
     who: Tensor | None = None,
 ) -> LocalSolution:
-    """Descend from u0 until every block meets the goal; the memory of the solution is what is `DescentState`.
+    """Descend from u0 until every block meets its tolerance; the memory of the solution is a `DescentState`.
 
-    `who` (B,): the blocks to move, all without it.
+    `who` (B,): the blocks to move, by default all.
     """
     run = problem.shard.programs
     tolerance = Tolerance.known(problem, reference, method.factor, method.tol)
@@ -189,9 +188,9 @@ def descend(
 def _first_progress(
     problem: LocalProblem, tolerance: Tolerance, u0: Tensor, anchor: Tensor | None, who: Tensor | None, follows: bool
 ) -> tuple[Iterate, Tolerance, Progress]:
-    """`follows`: the goal goes by the outer residual, and is not a number that was asked for."""
+    """`follows`: the tolerance depends on the outer residual, and is not fixed."""
     iterate = _iterate_at(problem, u0, anchor)
-    # where slopes jump a solve starts where the last one ended
+    # where slopes jump, extrapolation does not help: start at the last solution
     if follows and problem.curved and not getattr(problem.shard.loss, "expects", False):
         tolerance = tolerance.beyond(iterate)
     return iterate, tolerance, check_progress(tolerance, iterate, _restrict(iterate.finite, who), ~iterate.finite)
@@ -208,7 +207,7 @@ def _iterate_at(problem: LocalProblem, u: Tensor, anchor: Tensor | None) -> Iter
 def refresh_anchors(
     problem: LocalProblem, tolerance: Tolerance, iterate: Iterate, progress: Progress, who: Tensor | None
 ) -> tuple[Iterate, Progress]:
-    """Where the anchor of a block is too far away to know its gradient, or whether that is small enough, the anchor
+    """Where the anchor of a block is too far away for an accurate gradient or convergence test, the anchor
     moves to the iterate."""
     moved = single_precision.change(iterate.point)
     if moved is None:
@@ -244,7 +243,7 @@ def _next_progress(
     hvps = iterations = count(iterate)
     for i in rounds:
         progress = progress.on_host()
-        if budget is not None and products is not None and taken >= products:  # most solves never look
+        if budget is not None and products is not None and taken >= products:  # most solves avoid this transfer
             progress = progress.among(hvps < budget)
         if progress.flags[1]:
             tolerance, hvps = (
@@ -282,13 +281,13 @@ def _next_progress(
         iterate, state = step.there, step.state
         hvps, iterations = hvps + step.hvps, iterations + progress.active
         if budget is not None:
-            taken += int(step.hvps.max()) + 1 if step.most is None else step.most + 1  # with a look at rounding
+            taken += int(step.hvps.max()) + 1 if step.most is None else step.most + 1  # + rounding check
         progress = step.progress or run(
             check_progress, tolerance, iterate, progress.alive & (step.moved | ~progress.active), progress.checked
         )
     iterate, progress = refresh_anchors(
         problem, tolerance, iterate, progress, who
-    )  # out of steps, and not known how far it came
+    )  # out of steps: convergence not yet checked
     progress = progress.on_host()
     converged = progress.met
     if progress.flags[2]:
@@ -304,9 +303,9 @@ def _anchor(iterate: Iterate) -> Tensor | None:
 
 
 def blocks_to_keep(problem: LocalProblem, iterate: Iterate, active: Tensor) -> Part | None:
-    """The active blocks, where the others hold most of the data and had better leave; None where all stay.
+    """The active blocks, where the others have most of the data and should leave; None where all stay.
 
-    Leaving costs a few small copies, and on a GPU the recorded programs. That must pay.
+    Leaving costs a few small copies, and on a GPU new CUDA graphs.
     """
     shard = problem.shard
     size = shard.design.rows * shard.design.features
@@ -341,7 +340,7 @@ def line_search_step(
     state: Any,
     XP: Tensor | None = None,
 ) -> DescentStep:
-    """The step along P that a line search finds. An XP that is known comes with a P that is zero in blocks at rest."""
+    """The step along P that a line search finds. XP may be given only if P is zero in inactive blocks."""
     P = select(progress.active, P, P.new_zeros(())) if XP is None else P
     there, moved = search(problem, iterate, P, progress.active, XP)
     return DescentStep(there, moved, hvps, state)

@@ -28,7 +28,7 @@ from auqadmm.local.base import Accurate, Iterate, LocalProblem, LocalSolution, c
 from auqadmm.local.direct_factors import BlockFactors, factors
 from auqadmm.local.tolerance import Tolerance, final_status
 
-# One solve and as many steps of refinement as pay: each gains the digits that the conditioning of H leaves, in
+# One solve and a few steps of refinement: each gains the digits that the conditioning of H leaves, in
 # double precision all of them at once.
 REFINEMENTS = 10
 
@@ -67,7 +67,7 @@ class Direct(Accurate):
         iterate = run(_iterate_at, problem, known, u0)
         tolerance = Tolerance.known(problem, reference, self.factor, self.tol) or Tolerance.of(iterate, self.factor)
         iterations, active = count(iterate), iterate.finite
-        at_once = 2 if run.active else 1  # a step too many costs a GPU less than a look
+        at_once = 2 if run.active else 1  # on a GPU an extra step costs less than a synchronisation
         for _ in range(0, REFINEMENTS, at_once):
             iterate, iterations, active, left = run(_refine, problem, known, iterate, iterations, active, at_once)
             if not left:
@@ -79,7 +79,7 @@ class Direct(Accurate):
 def _refine(
     problem: LocalProblem, factors: BlockFactors, iterate: Iterate, iterations: Tensor, active: Tensor, steps: int
 ) -> tuple[Iterate, Tensor, Tensor, Tensor]:
-    """Steps u ← u − H⁻¹∇F(u) of the active blocks; is any left?"""
+    """Steps u ← u − H⁻¹∇F(u) of the active blocks; is any still active?"""
     for _ in range(steps):
         active = active & (iterate.grad_norm > iterate.floor)
         trial = _iterate_at(problem, factors, select(active, iterate.u - factors.solve(iterate.grad), iterate.u))
@@ -92,7 +92,7 @@ def _refine(
 
 
 def _iterate_at(problem: LocalProblem, factors: BlockFactors, u: Tensor) -> Iterate:
-    """F_j at u, by the Gram matrices where there are some: smaller than X, and in float64 as good."""
+    """F_j at u, by Gram matrices where they exist: smaller than X, and in float64 as accurate."""
     if factors.moment is None:
         return problem.at(u)
     return problem.around(GramPoint(u, factors.product(u) - factors.moment, factors))  # type: ignore[arg-type]
@@ -107,7 +107,7 @@ def _select_iterates(mask: Tensor, a: Iterate, b: Iterate) -> Iterate:
 
 @dataclass(frozen=True)
 class GramPoint:
-    """f_j at u as far as a solve asks: the gradient, and products with the Hessian."""
+    """f_j at u, as far as a solve needs it: the gradient, and products with the Hessian."""
 
     u: Tensor
     grad: Tensor

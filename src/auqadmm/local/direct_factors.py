@@ -3,7 +3,7 @@
     H = AᵀA + W,   A = √c X             rows ≥ features: Cholesky of the m×m matrix
     S = I + AW⁻¹Aᵀ                      fewer rows: of the n×n matrix, from which H⁻¹ follows (Woodbury)
 
-Another W makes new factors and lets go of the old; Gram matrices AᵀA are kept.
+A new W replaces the factors; Gram matrices AᵀA are kept.
 
 Shapes: B blocks, b blocks of a piece with n rows each, m features; C = 1.
 """
@@ -56,7 +56,7 @@ class WideFactor:
 
 @dataclass(frozen=True)
 class BlockFactors:
-    """H⁻¹ of every block, and the data and the weights it belongs to; Xᵀ(cy) (B, m, 1) where Gram matrices serve."""
+    """H⁻¹ of every block, and the data and the weights it belongs to; Xᵀ(cy) (B, m, 1) where Gram matrices are used."""
 
     shard: Shard
     W: Weights
@@ -72,7 +72,7 @@ class BlockFactors:
         return self._collect(P, lambda part: (P[part.blocks].mT @ part.gram).mT)  # symmetric
 
     def inverted(self) -> BlockFactors:
-        """With inverses in place of factors, for weights that stay: a product is far faster than triangular solves."""
+        """With inverses in place of factors, for lasting weights: a product is far faster than triangular solves."""
         if all(part.inverted for part in self.parts):
             return self
         parts = (replace(part, factor=_inverse(_held_by(part)), inverted=True) for part in self.parts)
@@ -83,14 +83,14 @@ class BlockFactors:
         return all(part.factor is not None for part in self.parts)
 
     def release(self) -> None:
-        """Make room for the factors of other weights, the one thing that an old state may lose: whoever comes back to
-        these weights gets theirs computed anew."""
+        """Free memory for the factors of other weights; a return to
+        these weights computes theirs anew."""
         self.shard.programs.drop([part.factor for part in self.parts if part.factor is not None])
         for part in self.parts:
             object.__setattr__(part, "factor", None)
 
     def _collect(self, like: Tensor, of: Callable[[Any], Tensor]) -> Tensor:
-        if len(self.parts) == 1:  # one piece holds the blocks in their own order
+        if len(self.parts) == 1:  # a single piece: blocks are in order
             return of(self.parts[0])
         out = torch.zeros_like(like)
         for part in self.parts:
@@ -151,7 +151,7 @@ def _gram(X: Tensor, c: Tensor) -> Tensor:
 
 
 def _factorised_plus(gram: Tensor, W: Weights, blocks: Tensor) -> tuple[Tensor, bool]:
-    """AᵀA + W_j factorised, some blocks at a time: what lies between is three times as large."""
+    """AᵀA + W_j factorised, some blocks at a time: temporaries are three times as large."""
     out, inverted = torch.empty_like(gram), False
     diagonal = isinstance(W, Scalar | Diagonal)
     for some in _slices(len(gram), 2 * PARTS):
@@ -206,7 +206,7 @@ def _solved(factor: Tensor, inverted: bool, b: Tensor) -> Tensor:
 
 
 def _cholesky(M: Tensor) -> Tensor:
-    """Lower factors of (b, k, k); a block whose matrix is not a number gets a factor that is not one either."""
+    """Lower factors of (b, k, k); a block with a NaN matrix gets a NaN factor."""
     L, info = torch.linalg.cholesky_ex(M)
     failed = info != 0
     if not failed.any():

@@ -2,10 +2,10 @@
 
     H_j = Σ_i c_iφ''(z_i) x_ix_iᵀ + W_j = LLᵀ
 
-It takes m/2 times the operations of a product with the Hessian, but as products of matrices, which run at another
-pace. So a block gets one when its products since the last time add up to its price, and keeps it over the u-steps that
+It takes m/2 times the operations of a product with the Hessian, but as matrix-matrix products, which are far
+faster. So a block gets one when its products since the last add up to its cost, and keeps it over the u-steps that
 follow: the curvature changes little from one to the next. For one column and blocks with more rows than features; the
-others stay with the diagonal.
+others keep the diagonal.
 
 Shapes: B blocks, m features, b blocks with a factor; L and its inverse (b, m, m), x (B, m, 1).
 """
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
     from auqadmm.local.base import LocalProblem
 
-# features up to which a factor is worth its room
+# features up to which a factor is worth its memory
 FACTOR_FEATURES = 2048
-# what a factor costs, in products of its block; and what a solve may take without being hard
+# what a factor costs, in products of its block; and the products up to which a solve counts as easy
 PRICE, EASY = 40, 8
 
 
 @dataclass(frozen=True)
 class KeptFactor:
     """H_j⁻¹ of some blocks, in ascending order, by triangular solves or, on a GPU, where it is faster, as a matrix;
-    `base` for the others. Without a base they are all blocks.
+    `base` for the others. Without a base, of all blocks.
     """
 
     blocks: Tensor
@@ -57,7 +57,7 @@ class KeptFactor:
         return torch.cholesky_solve(x, self.L)
 
     def take(self, index: Tensor, of: int) -> KeptFactor | None:
-        """For some of so many blocks; None where none of them has a factor."""
+        """Restricted to some blocks; None where none of them has a factor."""
         slot = self.blocks.new_full((of,), -1)
         slot[self.blocks] = torch.arange(len(self.blocks), device=index.device)
         slot = slot[index]
@@ -78,15 +78,15 @@ class KeptFactor:
 
 def is_applicable(shard: Shard) -> bool:
     """One column, and dense blocks at least as tall as wide: then the factor takes no more room than the data. A
-    curvature that is a spike or a step at one point says little of the next."""
+    curvature that is a spike or a step at one point says little about the next."""
     if shard.shape[2] != 1 or shard.design.features > FACTOR_FEATURES:
         return False
     return isinstance(shard.loss, RowLoss) and not shard.loss.expects and len(shard.tall) > 0
 
 
 def factored(problem: LocalProblem, hessian: Hessian, wanted: Tensor | None = None) -> KeptFactor | None:
-    """The factor at a point, of the blocks that are `wanted` (B,), all without it, and that it suits; not of one for
-    which it does not exist in rounded numbers."""
+    """The factor at a point, of the `wanted` blocks (B,), by default all, where applicable; not of one for
+    which Cholesky fails by rounding."""
     assert isinstance(hessian, RowHessian)
     design, tall = problem.shard.design, problem.shard.tall
     blocks = tall if wanted is None else tall[wanted[tall]]
@@ -101,7 +101,7 @@ def factored(problem: LocalProblem, hessian: Hessian, wanted: Tensor | None = No
         d = d.reshape(*piece.X.shape[:2], 1)
         step = max(1, -(-piece.X.shape[1] // PARTS))
         some, every = H[own[slots]], len(slots) == len(own)
-        for i in range(0, piece.X.shape[1], step):  # the weighted rows of all would be another copy of the data
+        for i in range(0, piece.X.shape[1], step):  # in parts: weighted rows would copy the data
             rows, weight = piece.X[:, i : i + step], d[:, i : i + step]
             rows, weight = (rows, weight) if every else (rows[slots], weight[slots])
             some = torch.baddbmm(some, (weight * rows).mT, rows)

@@ -1,13 +1,13 @@
-"""The rows of a hinge that bend: which they are, and Newton's system with them alone.
+"""The rows of a hinge with curvature: their selection, and Newton's system with them alone.
 
     ∇²f_j + W_j = Σ_i d_i x_ix_iᵀ + W_j,   d_i = c_iφ''(z_i)
 
-A hinge bends at its corner, and nowhere else to speak of: of thousands of rows some dozens have a d_i that counts.
+A hinge has curvature only near its corner: of thousands of rows some dozens have a d_i that matters.
 Leave out rows as long as Σ d_i|x_i|² of those left out is at most η times the smallest eigenvalue of W_j: a direction
-made of the others leaves at most η‖∇F_j‖ of Newton's system, which is what conjugate gradients are asked for, without
-a single product with X. Conjugate gradients themselves need about as many steps as rows bend. The direction that is
-made of the k rows is in `over_corners.py`. Where more rows bend than there is room for, the others count by their
-diagonal, which is added to W_j. If that does not lead to the end, M = AᵀA + W_j with A = √d X preconditions conjugate
+made of the others leaves at most η‖∇F_j‖ of Newton's system, the tolerance of conjugate gradients, without
+a single product with X. Conjugate gradients themselves need about as many steps as there are such rows. The direction
+from the k rows is in `hinge_step.py`. Where there are more rows than memory for them, the others enter by their
+diagonal, which is added to W_j. If that does not converge, M = AᵀA + W_j with A = √d X preconditions conjugate
 gradients:
 
     M⁻¹ = W⁻¹ − W⁻¹Aᵀ (I + AW⁻¹Aᵀ)⁻¹ AW⁻¹
@@ -40,8 +40,8 @@ MOST_ROWS, ROWS_SHARE, FEW_ROWS = 160, 0.25, 32
 
 @dataclass(frozen=True)
 class ActiveRows:
-    """The chosen rows of every block: X (B, k, m), their places in flat arrays (B, k), d there, 0 for a row that is
-    not `there` (in a block that needs fewer). Are they `enough`, (B,)?"""
+    """The chosen rows of every block: X (B, k, m), their places in flat arrays (B, k), d there, 0 for padding
+    (not `there`). Are they `enough`, (B,)?"""
 
     X: Tensor
     row: Tensor
@@ -68,14 +68,14 @@ class ActiveRowInverse:
 
 def is_applicable(problem: LocalProblem) -> bool:
     """One column, dense blocks, a loss with corners, and weights whose smallest eigenvalue is known. On a GPU dozens of
-    steps of conjugate gradients take less time than the choice of rows, for which the host must wait."""
+    steps of conjugate gradients take less time than selecting rows, which synchronises with the host."""
     shard = problem.shard
     few = shard.shape[2] == 1 and shard.census.dense and shard.loss.cornered and shard.device.type == "cpu"
     return few and shard.blocks > 0 and isinstance(problem.W, Scalar | Diagonal | LowRank)
 
 
 def active_rows(problem: LocalProblem, hessian: Hessian, eta: Tensor, active: Tensor) -> ActiveRows:
-    """The rows of the active blocks that leave at most η (B,) of a system, where they are enough."""
+    """The rows of the active blocks that leave a residual of at most η (B,), where they are enough."""
     assert isinstance(hessian, RowHessian)
     design, W = problem.shard.design, problem.W
     blocks, m, _ = problem.shard.shape
@@ -95,7 +95,7 @@ def active_rows(problem: LocalProblem, hessian: Hessian, eta: Tensor, active: Te
         left_out = torch.cat([total, total - top.cumsum(1)], 1)  # after 0, 1, …, k rows
         count = (~(left_out <= allowed[piece.blocks, None])).sum(1)
         enough[piece.blocks] = count <= own
-        count = torch.minimum(count + count // 2, own)  # rows that come near in the step count too
+        count = torch.minimum(count + count // 2, own)  # margin: rows that reach their corner in the step matter too
         needed = max(needed, int(count.max()))
         chosen.append((piece, first, rows, count))
         first += piece.rows
@@ -114,7 +114,7 @@ def active_rows(problem: LocalProblem, hessian: Hessian, eta: Tensor, active: Te
 
 
 def add_other_rows(problem: LocalProblem, D: Tensor | None, near: ActiveRows) -> LocalProblem:
-    """With the diagonal of rows that are left out added to W_j, where they count; D (B, m, 1) is that of ∇²f_j. Not
+    """With the diagonal of rows that are left out added to W_j, where they matter; D (B, m, 1) is that of ∇²f_j. Not
     where W_j models them already."""
     if bool(near.enough.all()) or problem.curved or D is None:
         return problem
@@ -124,7 +124,7 @@ def add_other_rows(problem: LocalProblem, D: Tensor | None, near: ActiveRows) ->
 
 
 def active_row_inverse(problem: LocalProblem, near: ActiveRows) -> ActiveRowInverse:
-    """M with these rows; W_j alone where that does not exist in rounded numbers."""
+    """M with these rows; W_j alone where Cholesky fails by rounding."""
     W, A = problem.W, near.d.sqrt()[..., None] * near.X
     WA = W.solve(A.mT[:, :, None])[:, :, 0]
     eye = torch.eye(A.shape[1], dtype=A.dtype, device=A.device)

@@ -2,7 +2,7 @@
 
     minimise over P   ⟨∇F_j, P⟩ + ½⟨P, W_jP⟩ + Σ_i ψ_i(x_iᵀP),     ψ_i(δ) = c_i(φ(z_i + δ) − φ(z_i) − φ'(z_i)δ)
 
-over the k rows of `corners.py`. Newton's system would take them as parabolas, and the next step would find other rows
+over the k rows of `hinge_rows.py`. Newton's system would approximate them by parabolas, and the next step find others
 at their corners. With σ = ψ' the minimiser is
 
     P = −W⁻¹(∇F + Xᵀs),   s = σ(δ),   δ = XP = δ₀ − Gs,   G = XW⁻¹Xᵀ,   δ₀ = −XW⁻¹∇F
@@ -11,8 +11,8 @@ k equations, solved by Newton's method on ½⟨s, Gs⟩ + Σψ(δ₀ − Gs), wh
 
     (I + DG)ds = −e,   D = diag ψ''(δ), averaged over the last change of δ (`cg.py`)
 
-with a search for the root of the slope along ds, from the s of parabolas; that s itself where rows are left out that
-count, since the next step will be another matter. Nothing but k×k matrices, where a step of the whole problem reads all
+with a search for the root of the slope along ds, from the s of parabolas; only that s where rows are left out that
+matter, since the next step differs anyway. Nothing but k×k matrices, where a step of the whole problem reads all
 rows twice. The model is convex and touches F_j at P = 0, so that its minimiser descends.
 
 Shapes: B blocks, m features, k rows; s, e, δ (B, k), G (B, k, k), X of the rows (B, k, m).
@@ -33,7 +33,7 @@ from auqadmm.metrics.weights import dot
 
 # steps at most, and trials of a step's length
 HINGE_STEPS, HINGE_TRIALS = 40, 12
-# the share of a slope that may be left on either side of its root
+# the share of a slope that may remain on either side of its root
 ROOT_SLOPE = 0.25
 
 
@@ -58,7 +58,7 @@ class HingeRows:
         return self._weigh(averages.reshape(self.z.shape))
 
     def _weigh(self, x: Tensor) -> Tensor:
-        """c x; a row of weight 0 is none, whatever it holds."""
+        """c x; 0 for a row of weight 0, even if x is NaN."""
         return torch.where(self.c == 0, 0.0, self.c * x)
 
     def _slope(self, z: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ class HingeRows:
 
 
 def direction(problem: LocalProblem, iterate: Iterate, near: ActiveRows, width: Tensor, share: Tensor) -> Tensor:
-    """P, to a `share` (B,) of ‖∇F_j‖, measured by W⁻¹; curvature first within `width` (B,) of z."""
+    """P, to a `share` (B,) of ‖∇F_j‖, in the norm of W⁻¹; curvature first within `width` (B,) of z."""
     point, W = iterate.point, problem.W
     assert isinstance(point, RowPoint)
     c = torch.where(near.there, near.of(point.shard.row_weight), 0.0)
@@ -75,20 +75,20 @@ def direction(problem: LocalProblem, iterate: Iterate, near: ActiveRows, width: 
     down = -W.solve(iterate.grad)
     G, delta = near.X @ WX, -(iterate.grad.mT @ WX)[:, 0]
     D = bends.curvature(torch.zeros_like(delta), width[:, None])
-    s = _newton(G, D, -D * delta)  # as if σ were linear
+    s = _newton(G, D, -D * delta)  # initial guess: σ linearised
     if bool(near.enough.any()):
         target = (share * dot(-iterate.grad, down).sqrt()).masked_fill(~near.enough, torch.inf)
-        target = target.nan_to_num(torch.inf, torch.inf)  # of a block at rest
+        target = target.nan_to_num(torch.inf, torch.inf)  # inactive blocks: NaN
         s = _solved(bends, G, delta, s, width[:, None], target)
     P = down - WX @ s[..., None]
     return select(dot(iterate.grad, P) < 0, P, down)
 
 
 def _solved(bends: HingeRows, G: Tensor, delta: Tensor, s: Tensor, width: Tensor, enough: Tensor) -> Tensor:
-    """From s and δ₀ to s with ‖e‖_G ≤ `enough` (B,), or as near as the steps lead; a block that is there stays."""
+    """From s and δ₀ to s with ‖e‖_G ≤ `enough` (B,), or the step limit; a converged block does not move."""
     delta = delta - _times(G, s)
     change = bends.change(delta)
-    count = (bends.c > 0).sum(1, keepdim=True).clamp(min=1)  # others do not bend
+    count = (bends.c > 0).sum(1, keepdim=True).clamp(min=1)  # others have no curvature
     for _ in range(HINGE_STEPS):
         e = s - change
         left = ~(_inner_column(e, _times(G, e)).clamp(min=0).sqrt() <= enough[:, None])

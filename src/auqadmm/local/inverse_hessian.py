@@ -1,12 +1,12 @@
-"""How F_j bends, as steps and changes of gradients tell it: the matrix of L-BFGS in compact form.
+"""The inverse Hessian of F_j from steps and gradient differences: L-BFGS in compact form.
 
     s_i, y_i = ∇²F_j s_i    the last h pairs, oldest first
     H = H₀ + [S  H₀Y] ⎡ R⁻ᵀ(D + YᵀH₀Y)R⁻¹   −R⁻ᵀ ⎤ ⎡ Sᵀ  ⎤      R: s_iᵀy_j for i ≤ j,   D its diagonal
-                      ⎣        −R⁻¹            0  ⎦ ⎣ YᵀH₀ ⎦      H₀ = (τB)⁻¹, B a model of ∇²F_j (model.py)
+                      ⎣        −R⁻¹            0  ⎦ ⎣ YᵀH₀ ⎦      H₀ = (τB)⁻¹, B a model of ∇²F_j (curvature_model.py)
 
 so that    q = R⁻¹Sᵀg,   r = H₀(g − Yq),   Hg = r + S R⁻ᵀ(Dq − Yᵀr)         one solve with B, none when a pair is added
 
-τ = ⟨s, y⟩ / ⟨s, Bs⟩ of the newest pair: along the last step the model then bends as F_j did.
+τ = ⟨s, y⟩ / ⟨s, Bs⟩ of the newest pair: the model then has the curvature of F_j along the last step.
 
 Products with S and Y as whole arrays, of which there are a handful, take the place of a recursion over the pairs.
 Every block has its own pairs, and may skip one while others do not. An empty slot holds zeros.
@@ -53,7 +53,7 @@ class InverseHessian:
         return cls(S, S, R, model, torch.ones_like(R[:, 0, 0]))
 
     def upon(self, model: Weights) -> InverseHessian:
-        """The same pairs upon another model."""
+        """The same pairs on another model."""
         shape = model.diagonal().shape
         s, y = (x[:, -1].reshape(shape) for x in (self.S, self.Y))
         return replace(self, model=model, tau=_initial_scale(s, y, model, torch.ones_like(self.tau)))
@@ -79,7 +79,7 @@ class InverseHessian:
         return InverseHessian(S, Y, select(some, fresh, self.R), self.model, self.tau.masked_fill(some, 1.0))
 
     def take(self, index: Tensor) -> InverseHessian:
-        """Of some blocks."""
+        """Restricted to some blocks."""
         return InverseHessian(self.S[index], self.Y[index], self.R[index], self.model.take(index), self.tau[index])
 
     def put(self, index: Tensor, some: InverseHessian, renewed: bool = True) -> InverseHessian:
@@ -99,7 +99,7 @@ class InverseHessian:
 
 
 def _initial_scale(s: Tensor, y: Tensor, model: Weights, other: Tensor) -> Tensor:
-    """τ (B,); the `other` where a pair does not tell."""
+    """τ (B,); the `other` where a pair does not determine it."""
     tau = dot(s, y) / dot(s, model.apply(s))
     return torch.where((tau > 0) & tau.isfinite(), tau, other)
 

@@ -1,10 +1,10 @@
 """Limited-memory BFGS for the u-step, all blocks at once, with a memory that outlives the u-step.
 
-    P = −H∇F_j,   u ← u + tP,   H from the last pairs s = u⁺ − u, y = ∇F⁺ − ∇F            (curve.py)
+    P = −H∇F_j,   u ← u + tP,   H from the last pairs s = u⁺ − u, y = ∇F⁺ − ∇F            (inverse_hessian.py)
 
 From one iteration to the next f_j is the same and W_j nearly so. So pairs are kept, y corrected for the change of
-W_j, and so is the model of ∇²F_j that H is built upon (model.py), renewed when F_j bends otherwise than it did; a mere
-diagonal at the 2nd, 4th, 8th, … solve. A solve starts where the last solutions lead (trail.py).
+W_j, and so is the model of ∇²F_j that H is built upon (curvature_model.py), renewed when the curvature changed; a mere
+diagonal at the 2nd, 4th, 8th, … solve. A solve starts from an extrapolated solution (base.py).
 
 One step reads X twice, as a Hessian-vector product does, and counts as one.
 
@@ -41,13 +41,13 @@ from auqadmm.local.tolerance import Tolerance
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.weights import Weights, dot, equal
 
-# a change of the gradient is known to so many times the rounding of its terms, or it is not worth keeping
+# a pair is kept if its change of the gradient is at least so many times the rounding error of its terms
 CLEAR = 1e3
 
 
 @dataclass(frozen=True)
 class LBFGSMemory:
-    """What a solve leaves to the next: the curve, for the weights W, and u at the last anchor (B, m, C)."""
+    """What a solve leaves to the next: the inverse Hessian, for the weights W, and u at the last anchor (B, m, C)."""
 
     curve: InverseHessian
     W: Weights
@@ -68,7 +68,7 @@ class LBFGS(Bounded, DescentSolver):
     max_iter
         Steps of one solve.
     products
-        Hessian-vector products that a solve may spend on a block, which then hands back what it has; None: no bound.
+        Hessian-vector products that a solve may spend on a block, which then returns its iterate; None: no bound.
 
     Raises
     ------
@@ -101,7 +101,7 @@ class LBFGS(Bounded, DescentSolver):
     def remember(
         self, problem: LocalProblem, before: Tensor, solution: LocalSolution, recalled: RecalledState
     ) -> LBFGSMemory:
-        """Where not a single step was needed, the pairs are those of before."""
+        """Where no step was needed, the pairs are unchanged."""
         state, anchor = solution.memory.state, solution.memory.anchor
         path = extrapolate(before, solution.u, recalled.trail, problem.shard.programs)
         if isinstance(state, LBFGSMemory):
@@ -111,7 +111,7 @@ class LBFGS(Bounded, DescentSolver):
     def step(
         self, problem: LocalProblem, iterate: Iterate, progress: Progress, tolerance: Tolerance, state: LBFGSState
     ) -> DescentStep:
-        """One step of the active blocks; the state is what the pairs tell."""
+        """One step of the active blocks; the state is the inverse Hessian."""
         if progress.round > 0:
             state = _renew_models(problem, iterate, progress.active, state)
         step = line_search_step(
@@ -134,7 +134,7 @@ class LBFGS(Bounded, DescentSolver):
 
 @dataclass(frozen=True)
 class LBFGSState:
-    """What is known in the course of a solve: the curve, and whether its model was `renewed` on the way."""
+    """The state of a solve: the inverse Hessian, and whether its model was `renewed`."""
 
     curve: InverseHessian
     renewed: bool = False
@@ -143,7 +143,7 @@ class LBFGSState:
 def _first_inverse(
     problem: LocalProblem, iterate: Iterate, active: Tensor, known: LBFGSMemory | None, history: int
 ) -> InverseHessian:
-    """What to begin with; a block that is solved already keeps its model."""
+    """The initial state; a block that has converged already keeps its model."""
     if known is None:
         return InverseHessian.empty(iterate.u, history, model_at(problem, iterate.point, None))
     W, curve = problem.W, known.curve
@@ -166,7 +166,7 @@ def _first_inverse(
 
 
 def _renew_models(problem: LocalProblem, iterate: Iterate, active: Tensor, state: LBFGSState) -> LBFGSState:
-    """On the way: a new model of a block that left what the old one was made for, and with it what its pairs tell."""
+    """During a solve: a new model, without pairs, of each block whose curvature the old one no longer fits."""
     gone = is_outdated(state.curve.model, iterate.point) & active
     if not gone.any():
         return state
@@ -181,7 +181,7 @@ def _direction(iterate: Iterate, curve: InverseHessian) -> Tensor:
 
 def _update_pairs(iterate: Iterate, there: Iterate, curve: InverseHessian, moved: Tensor) -> InverseHessian:
     s, y = there.u - iterate.u, there.grad - iterate.grad
-    # ⟨s,y⟩ > 0 in exact arithmetic, since W_j is positive definite; a pair of rounding errors is left out
+    # ⟨s,y⟩ > 0 in exact arithmetic, since W_j is positive definite; a pair that is only rounding error is skipped
     eps = torch.finfo(s.dtype).eps
     clear = (dot(s, y) > eps * norm(s) * norm(y)) & (norm(y) > CLEAR * (eps * iterate.plain_scale + iterate.blur))
     return curve.push(s, y, moved & clear)

@@ -1,11 +1,11 @@
-"""How far to go along a direction: a root of the slope, bracketed, for every block at once.
+"""Line search: a bracketed root of the slope, for every block at once.
 
     φ(t) = F_j(u + tP),   φ'(t) = ⟨∇f_j(u + tP), P⟩ + ⟨W(u − v) − λ, P⟩ + t⟨P, WP⟩,   a = −φ'(0) > 0
 
 φ is convex, so φ' only grows, and a step is good when −σa ≤ φ'(t) ≤ 0: not too short, and downhill all the way,
-which together give the sufficient decrease of Wolfe's conditions without a look at values. A step slightly past the
+which together give the sufficient decrease of Wolfe's conditions without function values. A step slightly past the
 minimum, 0 < φ'(t) ≤ a/2, is taken as well if F went down by Armijo's rule (Newton's unit step often ends there).
-Slopes keep their meaning until the gradient is at rounding; differences of values are lost at its square root.
+Slopes stay accurate until the gradient is at rounding; differences of values only to its square root.
 
 Rows of the data are touched once, for XP: slopes and values at any t come from z + t·XP.
 
@@ -26,9 +26,9 @@ from auqadmm.blocks.rows import Line, Point, RowLine, RowPoint
 from auqadmm.local.base import GRADIENT_ULPS, Iterate, LocalProblem, norm
 from auqadmm.metrics.weights import dot
 
-SLOPE_LEFT = 0.25  # σ: the share of the initial slope that may be left
+SLOPE_LEFT = 0.25  # σ: the share of the initial slope that may remain
 SLOPE_PAST = 0.25  # the share of it that may remain beyond the minimum
-ARMIJO = 1e-4  # of the slope, that F must fall by beyond the minimum
+ARMIJO = 1e-4  # sufficient decrease of F beyond the minimum, relative to the slope
 # Each second trial halves the bracket: enough to find a step of 2⁻²⁰ and to grow one by 2⁴⁰.
 LINE_TRIALS = 40
 
@@ -60,8 +60,8 @@ def search(
 def unit_step(
     problem: LocalProblem, iterate: Iterate, P: Tensor, active: Tensor
 ) -> tuple[Iterate, Tensor, Tensor, Tensor]:
-    """The first trial alone, without a look: where it leads, t (B,), whether any block is to undo it, and whether any
-    needs another."""
+    """The first trial alone, without a transfer: the iterate, t (B,), whether any block must undo it, and whether any
+    needs another trial."""
     ray, bracket, left = _first(problem, iterate, P, active)
     there, t, _, undo = _finish(problem, iterate, ray, bracket, active)
     return there, t, undo, left
@@ -81,7 +81,7 @@ class SearchLine:
 
 @dataclass(frozen=True)
 class Bracket:
-    """The last trial t and f_j there; the ends of the bracket with their slopes; the blocks that go on, all (B,)."""
+    """The last trial t and f_j there; the ends of the bracket with their slopes; the active blocks, all (B,)."""
 
     t: Tensor
     point: Point
@@ -96,7 +96,7 @@ class Bracket:
 def _first(
     problem: LocalProblem, iterate: Iterate, P: Tensor, active: Tensor, XP: Tensor | None = None
 ) -> tuple[SearchLine, Bracket, Tensor]:
-    """The ray, and the trial of the unit step; is any block left?"""
+    """The ray, and the trial of the unit step; is any block still searching?"""
     a, point = _descent(iterate, P), iterate.point
     linear = dot(iterate.pull - problem.lam, P)
     line = RowLine(point, P, XP) if isinstance(point, RowPoint) and XP is not None else point.line(P)
@@ -128,7 +128,7 @@ def _evaluate_trial(
     slope_hi: Tensor,
     open_: Tensor,
 ) -> tuple[Bracket, Tensor]:
-    """A trial at t: which blocks it does not satisfy."""
+    """A trial at t: the blocks that do not accept it."""
     point, a = ray.line.at(t), ray.a
     slope = _slope(ray.line, point, ray.P) + ray.linear + t * ray.bend
     change = point.value - iterate.point.value + t * (ray.linear + 0.5 * t * ray.bend)
@@ -142,7 +142,7 @@ def _evaluate_trial(
 
 
 def _lower_end(ray: SearchLine, at: Bracket) -> Bracket:
-    """The lower end, where no trial was good."""
+    """The lower end, where no trial was accepted."""
     finite = _finite(at.slope, at.point)
     lo, _ = _update(at.open & finite & (at.slope <= 0), at.t, at.slope, at.lo, at.slope_lo)
     t = torch.where(at.open, lo, at.t)
@@ -154,7 +154,7 @@ def _finish(
 ) -> tuple[Iterate, Tensor, Tensor, Tensor]:
     """The iterate at the end of the step; the blocks in which it is to be undone, and whether there are any."""
     there = problem.around(at.point)
-    # Where a is below the noise of slopes the unit step was taken unseen: it must show in the gradient's norm.
+    # Where a is below the noise of slopes the unit step was taken unchecked: it must lower the gradient's norm.
     unseen = active & (ray.a <= ray.noise)
     undo = (at.t > 0) & ~(there.finite & (~unseen | (there.grad_norm < iterate.grad_norm)))
     return there, at.t, undo, undo.any()
@@ -166,7 +166,7 @@ def _next(lo: Tensor, slope_lo: Tensor, hi: Tensor, slope_hi: Tensor, a: Tensor,
     ahead = lo * (a / (a + slope_lo)).clamp(2.0, 10.0).nan_to_num(10.0)
     width = hi - lo
     share = torch.full_like(lo, 0.5) if halve else -slope_lo / (slope_hi - slope_lo)
-    # an infinite slope at the upper end says nothing of where the root is
+    # an infinite slope at the upper end does not locate the root
     share = torch.where(slope_hi.isfinite(), share, 0.5).clamp(0.1, 0.9)
     return torch.where(hi.isfinite(), lo + share * width, ahead)
 
@@ -176,7 +176,7 @@ def _update(mask: Tensor, t: Tensor, slope: Tensor, old_t: Tensor, old_slope: Te
 
 
 def _finite(slope: Tensor, point: Point) -> Tensor:
-    """Are slope and value numbers, (B,)?"""
+    """Are slope and value finite, (B,)?"""
     return slope.abs() + point.value.abs() < torch.inf
 
 
@@ -193,5 +193,5 @@ def _descent(iterate: Iterate, P: Tensor) -> Tensor:
 
 
 def _noise(iterate: Iterate, P: Tensor) -> Tensor:
-    """The size of slopes that are rounding: one unit in the last place of the terms of ∇F_j along P."""
+    """The rounding error of slopes: one unit in the last place of the terms of ∇F_j along P."""
     return (torch.finfo(P.dtype).eps * iterate.plain_scale + iterate.blur) * norm(P)

@@ -1,15 +1,15 @@
 """What `auto` takes for a loss that is not quadratic: L-BFGS with its memory, and Newton's method where that is better.
 
 - W_j is a model of the curvature (AUQ-LR): Newton-CG, which it preconditions.
-- On a GPU: Newton-CG, which does more between two looks of the host, and keeps less.
-- A hinge: Newton's method, whose systems are those of the few rows that bend (`corners.py`).
+- On a GPU: Newton-CG, which synchronises less often with the host, and keeps less.
+- A hinge: Newton's method, with systems of the few rows with curvature (`hinge_rows.py`).
 - Small problems: Newton-CG, whose steps take less beside the products with X.
-- Blocks of a few rows: Newton-CG, whose systems take no more steps than there are rows; pairs would take as much room
-  as the data, and be as much work.
-- Else L-BFGS. Blocks that have not arrived after many steps are finished by Newton-CG, which stays where a factor of
+- Blocks of a few rows: Newton-CG, whose systems take no more steps than there are rows; pairs would take as much memory
+  as the data, and work.
+- Else L-BFGS. Blocks that have not converged after many steps go to Newton-CG, and stay there where a factor of
   the Hessian will help it (`factored.py`).
 
-Each block by what suits it, whoever shares its process: what is asked for is its own rows, or the whole problem's.
+Chosen per block, from its own rows or the whole problem's: placement on processes does not matter.
 Blocks of very different height are solved one group after the other (`Shard.groups`), so that none waits for another.
 
 Shapes: B blocks; masks (B,).
@@ -29,17 +29,17 @@ from auqadmm.local.factored import is_applicable
 from auqadmm.local.lbfgs import LBFGS, LBFGSMemory
 from auqadmm.local.newton_cg import NewtonCG, NewtonMemory
 
-# pairs that L-BFGS keeps, at most and at least; the data take so many times their room
+# pairs that L-BFGS keeps, at most and at least; the data take so many times their memory
 MOST_PAIRS, LEAST_PAIRS, PAIRS_ROOM = 10, 4, 8
 # multiplications of a product with X, of all processes together, below which it is not what takes the time
 SMALL_PRODUCT = 2**21
-# steps of L-BFGS after which Newton's method takes over; and after the first solve, where a factor would help that
+# steps of L-BFGS after which Newton's method takes over; and after the first solve, if a factor would help
 LBFGS_STEPS, LBFGS_STEPS_LATER = 60, 20
 
 
 @dataclass(frozen=True)
 class MixedMemory:
-    """What a solve by both leaves to the next: the memory of each, and the blocks that are Newton's, (B,)."""
+    """What a solve by both passes to the next: the memory of each, and the blocks solved by Newton's method, (B,)."""
 
     pairs: LBFGSMemory
     newton: NewtonMemory | None
@@ -54,7 +54,7 @@ class Mixed(Bounded):
     factor, tol
         As in `Accurate`, of each.
     products
-        Hessian-vector products that a solve may spend on a block, which then hands back what it has; None: no bound.
+        Hessian-vector products that a solve may spend on a block, which then returns its iterate; None: no bound.
 
     Raises
     ------
@@ -72,7 +72,7 @@ class Mixed(Bounded):
     """
 
     def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: object) -> LocalSolution:
-        # a GPU would only start twice as many operations
+        # on a GPU both methods would double the kernel launches
         groups = () if problem.shard.programs.active else problem.shard.groups
         if not groups:
             return self._together(problem, u0, reference, memory)
@@ -94,7 +94,7 @@ class Mixed(Bounded):
             return newton.solve(problem, u0, reference, memory)
         known = memory if isinstance(memory, MixedMemory) else None
         hard = _few_rows(shard) if known is None else known.hard
-        if isinstance(memory, NewtonMemory) or bool(hard.all()):  # all blocks are Newton's, and stay so
+        if isinstance(memory, NewtonMemory) or bool(hard.all()):  # all blocks are solved by Newton's method from now on
             return newton.solve(problem, u0, reference, memory if known is None else known.newton)
         patience = LBFGS_STEPS_LATER if known is not None and _factor_helps(shard) else LBFGS_STEPS
         pairs, before = None if known is None else known.pairs, None if known is None else known.newton
@@ -117,7 +117,7 @@ class Mixed(Bounded):
 
 
 def _by_rows(problem: LocalProblem) -> bool:
-    """Are the systems of Newton's method those of the few rows that bend?"""
+    """Are the systems of Newton's method those of the few rows with curvature?"""
     return problem.shard.loss.cornered and hinge_rows.is_applicable(problem)
 
 
@@ -148,8 +148,8 @@ def _select_solutions(mask: Tensor, a: LocalSolution, b: LocalSolution, memory: 
 def _merge_memories(
     some: Tensor, new: NewtonMemory, old: NewtonMemory | None, before: Tensor, u: Tensor, solves: int
 ) -> NewtonMemory:
-    """The memory of Newton's method where it took over in some blocks (B,), after so many solves. They begin without a
-    share of the last step."""
+    """The memory of Newton's method where it took over in some blocks (B,), after so many solves. They start without
+    extrapolation."""
     trail = Extrapolation(u - before, torch.zeros_like(u[:, 0, 0]), solves)
     if old is None:
         return replace(new, trail=trail)

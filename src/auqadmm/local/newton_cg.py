@@ -4,13 +4,13 @@
     u ← u + tP
 
 preconditioned by the diagonal, by W_j where it models the curvature, or by a factor of the Hessian at an earlier point
-where the diagonal proved to be little (factored.py). W_j makes every system positive definite, separable data included.
+where the diagonal proved to be poor (factored.py). W_j makes every system positive definite, separable data included.
 η falls with the gradient, so convergence is superlinear; a quadratic loss needs one system only, solved to the target
 at once. ∇²f_j is averaged over the last step's length (`secant`), which carries Newton's method over the corners of a
 hinge.
 
-Blocks whose system is solved wait for the others. A GPU does a few steps before the host looks who is left: a step
-too many costs less than a look, and changes nothing.
+Solved blocks wait for the others. A GPU does a few steps before the host checks for convergence: a step
+too many costs less than a synchronisation, and changes nothing.
 
 Reference: J. Nocedal, S. J. Wright, Numerical Optimization, 2nd ed., section 7.1; R. S. Dembo, S. C. Eisenstat,
 T. Steihaug, SIAM J. Numer. Anal. 19 (1982).
@@ -48,19 +48,19 @@ from auqadmm.local.line_search import unit_step
 from auqadmm.local.tolerance import Tolerance
 from auqadmm.metrics.weights import Diagonal, Weights, dot
 
-# conjugate-gradient steps of a GPU before the host looks for the first time, where the last such system tells no better
+# conjugate-gradient steps of a GPU before the first host check, where the last such system is no guide
 FIRST_LOOK = 4
-# what may be left of a system that is solved at once: a step more costs less than rows that hardly bend
+# residual of a system that is solved at once: an extra step costs less than more rows of little curvature
 CORNER_FORCING = 0.05
-# steps of a solve over corners of which more bend than fit; then conjugate gradients
+# steps over corners where more rows have curvature than fit; then conjugate gradients
 LEAPS = 12
-# the share of the goal to which systems are solved where W_j preconditions
+# the share of the tolerance to which systems are solved where W_j preconditions
 NEARLY = 0.9
 
 
 @dataclass(frozen=True)
 class NewtonCG(Bounded, DescentSolver):
-    """Newton's method with conjugate gradients inside: products with X only, so sparse blocks are welcome.
+    """Newton's method with conjugate gradients inside: products with X only, so sparse blocks are supported.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class NewtonCG(Bounded, DescentSolver):
     max_iter, max_cg
         Newton steps of one solve, and conjugate-gradient steps of one Newton step.
     products
-        Hessian-vector products that a solve may spend on a block, which then hands back what it has; None: no bound.
+        Hessian-vector products that a solve may spend on a block, which then returns its iterate; None: no bound.
 
     Raises
     ------
@@ -105,10 +105,10 @@ class NewtonCG(Bounded, DescentSolver):
         self, problem: LocalProblem, before: Tensor, solution: LocalSolution, recalled: RecalledState
     ) -> NewtonMemory | AnchorMemory | None:
         state, anchor = solution.memory.state, solution.memory.anchor
-        if problem.curved:  # not where slopes jump: rows near a corner are better seen from nearby
+        if problem.curved:  # no anchor where slopes jump: it must be near
             return None if anchor is None or problem.shard.loss.cornered else AnchorMemory(anchor)
         path = extrapolate(before, solution.u, recalled.trail, problem.shard.programs)
-        if not len(before) or before.shape[2] > 1 or not is_applicable(problem.shard):  # a factor is of one column
+        if not len(before) or before.shape[2] > 1 or not is_applicable(problem.shard):  # factors: one column
             return NewtonMemory(state.D, path, anchor=anchor, went=state.went, held=state.held)
         spent = torch.zeros_like(solution.hvps).index_fill(0, problem.shard.tall, 1) * (solution.hvps - EASY).clamp(
             min=0
@@ -143,7 +143,7 @@ class NewtonCG(Bounded, DescentSolver):
     def _solved(
         self, problem: LocalProblem, iterate: Iterate, progress: Progress, system: NewtonSystem, cg_state: CGState
     ) -> CGState:
-        """To the end of a system, on a CPU."""
+        """Solve a system to its tolerance, on a CPU."""
         cg_state, limit = replace(cg_state, XP=zero_products(iterate.point)), self._limit(progress)
         while (left := open_runs(problem, cg_state.open)) is not None:
             cg_state = cg_step(cg_state, system, problem, limit, left)
@@ -152,7 +152,7 @@ class NewtonCG(Bounded, DescentSolver):
     def _over_corners(
         self, problem: LocalProblem, iterate: Iterate, progress: Progress, tolerance: Tolerance, state: NewtonCGState
     ) -> DescentStep:
-        """A step of a hinge over its corners; by conjugate gradients in the blocks where too many rows bend."""
+        """A step of a hinge over its corners; by conjugate gradients in blocks with too many curved rows."""
         width, held = state.width, state.held
         assert width is not None
         assert held is not None
@@ -183,7 +183,7 @@ class NewtonCG(Bounded, DescentSolver):
             width, held = none if state.width is None else state.width, state.held
             return replace(state, width=width, went=none, held=none > 0 if held is None else held)
         if not progress.flags[0]:
-            # as if others had moved: what a block leaves to its next solve does not depend on them
+            # as if all had moved: a block's memory must not depend on other blocks
             first = state.D is None and state.factor is None and not problem.curved
             return replace(state, D=iterate.point.hessian_diagonal()) if first else state
         if state.build is None:
@@ -223,8 +223,8 @@ class NewtonCG(Bounded, DescentSolver):
         cg_state: CGState,
         state: NewtonCGState,
     ) -> DescentStep:
-        """On a GPU direction, unit step and arrival go at one go, in the hope that the system takes no more steps than
-        the last one of its kind and the unit step is good. It mostly is."""
+        """On a GPU direction, unit step and test run without a transfer, assuming the system takes no more steps than
+        the last one of its kind and the unit step is accepted. It mostly is."""
         run, kind = problem.shard.programs, (NewtonCG, progress.round)
         steps, limit = min(run.notes.get(kind, FIRST_LOOK), self.max_cg), self._limit(progress)
         short = True
@@ -253,7 +253,7 @@ class NewtonCG(Bounded, DescentSolver):
 
 @dataclass(frozen=True)
 class NewtonMemory:
-    """What a solve leaves to the next: the diagonal D (B, m, C) of ∇²f_j, the path of the solutions, a factor of the
+    """What a solve passes to the next: the diagonal D (B, m, C) of ∇²f_j, the path of the solutions, a factor of the
     Hessian where the diagonal was not enough, the products `spent` since it was made (B,) and whether a block is `due`
     for one, u at the last anchor, how far the logits of a hinge `went` (B,), and where its D is `held` (B,)."""
 
@@ -275,14 +275,14 @@ class NewtonMemory:
 
 @dataclass(frozen=True)
 class AnchorMemory:
-    """What a solve leaves to the next where W_j preconditions: u at the last anchor (B, m, C)."""
+    """What a solve passes to the next where W_j preconditions: u at the last anchor (B, m, C)."""
 
     anchor: Tensor
 
 
 @dataclass(frozen=True)
 class NewtonCGState:
-    """The last point, where `averaged` will look back to it; the diagonal D of ∇²f_j last preconditioned with, and
+    """The last point, where `averaged` will use it; the diagonal D of ∇²f_j last preconditioned with, and
     whether to `keep` it; the factor in its place, where to `build` a new one (B,), and where it was `built`. Of a hinge
     how far logits may move in the next step, `width`, how far they `went` in this solve, and where D is `held`."""
 
@@ -298,7 +298,7 @@ class NewtonCGState:
 
 
 def _with_logit_moves(iterate: Iterate, step: DescentStep) -> DescentStep:
-    """With how far the logits moved, of a hinge."""
+    """Updated with how far the logits moved, for a hinge."""
     width = moved(iterate.point, step.there.point)  # type: ignore[arg-type]
     return replace(step, state=replace(step.state, width=width, went=step.state.went + width))
 
@@ -313,7 +313,7 @@ def _newton_system(
     active: Tensor,
     tolerance: Tolerance,
 ) -> tuple[NewtonSystem, CGState, Tensor | None]:
-    """The system, the way to its solution, and the diagonal of ∇²f_j: a new one of the active blocks, unless to `keep`
+    """The system, the CG state, and the diagonal of ∇²f_j: a new one of the active blocks, unless to `keep`
     the old, and of all where there is none."""
     quadratic = problem.shard.loss.quadratic
     model = iterate.point if quadratic else averaged(iterate.point, last)
@@ -325,25 +325,25 @@ def _newton_system(
             D = new if D is None else select(active, new, D)
         base = Diagonal(D + problem.W.diagonal())
         precondition = replace(factor, base=base) if isinstance(factor, KeptFactor) else base
-    # W_j keeps the residual small in the norm that counts: what is computed next is hardly larger
+    # W_j keeps the residual small in the norm that counts: the true residual is hardly larger
     enough = (NEARLY if problem.curved and not problem.shard.loss.cornered else 0.5) * tolerance.at(iterate)
     if tolerance.share is not None or not quadratic:
         enough = torch.maximum(enough, _forcing_term(iterate) * iterate.grad_norm)
     zero = torch.zeros_like(iterate.grad)
     r = select(active, -iterate.grad, zero)
-    p = select(active, precondition.solve(r), zero)  # weights of a block at rest may be no numbers
+    p = select(active, precondition.solve(r), zero)  # weights of an inactive block may be NaN
     hvps = torch.zeros_like(active, dtype=torch.int64)
     return NewtonSystem(model.hessian, precondition, enough), CGState(zero, r, p, dot(r, p), active.clone(), hvps), D
 
 
 def _forcing_term(iterate: Iterate) -> Tensor:
-    """The share of ‖∇F_j‖ that may be left of a system, (B,)."""
+    """The share of ‖∇F_j‖ that a system's residual may have, (B,)."""
     return (iterate.grad_norm / iterate.scale).sqrt().clamp(max=0.1)
 
 
 @dataclass(frozen=True)
 class UnitStep:
-    """The unit step along P; `told`: steps of conjugate gradients, any block left there?, unit step not good?, undo?,
+    """The unit step along P; `told`: steps of conjugate gradients, any block unfinished?, unit step not good?, undo?,
     and the flags of `progress`."""
 
     P: Tensor

@@ -1,4 +1,4 @@
-"""The inverse of a Hessian as pairs of steps and changes of gradients tell it: the two-loop recursion of L-BFGS.
+"""The inverse Hessian from pairs of steps and gradient differences: the two-loop recursion of L-BFGS.
 
     s = u⁺ − u,  y = ∇F⁺ − ∇F;   H built from the last pairs (s, y) on top of γI,  γ = ⟨s,y⟩/⟨y,y⟩
 
@@ -49,7 +49,7 @@ class Pairs:
         )
 
     def apply(self, g: Tensor, initial: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-        """Hg by the two-loop recursion; `initial` applies what H is built upon, γI without it."""
+        """Hg by the two-loop recursion; `initial` applies H₀, by default γI."""
         q, alphas = g, []
         for i in reversed(range(self.rho.shape[1])):
             alpha = over(self.rho[:, i] * dot(self.S[:, i], q), g)

@@ -1,7 +1,7 @@
 """The inexact u-step of the paper's released code, all blocks at once.
 
 Per u-step and block, one fresh `torch.optim.LBFGS([U], lr, max_iter, history_size)` without line search, whose
-`step(F_j)` is called `calls` times (S11). In the words of that optimizer:
+`step(F_j)` is called `calls` times (S11). In the terms of that optimizer:
 
     call       evaluate F, g; nothing more if max|g| ≤ 1e-7
       iterate    pair s = t d, y = g − g_prev, kept if ⟨y,s⟩ > 1e-10;  γ = ⟨y,s⟩/⟨y,y⟩
@@ -10,8 +10,8 @@ Per u-step and block, one fresh `torch.optim.LBFGS([U], lr, max_iter, history_si
                  u ← u + t d;  evaluate F, g, except in the call's last iteration
                  stop if max|g| ≤ 1e-7, max|t d| ≤ 1e-9 or |ΔF| < 1e-9, or after max_iter, or 5/4 max_iter evaluations
 
-Pairs, d, t and g_prev live on from call to call. Nothing is converged by intent: 1/1000 of a quasi-Newton step,
-120 times. The outer iterates depend on it, so it is kept to the letter; a batched mask takes the place of each exit.
+Pairs, d, t and g_prev persist from call to call. No convergence is intended: 1/1000 of a quasi-Newton step,
+120 times. The outer iterates depend on it, so it is reproduced exactly; a batched mask takes the place of each exit.
 
 Reference: the PyTorch optimizer of that name; D. C. Liu, J. Nocedal, Math. Program. 45 (1989).
 
@@ -81,7 +81,7 @@ class Released:
         """`converged` is True wherever numbers are finite: the amount of work is fixed, the accuracy is not."""
         run = problem.shard.programs
         trace = run(_evaluate, _start(u0, self.history), problem)
-        # a GPU goes through with all calls: one that has nothing left to change changes nothing
+        # a GPU runs all calls: calls after convergence change nothing
         at_once = self.calls if run.active else 1
         for _ in range(0, self.calls, at_once):
             trace = run.repeat(_call, at_once, trace, problem, self.max_iter, self.lr)
@@ -115,11 +115,11 @@ def _live_blocks(trace: _OptimizerState) -> Tensor:
 
 @dataclass(frozen=True)
 class _OptimizerState:
-    """The optimizers of all blocks: where they are, F and g there, and what they carry from call to call."""
+    """The optimizers of all blocks: iterates, F and g there, and what persists from call to call."""
 
     u: Tensor
     safe: Tensor  # the last u with finite F and g
-    alive: Tensor  # no block comes back from a number that is not finite
+    alive: Tensor  # a block that met NaN or infinity stays stopped
     F: Tensor
     g: Tensor
     g_prev: Tensor
@@ -131,7 +131,7 @@ class _OptimizerState:
 
 def _start(u0: Tensor, history: int) -> _OptimizerState:
     per_block = u0.new_zeros(u0.shape[0])
-    return _OptimizerState(  # tensors of their own all of them: a program writes the new state where it read the old
+    return _OptimizerState(  # no shared tensors: a CUDA graph writes the new state in place
         u=u0,
         safe=u0.clone(),
         alive=per_block == 0,

@@ -1,4 +1,4 @@
-"""When a block counts as solved: ‖∇F_j‖ is at the target, or at what rounding allows.
+"""When a block counts as solved: ‖∇F_j‖ is at the target, or at its rounding error.
 
 Shapes: B blocks; one number per block (B,).
 """
@@ -16,16 +16,16 @@ from auqadmm.local.base import GRADIENT_ULPS, Iterate, LocalProblem
 if TYPE_CHECKING:
     from auqadmm.blocks.parts import Part
 
-PROGRESS = 0.9  # of the gradient at the start, that a solve which begins within its tolerance must still get below
+PROGRESS = 0.9  # share of the initial gradient that a solve must reach even if it starts within its tolerance
 
 
 @dataclass(frozen=True)
 class Tolerance:
     """The gradient norm at which a block is solved.
 
-    `fixed` (B,) is known at the start. With a `share`, the norm must also fall to that share of ‖W_j(u − v)‖, the
-    step's own size: a gradient that is small against a steep start may still leave u far off where W_j is small.
-    `noise` (B,) is what rounding adds to the iterate's own floor.
+    `fixed` (B,) is set at the start. With a `share`, the norm must also fall to that share of ‖W_j(u − v)‖, the
+    step's own size: a gradient that is small against a steep start may still leave a large error of u if W_j is small.
+    `noise` (B,) is added to the iterate's own rounding floor.
     """
 
     fixed: Tensor
@@ -53,15 +53,15 @@ class Tolerance:
         return cls(factor * start.grad_norm, factor, torch.zeros_like(start.grad_norm))
 
     def beyond(self, start: Iterate) -> Tolerance:
-        """The goal, and in any case a step closer than the start: one that is good enough by itself is a guess
-        from earlier rounds, of which the outer loop, if it extrapolates them, learns nothing but its own past."""
+        """The tolerance, but always below the initial gradient: a start within it is extrapolated
+        from earlier rounds, and accepting it would feed the outer loop only its own history."""
         return replace(self, fixed=torch.minimum(self.fixed, PROGRESS * start.grad_norm))
 
     def take(self, some: Part) -> Tolerance:
         return Tolerance(self.fixed[some.blocks], self.share, self.noise[some.blocks])
 
     def at(self, iterate: Iterate) -> Tensor:
-        """The norm to reach, seen from this iterate, (B,)."""
+        """The norm to reach at this iterate, (B,)."""
         wanted = self.fixed
         if self.share is not None:
             wanted = torch.minimum(wanted, self.share * iterate.pull_norm)
@@ -72,7 +72,7 @@ class Tolerance:
         return iterate.finite & (iterate.grad_norm <= self.at(iterate))
 
     def attainable(self, problem: LocalProblem, iterate: Iterate, doubt: Tensor) -> Tolerance:
-        """The goal, raised to where rounding really lies in the blocks in doubt (B,): one Hessian-vector product.
+        """The tolerance, raised to the measured rounding error in the blocks in doubt (B,): one Hessian-vector product.
 
         u_j itself is rounded, and so is every product on the way to ∇f_j: like a change of u_j by an ulp of each
         entry, signs at random, which ∇²f_j turns into a change of the gradient. Where the columns of X cancel in Xu
@@ -89,8 +89,8 @@ class Tolerance:
 def final_status(
     tolerance: Tolerance, problem: LocalProblem, iterate: Iterate, hvps: Tensor, open_: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Which blocks have converged (B,), with the closer look at rounding for those that stopped short, which the ones
-    that are still `open_` have not; and `hvps`."""
+    """Which blocks have converged (B,), with the rounding check for those that stopped early, which
+    the `open_` ones have not had; and `hvps`."""
     met = tolerance.met(iterate)
     doubt = iterate.finite & ~met
     if open_ is not None:

@@ -1,6 +1,6 @@
 """How the weights W_j are chosen, one file per idea.
 
-A method of your own is a subclass of `ConsensusADMM` that says in `first_weights` which W_j (`aq.weights`) blocks take,
+A method of your own is a subclass of `ConsensusADMM` whose `first_weights` gives the W_j (`aq.weights`) of blocks,
 as a `Chosen`; or any object with `init(setup, reduce)` and `step(state, reduce)`, which return a `State`.
 `auqadmm.testing.MethodSuite` checks either.
 """

@@ -89,7 +89,7 @@ class AC(ConsensusADMM):
     def first_weights(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Chosen:
         W, warm = scalar_weights(shard, self.rho), shared.setup.warm
         if warm is not None and warm.method == self.name and isinstance(warm.weights, Scalar):
-            W = replace(W, rho=warm.weights.rho[list(shard.index)].to(W.rho))  # continue with the penalties found
+            W = replace(W, rho=warm.weights.rho[list(shard.index)].to(W.rho))  # penalties of the warm start
         return Chosen(W, {})
 
     def weights_due(self, shared: Consensus) -> bool:
@@ -112,7 +112,7 @@ class AC(ConsensusADMM):
         rho = blocks.W.rho
         du, dlam_hat = blocks.u - old["u0"], old["lam_hat"] - old["lam_hat0"]
         dv, dlam = shard.expand(-(shared.v - old["v0"])), blocks.lam - old["lam0"]
-        # λ and λ̂ = λ + ρ(v − u) are known to rounding of their terms: what moved less did not move. Without this the
+        # λ and λ̂ = λ + ρ(v − u) are known to rounding of their terms: smaller changes count as zero. Without this the
         # penalty of a block without rows, whose λ̂ is zero, would be a quotient of rounding errors.
         noise = (
             SPECTRAL_NOISE

@@ -126,7 +126,7 @@ class UQ(ConsensusADMM):
         return blocks, replace(shared, scalars={"low": low, "high": high})
 
     def ranges(self, shard: Shard, blocks: Blocks, shared: Consensus) -> tuple[Blocks, dict[str, Tensor]]:
-        """Keep d_j for the primal part; report its smallest and largest entry over the blocks here."""
+        """Keep d_j for the primal part; report its smallest and largest entry over this process's blocks."""
         d, hvps = self.diagonals(shard, blocks, shared)
         lo, hi = extremes(d, shared.setup.intercept)
         memory = {"d": d, "d_hvps": torch.tensor(hvps)}
@@ -176,7 +176,7 @@ class AUQ(UQ):
 
 
 def extremes(d: Tensor, intercept: bool) -> tuple[Tensor, Tensor]:
-    """Smallest and largest entry of each block (B,), an intercept's row left out: it would crush the rest."""
+    """Smallest and largest entry of each block (B,), without an intercept's row, which would dominate the range."""
     flat = (d[:, :-1] if intercept else d).flatten(1)
     return flat.amin(1), flat.amax(1)
 

@@ -1,4 +1,4 @@
-"""Preconditioned conjugate gradients that know when rounding has the last word.
+"""Preconditioned conjugate gradients that stop where rounding error dominates.
 
     minimise ½⟨x, Ax⟩ − ⟨b, x⟩,   A symmetric positive definite, known by products
 
@@ -28,8 +28,8 @@ RESTARTS = 8  # of the recursion from the true residual, for one preconditioner
 
 @dataclass(frozen=True)
 class PCGState:
-    """Conjugate gradients on the way: ry = ⟨r, Mr⟩, steps so far, `open` while they go on, `sound` while A and M are
-    positive; numbers are tensors."""
+    """The state of the recursion: ry = ⟨r, Mr⟩, steps so far, `open` while they go on, `sound` while A and M are
+    positive; scalars are tensors."""
 
     x: Tensor
     r: Tensor
@@ -53,7 +53,7 @@ def cg(
 
     With a good preconditioner M the second is the error in the energy norm, which sees the directions in which A is
     small. Returns x, the number of iterations, and whether A and M were positive on the way; if not, x is the last
-    iterate for which they were. With `programs` a GPU does several steps between two looks of the host.
+    iterate for which they were. With `programs` a GPU does several steps between two host synchronisations.
     """
     y = precondition(b)
     ry = (b * y).sum()
@@ -78,7 +78,7 @@ def cg(
 
 
 def _step(at: PCGState, apply: Operator, precondition: Operator, enough: Tensor) -> PCGState:
-    """One step while it goes on; it changes nothing afterwards."""
+    """One step; once `open` is False it changes nothing."""
     q = apply(at.p)
     curvature = (at.p * q).sum()
     # not positive: rounding, or NaN
@@ -99,7 +99,7 @@ def _is_small(r: Tensor, ry: Tensor, enough: Tensor) -> Tensor:
 
 
 def _to_host(run: PCGState) -> list[int]:
-    """Steps, whether it goes on, whether all was sound: one look at the device."""
+    """Steps, `open`, `sound`: one device-to-host transfer."""
     return torch.stack([run.steps, run.open.long(), run.sound.long()]).tolist()
 
 
@@ -118,7 +118,7 @@ def solve(
     """
     r = b - apply(x)
     residual, iterations = float(r.norm()), 0
-    if not math.isfinite(residual):  # a useless start
+    if not math.isfinite(residual):  # a useless start: begin at zero
         x, r = b.new_zeros(b.shape), b
         residual = float(r.norm())
     for precondition in preconditioners:
@@ -141,7 +141,7 @@ def solve(
 
 @dataclass(frozen=True)
 class Reshaped:
-    """An inverse that acts on x as it is outside; a joint weight sees (m·C, 1)."""
+    """An inverse that acts on x in its own shape; a joint weight takes (m·C, 1)."""
 
     inverse: Operator
     shape: tuple[int, int]

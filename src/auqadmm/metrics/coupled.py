@@ -4,22 +4,22 @@
 
 The Hessian of a softmax is Σ_{a<b} A_ab ⊗ (e_a − e_b)(e_a − e_b)ᵀ with A_ab = Σ_i p_a p_b x_i x_iᵀ. One Kronecker
 product A ⊗ S is a poor fit of that sum, however many directions it keeps. Here H_j is the projection of the Hessian
-itself, and the Kronecker form of `lowrank.py` stands for what the directions leave over.
+itself, and the Kronecker form of `lowrank.py` stands for the rest.
 
-H_j is told by its pairs: H_ab = −U_jᵀA_abU_j for a ≠ b, and H_aa = Σ_b U_jᵀA_abU_j, so that rows add up to 0.
+H_j is stored by pairs of classes: H_ab = −U_jᵀA_abU_j for a ≠ b, and H_aa = Σ_b U_jᵀA_abU_j, so that rows add up to 0.
 
 The inverse is closed form. In the bases F and Q of `lowrank.py` the rest P is separate for every class c; with
 Z_c = P_c⁻¹U_j, blockdiag(U_jᵀZ_c) = G Gᵀ and H' = H_j in the basis Q,
 
     W_j⁻¹ = P⁻¹ − Z T Zᵀ,      T = (H'⁻¹ + G Gᵀ)⁻¹ = G⁻ᵀ (I − (I + Gᵀ H' G)⁻¹) G⁻¹,
 
-which asks for no inverse of H', singular as it is.
+which needs no inverse of the singular H'.
 
-Their sum over blocks, K = Σ_j W_j, has products and inverses that come close, as in `kronecker_sum.py`:
+Their sum over blocks, K = Σ_j W_j, has products and approximate inverses, as in `kronecker_sum.py`:
 
     K x = Σ_j U_j [H_j (U_jᵀx)] + Fᵀ [row i of Fx times Q_i]_i + κx
 
-In the eigenbasis P of the pooled curvature of classes the preconditioner keeps what every column has by itself,
+In the eigenbasis P of the pooled curvature of classes the preconditioner keeps only what each column has by itself,
 H_cj = (I ⊗ P_c)ᵀ H_j (I ⊗ P_c) of size r × r.
 
 Shapes: B blocks, m features, C columns, r directions, P = C(C−1)/2 pairs; H (B, r·C, r·C) with directions before
@@ -45,12 +45,12 @@ from auqadmm.metrics.lowrank import LowRank, pieces, spectrum
 
 @dataclass(frozen=True)
 class Coupled(LowRank):
-    """W_j = (U_j ⊗ I) H_j (U_j ⊗ I)ᵀ + Fᵀ diag(d_j) F ⊗ S_j + φ_j I for every block held here.
+    """W_j = (U_j ⊗ I) H_j (U_j ⊗ I)ᵀ + Fᵀ diag(d_j) F ⊗ S_j + φ_j I for every block of this process.
 
     Parameters
     ----------
     U, M, d, S, phi, F, joint, columns
-        As in `LowRank`; M is what H_j would be if classes were not coupled.
+        As in `LowRank`; M is H_j without coupling of classes.
     H
         Curvature of all classes together in the directions U_j, symmetric and positive semidefinite, (B, rC, rC).
 
@@ -87,7 +87,7 @@ class Coupled(LowRank):
 
     @cached_property
     def left(self) -> LowRank:
-        """What the directions leave over."""
+        """The rest, outside the directions."""
         return LowRank(self.U[:, :, :0], self.M[:, :0, :0], self.d, self.S, self.phi, self.F)
 
     def apply(self, x: Tensor) -> Tensor:
@@ -138,7 +138,7 @@ class Coupled(LowRank):
 
 @dataclass(frozen=True)
 class CoupledInverse:
-    """W_j⁻¹ in float64: that of what is left, Z (B, C, m, r) in the bases F and Q, T (B, C·r, C·r)."""
+    """W_j⁻¹ in float64: that of the rest, Z (B, C, m, r) in the bases F and Q, T (B, C·r, C·r)."""
 
     left: lowrank.LowRankInverse
     Z: Tensor
@@ -150,7 +150,7 @@ class CoupledInverse:
         known = lowrank.LowRankInverse.of(W.left)
         L = W.U if W.F is None else W.F @ W.U
         Z = known.inside(L[..., None].repeat(1, 1, 1, C)).permute(0, 3, 1, 2).contiguous()
-        unused = torch.diag_embed((W.U == 0).all(1).to(L))  # columns that a block does without
+        unused = torch.diag_embed((W.U == 0).all(1).to(L))  # zero padding of blocks with fewer directions
         G = torch.linalg.cholesky_ex(L[:, None].mT @ Z + unused[:, None])[0]  # (B, C, k, k)
         eye = torch.eye(k, dtype=L.dtype, device=L.device)
         back = torch.linalg.solve_triangular(G, eye.expand_as(G), upper=False)
@@ -229,7 +229,7 @@ def _low(a: Coupled, b: Coupled) -> Tensor:
 
 
 def _against(a: Coupled, b: Coupled) -> Tensor:
-    """The directions of a against what those of b leave over."""
+    """The directions of a against the rest of b."""
     G = a.U if b.F is None else b.F @ a.U
     seen = G.mT @ (b.d[:, :, None] * G)
     eye = b.S.new_ones(b.S.shape[-1]).diag().expand_as(b.S)
@@ -263,7 +263,7 @@ class CoupledSum(KroneckerSum):
 
     @cached_property
     def left(self) -> KroneckerSum:
-        """Of what the directions leave over."""
+        """Of the rest."""
         return KroneckerSum(self.parts.left)
 
     @cached_property
@@ -284,7 +284,7 @@ class CoupledSum(KroneckerSum):
         if keep is not None:  # from the blocks: all directions against all would be R² numbers
             j, k = keep // by_block.shape[-1], keep % by_block.shape[-1]
             by_block = torch.where(j[:, None] == j, by_block[j[:, None], k[:, None], k], 0.0)[None]
-        # zero along the sum of all classes, to which a softmax is blind: no Cholesky factor
+        # singular along the sum of all classes (softmax does not depend on it): no Cholesky factor
         e, E = spectrum(by_block)
         root = torch.block_diag(*(E * e.sqrt()[:, None, :]))
         return G @ root, root

@@ -1,4 +1,4 @@
-"""Sums of products as if computed in twice the precision: products and additions with what they lose.
+"""Sums of products as if computed in twice the precision: error-free products and additions.
 
 Reference: T. Ogita, S. M. Rump, S. Oishi, Accurate sum and dot product, SIAM J. Sci. Comput. 26 (2005).
 
@@ -13,16 +13,16 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-SPLIT = 134217729.0  # 2²⁷ + 1: cuts a double into halves whose products are exact
-ADD_ONE_BY_ONE = 2**13  # numbers that a host adds up one by one, exactly
-CUT_LIMIT = 1e290  # cut numbers overflow beyond
+SPLIT = 134217729.0  # 2²⁷ + 1: splits a double into halves whose products are exact
+ADD_ONE_BY_ONE = 2**13  # numbers that the host adds exactly, one by one
+CUT_LIMIT = 1e290  # splitting overflows beyond
 
 
 def dot(a: Tensor, B: Tensor, more: Tensor) -> Tensor:
     """Σ_k a_k B_k + more: (m,), (m, C), (C,) -> (C,)."""
     a, B = a.double()[:, None], B.double()
     filled = (B != 0).any(1)
-    if 2 * int(filled.sum()) < len(a):  # most terms are zero
+    if 2 * int(filled.sum()) < len(a):  # sparse: skip zero terms
         a, B = a[filled], B[filled]
     p = a * B
     return total(torch.cat([p, _lost(a, B, p), more.double()[None]]))

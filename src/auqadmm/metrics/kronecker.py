@@ -1,4 +1,4 @@
-"""A matrix that is a Kronecker product of small ones, used like a tensor: an image's basis, axis by axis.
+"""A matrix that is a Kronecker product of small ones, used like a tensor: the basis of an image, axis by axis.
 
 A product with a vector of m entries costs m·(a₁ + a₂ + …) instead of m², for axes of lengths a₁·a₂·… = m.
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Kronecker:
-    """factors[0] ⊗ factors[1] ⊗ …, square matrices; `extra`: one more coordinate, left as it is (an intercept)."""
+    """factors[0] ⊗ factors[1] ⊗ …, square matrices; `extra`: one more coordinate, left unchanged (an intercept)."""
 
     factors: tuple[Tensor, ...]
     extra: bool = False

@@ -1,4 +1,4 @@
-"""K = Σ_j A_j ⊗ S_j + κI, the sum of low-rank weights of all blocks: products, and inverses that come close.
+"""K = Σ_j A_j ⊗ S_j + κI, the sum of low-rank weights of all blocks: products, and approximate inverses.
 
 With G = [G_1 … G_N], G_j = U_j M_j^½, and κ = Σ_j φ_j a product needs two passes over G and no m × m matrix:
 
@@ -64,7 +64,7 @@ class KroneckerSum:
 
     @property
     def _pieces(self) -> list[slice]:
-        """Of the blocks: numbers as many as G has are made of a few at a time."""
+        """Of the blocks, a few at a time: temporaries are as large as G."""
         return pieces(len(self.parts.U), self.parts.U[0].numel())
 
     @cached_property
@@ -99,7 +99,7 @@ class KroneckerSum:
 
     # ------------------------------------------------------------------ inverses
     def inverse(self, h: Tensor) -> Operator:
-        """x ↦ about (K + diag h)⁻¹x, symmetric positive definite; kept until another h is asked for."""
+        """x ↦ ≈ (K + diag h)⁻¹x, symmetric positive definite; cached for the last h."""
         known = self._memo.get("inverse")
         if known is not None and torch.equal(known[0], h):
             return known[1]
@@ -108,12 +108,12 @@ class KroneckerSum:
         return inverse
 
     def drop_cache(self) -> None:
-        """Forget what inverses are made of."""
+        """Drop cached factors."""
         self._memo.clear()
         vars(self).pop("_dense", None)
 
     def restricted(self, active: Tensor, h: Tensor) -> Operator:
-        """x ↦ about the inverse of the active part of K + diag h, for x that vanishes elsewhere."""
+        """x ↦ approximately the inverse of the active part of K + diag h, for x that vanishes elsewhere."""
         m, C = self.shape
         if C == 1 and self.parts.F is None and self._slim:
             P, q = self._columns
@@ -140,7 +140,7 @@ class KroneckerSum:
 
     @property
     def _slim(self) -> bool:
-        """Is Woodbury cheaper than a factor of K, or a factor of K out of the question?"""
+        """Is Woodbury cheaper than a factor of K, or a factor of K too large?"""
         m, R = self.G.shape
         return m >= K_SLIM * R or m > max(R, K_FEATURES)
 
@@ -188,7 +188,7 @@ class KroneckerSum:
         return q.repeat_interleave(self.parts.U.shape[-1], 1)
 
     def halved(self, c: int, G: Tensor, weight: Tensor, keep: Tensor | None) -> tuple[Tensor, Tensor]:
-        """G H and H with H Hᵀ = what column c has between the columns of G, of which only some may be kept."""
+        """G H and H, H Hᵀ the part of column c between the columns of G, of which only some may be kept."""
         root = weight.sqrt()
         return G * root, torch.diag(root)
 
@@ -243,13 +243,13 @@ class ShiftedProduct:
         return self.K(x) + self.h * x
 
 
-# ---------------------------------------------------------------------- approximate inverses, as said above
+# ---------------------------------------------------------------------- approximate inverses
 
 
 @dataclass(frozen=True)
 class Cholesky:
-    """One m × m factor per column: L (C, m, m). Of several columns, and on a GPU, the inverse: conjugate gradients ask
-    for it dozens of times, and a product takes far less time than two triangular solves."""
+    """One m × m factor per column: L (C, m, m). Of several columns, and on a GPU, the inverse: conjugate gradients
+    use it dozens of times, and a product takes far less time than two triangular solves."""
 
     P: Tensor
     L: Tensor
@@ -259,7 +259,7 @@ class Cholesky:
     def of(cls, K: KroneckerSum, P: Tensor, q: Tensor, h: Tensor) -> Cholesky:
         L = q.new_empty(len(q), len(h), len(h))
         inverted = len(q) > 1 or L.is_cuda
-        for c, q_c in enumerate(q):  # one after the other: all factors, and once more as inverses, would be two copies
+        for c, q_c in enumerate(q):  # one at a time: factors and inverses of all columns would be two copies
             M = K.column(c, q_c)
             M.diagonal().add_(h)
             factor = cholesky(M)
@@ -289,7 +289,7 @@ class Woodbury:
         G = K.G if F is None else F @ K.G
         weight, keep = K.strengths(q), None
         most = min(G.shape[1], m - 1, math.isqrt(K_FACTORS // C))
-        if most < G.shape[1]:  # the strongest columns stay, of the others only the diagonal
+        if most < G.shape[1]:  # keep the strongest columns, of the others only the diagonal
             order = (G.square().sum(0) * weight.sum(0)).argsort(descending=True, stable=True)
             keep, drop = order[:most], order[most:]
             lost = G[:, drop].square() @ weight[:, drop].mT

@@ -2,10 +2,10 @@
 
     W_j = A_j ⊗ S_j + φ_j I,    A_j = U_j M_j U_jᵀ + Fᵀ diag(d_j) F
 
-acts on x_j (m, C) as A_j x_j S_j + φ_j x_j: U_j holds the directions that block j knows well, M_j their curvature, d_j
-the diagonal of what is left in the orthonormal basis F, S_j the coupling of the columns (classes), φ_j > 0 the floor.
+acts on x_j (m, C) as A_j x_j S_j + φ_j x_j: U_j are the directions kept of block j, M_j their curvature, d_j
+the diagonal of the rest in the orthonormal basis F, S_j the coupling of the columns (classes), φ_j > 0 the floor.
 
-The inverse is closed form. With S_j = Q diag(σ) Qᵀ and G = F U_j M_j^½ every column c of x_j Q meets its own
+The inverse is closed form. With S_j = Q diag(σ) Qᵀ and G = F U_j M_j^½ for every column c of x_j Q
 
     (D_c + σ_c G Gᵀ)⁻¹ = D_c⁻¹ − σ_c D_c⁻¹ G (I + σ_c Gᵀ D_c⁻¹ G)⁻¹ Gᵀ D_c⁻¹,     D_c = σ_c d_j + φ_j
 
@@ -33,18 +33,18 @@ from torch import Tensor
 from auqadmm.errors import InputError
 from auqadmm.metrics.kronecker import Basis, Kronecker, dense_basis
 
-PAGED_NUMBERS = 2**22  # more are memory that the system hands out page by page, anew each time
-CACHED_NUMBERS = 2**18  # so many fit into a cache
+PAGED_NUMBERS = 2**22  # larger arrays are allocated page by page, anew each time
+CACHED_NUMBERS = 2**18  # so many fit into a CPU cache
 
 
 @dataclass(frozen=True)
 class LowRank:
-    """W_j = (U_j M_j U_jᵀ + Fᵀ diag(d_j) F) ⊗ S_j + φ_j I for every block held here.
+    """W_j = (U_j M_j U_jᵀ + Fᵀ diag(d_j) F) ⊗ S_j + φ_j I for every block of this process.
 
     Parameters
     ----------
     U
-        Orthonormal columns; r may be 0, and the columns that a block does without are zero.
+        Orthonormal columns; r may be 0, and unused columns of a block are zero.
     M, S
         Symmetric, positive semidefinite. C = 1: S is (B, 1, 1), ones.
     d
@@ -54,9 +54,9 @@ class LowRank:
     F
         Orthonormal, rows are the basis vectors, the same for all blocks; None is the identity.
     joint
-        Act on the flattened unknown: m·C above is then "m", S is (B, 1, 1).
+        Act on the flattened unknown: m·C takes the place of m, S is (B, 1, 1).
     columns
-        C of the unknown where `joint` hides it.
+        C of the unknown, where `joint`.
 
     Raises
     ------
@@ -84,7 +84,7 @@ class LowRank:
     joint: bool = False
     columns: int = 1
     curved: ClassVar[bool] = True  # a model of the curvature: it preconditions local solves
-    parts: ClassVar[tuple[str, ...]] = ("U", "M", "d", "S", "phi")  # what belongs to single blocks
+    parts: ClassVar[tuple[str, ...]] = ("U", "M", "d", "S", "phi")  # arrays with one entry per block
 
     def __post_init__(self) -> None:
         blocks, m, r = self.U.shape
@@ -132,23 +132,23 @@ class LowRank:
         return A
 
     def totals(self) -> dict[str, Tensor]:
-        """Nothing: K is not a sum of small arrays but made of the parts of all blocks (`LowRankMetric`)."""
+        """Empty: K is not a sum of small arrays but built from the parts of all blocks (`LowRankMetric`)."""
         return {}
 
     # ------------------------------------------------------------------ more
     def ready(self) -> None:
-        """Compute what `solve` needs now: it waits for the host, which a recording (`programs`) must not."""
+        """Compute the factors of `solve` now: that synchronises with the host, which CUDA graphs must not."""
         _ = self._inverse.Z
 
     def drop_cache(self) -> None:
-        """Others take over: forget what `solve` needs, which can be computed again."""
+        """Drop the cached factors of `solve`, which can be computed again."""
         for name in ("_inverse", "_simple", "_half"):
             vars(self).pop(name, None)
 
     def take(self, index: Tensor) -> LowRank:
         """The weights of some blocks: a slice, a mask or positions."""
         some = replace(self, **{name: getattr(self, name)[index] for name in self.parts})
-        if "_inverse" in vars(self):  # known already
+        if "_inverse" in vars(self):  # cached already
             vars(some)["_inverse"] = self._inverse.take(index)
         if "_simple" in vars(self):
             vars(some)["_simple"] = tuple(x[index] for x in self._simple)
@@ -166,7 +166,7 @@ class LowRank:
 
     # ------------------------------------------------------------------ inside
     def _inside(self, x: Tensor) -> Tensor:
-        """(B, m, C, k) as the operator sees it."""
+        """(B, m, C, k) in the operator's shape."""
         blocks, m = self.d.shape
         return x.reshape(blocks, m, self.S.shape[-1], -1)
 
@@ -266,7 +266,7 @@ def root(M: Tensor) -> Tensor:
 
 
 def pieces(blocks: int, numbers: int) -> list[slice]:
-    """All blocks, a few at a time where what is made of them, `numbers` each, would be large."""
+    """All blocks, a few at a time where temporaries of `numbers` entries per block would be large."""
     step = max(1, CACHED_NUMBERS // numbers if blocks * numbers > PAGED_NUMBERS else blocks)
     return [slice(first, min(first + step, blocks)) for first in range(0, blocks, step)]
 
@@ -274,8 +274,8 @@ def pieces(blocks: int, numbers: int) -> list[slice]:
 def spectrum(M: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues and eigenvectors of positive semidefinite matrices (B, n, n).
 
-    A singular matrix has eigenvalues of −ε: they are 0. A matrix that is not finite (a block that diverges) has
-    eigenvalues that are no numbers, instead of an exception that would hide which block it is.
+    A singular matrix has eigenvalues of −ε: set to 0. A matrix that is not finite (a block that diverges) has
+    NaN eigenvalues, instead of an exception that would hide which block it is.
     """
     finite = M.isfinite().all(-1).all(-1)
     e, E = torch.linalg.eigh(torch.where(finite[:, None, None], M, 0.0))

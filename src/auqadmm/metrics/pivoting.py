@@ -1,16 +1,16 @@
 """Block pivoting for separable g: minimise ½⟨v, Kv⟩ − ⟨s, v⟩ + Σ_i g_i(v_i), g_i piecewise quadratic with kinks.
 
-Every coordinate is guessed to rest on a kink of g_i (v_i = t_i) or to move on a smooth piece, the active set A,
-where g_i′(v) = ξ_i + h_i(v − t_i). One linear system gives the point that fits the guess,
+Every coordinate is guessed to be at a kink of g_i (v_i = t_i) or to move on a smooth piece, the active set A,
+where g_i′(v) = ξ_i + h_i(v − t_i). One linear system gives the point of this guess,
 
     v_i = t_i off A,       (K + diag h)_AA d_A = (s − Kv − ξ − h(v − t))_A,   v ← v + d
 
 and the point corrects the guess. Pieces are known through the proximal map alone: prox(y, γ) = v and its slope p
-name the piece that holds (v, y − γv), h = 1/p − γ, p = 0 on a kink. A guess moves to the next piece only:
+name the piece that contains (v, y − γv), h = 1/p − γ, p = 0 on a kink. A guess moves to the next piece only:
 
     active, still on its piece          keep
     active, past the end of its piece   γ → 0 stops it on the kink there (a large γ would jump over it)
-    on a kink that does not hold it     γ → ∞ lets it go to the piece next to it (a small γ would jump over it)
+    on a kink, optimality violated     γ → ∞ lets it go to the piece next to it (a small γ would jump over it)
 
 When nothing moves, v is the solution. As a rule that takes less than ten rounds, whatever the condition of K, but
 it may cycle. Then the proximal point method takes over: rounds on K + μD and s + μDc, D = diag K, with the centre c
@@ -99,7 +99,7 @@ class ActivePieces:
         return ActivePieces(**{name: torch.where(mask, mine[name], others[name]) for name in mine})
 
     def solve(self, problem: Composite, v: Tensor, tol: float, forcing: float) -> tuple[Tensor, bool]:
-        """The point that fits the guess, and whether it was found to the accuracy asked for."""
+        """The point of this guess, and whether it was solved to the requested accuracy."""
         v = torch.where(self.active, v, self.t)
         b = torch.where(self.active, problem.s - problem.apply(v) - self.line(v), 0.0)
         if not self.active.any():
@@ -143,7 +143,7 @@ def _attempt(problem: Composite, v: Tensor, tol: float, forcing: float) -> tuple
     best, fewest, patience, still = BestIterate(v), math.inf, PIVOT_PATIENCE, math.inf
     for k, (x, residual, moves, solved) in enumerate(_rounds(problem, v, tol, forcing)):
         best = best.after(x, residual, k)
-        exhausted = moves == 0 and solved and residual > 0.5 * still  # the same guess again, and rounding decides
+        exhausted = moves == 0 and solved and residual > 0.5 * still  # the same guess again: rounding level
         if residual <= max(tol, problem.floor(x)) or exhausted:
             return True, best
         still = residual if moves == 0 else math.inf
@@ -155,7 +155,7 @@ def _attempt(problem: Composite, v: Tensor, tol: float, forcing: float) -> tuple
 
 
 def _rounds(problem: Composite, v: Tensor, tol: float, forcing: float) -> Iterator[tuple[Tensor, float, float, bool]]:
-    """Prox point, residual, moves and soundness of the start and of each round."""
+    """Prox point, residual, moves, and whether the solve succeeded, of the start and each round."""
     guess: ActivePieces | None = None
     moves, solved = math.inf, True
     while True:

@@ -1,13 +1,13 @@
 """minimise f(v) + g(v), f(v) = ½⟨v, Kv⟩ − ⟨s, v⟩, with K known by products and g by its proximal map.
 
-A forward-backward step from x in the diagonal metric Γ = ℓ·diag K ≽ K is also a measurement:
+A forward-backward step from x in the diagonal metric Γ = ℓ·diag K ≽ K also measures optimality:
 
     z = prox_g(y, Γ),  y = Γx − ∇f(x),     ξ = y − Γz ∈ ∂g(z),     so  dist(0, ∂(f + g)(z)) ≤ ‖∇f(z) + ξ‖.
 
 That number is the residual reported everywhere: an upper bound for any g and Γ, the distance itself where g is smooth.
 
-`accelerated` repeats the step with momentum, which is dropped when it points uphill. It asks
-nothing of g but the proximal map; the number of steps grows with the condition of K scaled by its diagonal. `pivot`
+`accelerated` repeats the step with momentum, which is dropped when it points uphill. It
+needs of g only the proximal map; the number of steps grows with the condition of K scaled by its diagonal. `pivot`
 is the method for separable g.
 
 References: A. Beck, M. Teboulle, A fast iterative shrinkage-thresholding algorithm, SIAM J. Imaging Sci. 2, 2009;
@@ -29,12 +29,12 @@ from auqadmm.metrics.cg import Operator
 from auqadmm.metrics.weights import Proximal
 
 POWER_STEPS = 30  # power iterations for ℓ
-POWER_MARGIN, METRIC_WIDER = 1.05, 1.25  # on what they find; by how much ℓ grows when it proves too small
+POWER_MARGIN, METRIC_WIDER = 1.05, 1.25  # safety factor on ℓ; by how much ℓ grows when it proves too small
 
 
 @dataclass(frozen=True)
 class Composite:
-    """f + g. D = diag K, gamma = Γ; `restricted(active, h)` is about the inverse of the active part of K + diag h."""
+    """f + g. D = diag K, gamma = Γ; `restricted(active, h)` ≈ the inverse of the active part of K + diag h."""
 
     apply: Operator
     restricted: Callable[[Tensor, Tensor], Operator]
@@ -51,7 +51,7 @@ class Composite:
         return z, Kz, float((Kz - self.s + y - gamma * z).norm())
 
     def floor(self, z: Tensor) -> float:
-        """What rounding leaves of a residual."""
+        """The residual's rounding error."""
         return float(torch.finfo(z.dtype).eps * ((self.gamma * z).norm() + self.s.norm()))
 
 
@@ -69,7 +69,7 @@ class BestIterate:
 
 
 def scale(apply: Operator, D: Tensor) -> float:
-    """ℓ with ℓ·diag K ≽ K, as far as a few power iterations can tell; `accelerated` checks it on every step."""
+    """ℓ with ℓ·diag K ≽ K, estimated by a few power iterations; `accelerated` checks it on every step."""
     start = torch.randn(D.shape, generator=torch.Generator().manual_seed(0), dtype=D.dtype)
     x, root, largest = start.to(D.device), D.rsqrt(), 1.0
     for _ in range(POWER_STEPS):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-TRIANGLE_ROWS = 128  # rows of a square that a cache holds
+TRIANGLE_ROWS = 128  # rows of a square that fit into a cache
 
 
 def pack(H: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ def unpack(upper: Tensor) -> Tensor:
     full, packed = H.numpy(), upper.detach().numpy()
     for first, i in zip(_starts(p), range(p), strict=True):
         full[:, i, i:] = packed[:, first : first + p - i]
-    for first in range(0, p, TRIANGLE_ROWS):  # a transpose as a whole would miss the cache with every number
+    for first in range(0, p, TRIANGLE_ROWS):  # a transpose of the whole would miss the cache at every entry
         some = slice(first, first + TRIANGLE_ROWS)
         H[:, some, :first] = H[:, :first, some].mT
         square = H[:, some, some]

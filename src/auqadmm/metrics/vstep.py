@@ -5,7 +5,7 @@
     any other g                  accelerated proximal gradient   (`proximal_gradient`); slower, only prox(s, K) is used
 
 All start from a guess, as a rule the v of the iteration before. For a quadratic g the proximal map is affine and
-says what h and b are: prox(y, γ) = (y + b)/(γ + h) for any γ.
+determines h and b: prox(y, γ) = (y + b)/(γ + h) for any γ.
 
 The result carries dist(0, Kv − s + ∂g(v)), or a bound on it, measured and not estimated by a recursion. It exceeds
 the tolerance only when rounding, or for ill-conditioned K and a g of the third kind the number of steps, says so.
@@ -31,15 +31,15 @@ from auqadmm.metrics.proximal_gradient import Composite, accelerated, scale
 from auqadmm.metrics.weights import Penalty, prox_and_slope
 from auqadmm.runtime.cuda_graphs import Programs
 
-TOLERANCE = 1e-10  # relative to ‖s‖, where none is asked for
+TOLERANCE = 1e-10  # relative to ‖s‖, the default
 MAX_CG = 2000  # iterations of a linear v-step
 MAX_STEPS = 10_000  # proximal gradient steps of a v-step
 
 
 @dataclass(frozen=True)
 class VStep:
-    """v (m, C), a bound on dist(0, Kv − s + ∂g(v)), iterations (of conjugate gradients, rounds or steps), and by which
-    method: "linear", "pivoting" or "proximal gradient"."""
+    """v (m, C), a bound on dist(0, Kv − s + ∂g(v)), iterations (of conjugate gradients, rounds or steps), and the
+    method's name: "linear", "pivoting" or "proximal gradient"."""
 
     v: Tensor
     residual: float
@@ -98,13 +98,13 @@ class LowRankMetric:
         return VStep(best.v, best.residual, best.iterations, by)
 
     def drop_cache(self) -> None:
-        """Another metric takes over: forget inverses, which can be computed again."""
+        """Drop cached inverses, which can be computed again."""
         self._K.drop_cache()
         vars(self).pop("_recorded", None)
 
     def _linear(self, regularizer: Penalty, s: Tensor, guess: Tensor, tol: float) -> VStep:
-        # Near zero metric, so that 1/p − γ does not cancel. At y = 1, not at 0: where the l1 part has strength 0 its
-        # kink is still in the formula.
+        # A metric near zero, so that 1/p − γ does not cancel. At y = 1, not at 0: an l1 part of strength 0 still has
+        # its kink in the formula.
         gamma = 1e-9 * self.diagonal()
         _, p = prox_and_slope(regularizer, torch.ones_like(s), gamma)
         h = (1 / p - gamma).clamp(min=0)
@@ -125,7 +125,7 @@ class LowRankMetric:
         return Reshaped(inverse, self._K.shape)
 
     def _programs(self, around: Operator) -> Programs:
-        """Recordings that read K and its inverse where they lie: copies would take as much room again."""
+        """CUDA graphs that read K and its inverse in place: copies would double the memory."""
         known = vars(self).get("_recorded")
         if known is None or id(around) not in known.fixed:
             known = vars(self)["_recorded"] = Programs(self.parts.d.device, (self._K.product, around))

@@ -1,6 +1,6 @@
 """The weights W_j as operators, and their sum K = Σ_j W_j (S2).
 
-Methods choose W_j; everything else only applies it, solves with it or adds it up. A weight is positive definite.
+Methods choose W_j; all other code only applies it, solves with it or adds it up. A weight is positive definite.
 The sum over blocks is formed by adding `totals()` over all blocks; a `Metric` is made of the sums.
 
 Shapes: B blocks, m features, C columns; x is (B, m, C) or (B, m, C, k) with k right-hand sides.
@@ -42,13 +42,13 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
 
 
 class Proximal(Protocol):
-    """A g that is known by its proximal map: argmin_v g(v) + ½⟨v, Kv⟩ − ⟨s, v⟩ for a diagonal K, (m, C)."""
+    """A g given by its proximal map: argmin_v g(v) + ½⟨v, Kv⟩ − ⟨s, v⟩ for a diagonal K, (m, C)."""
 
     def prox(self, s: Tensor, K: Tensor) -> Tensor: ...
 
 
 class Penalty(Proximal, Protocol):
-    """g as v-steps and models of F ask for it: a regularizer, or one of some unknowns alone."""
+    """g as v-steps and models of F use it: a regularizer, or its restriction to some unknowns."""
 
     @property
     def separable(self) -> bool: ...
@@ -70,7 +70,7 @@ class Metric(Protocol):
 
 
 class Weights(Protocol):
-    """W_j for every block held here."""
+    """W_j for every block of this process."""
 
     def apply(self, x: Tensor) -> Tensor: ...
     def solve(self, x: Tensor) -> Tensor: ...
@@ -78,13 +78,13 @@ class Weights(Protocol):
     def dense(self) -> Tensor: ...
     def totals(self) -> dict[str, Tensor]: ...
     def take(self, index: Tensor) -> Weights:
-        """Those of some blocks."""
+        """The weights of some blocks."""
         ...
 
 
 @dataclass(frozen=True)
 class DiagonalMetric:
-    """K with k on the diagonal: one number or (m, C)."""
+    """K with k on the diagonal: a scalar or (m, C)."""
 
     k: Tensor
 
@@ -97,7 +97,7 @@ class DiagonalMetric:
 
 @dataclass(frozen=True)
 class Scalar:
-    """W_j = ρ_j I for every block held here.
+    """W_j = ρ_j I for every block of this process.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Diagonal:
-    """W_j = diag(d_j) for every block held here.
+    """W_j = diag(d_j) for every block of this process.
 
     Parameters
     ----------
@@ -180,7 +180,7 @@ class Diagonal:
 
 
 def equal(a: Weights, b: Weights) -> bool:
-    """Are these the same diagonal weights? A run that was continued has the numbers, not the objects."""
+    """Are these the same diagonal weights? Compares values: a resumed run has other objects."""
     if not isinstance(a, Scalar | Diagonal) or not isinstance(b, Scalar | Diagonal):
         return False
     return a is b or torch.equal(a.diagonal(), b.diagonal())
@@ -193,7 +193,7 @@ def _over(w: Tensor, x: Tensor) -> Tensor:
 
 def prox_and_slope(g: Proximal, y: Tensor, D: Tensor) -> tuple[Tensor, Tensor]:
     """prox(y, D) of a separable g and its derivative, entry by entry."""
-    known = getattr(g, "prox_slope", None)  # a g of the user's own may have none
+    known = getattr(g, "prox_slope", None)  # user-defined g may have none
     if known is not None and (slope := known(y, D)) is not None:
         return g.prox(y, D), slope
     with torch.enable_grad():

@@ -1,1 +1,1 @@
-"""The paper's figures and claims, reproduced. The library never imports this room."""
+"""The paper's figures and claims, reproduced. The library never imports this package."""

@@ -28,8 +28,8 @@ SHOWN_IN = {"samples": "fig-datasets", "denoising": "fig-illustration", "weights
 
 @dataclass(frozen=True, eq=False)
 class Bundle:
-    """Curves, arrays by the name of their picture, optima by the name of their problem, what made them, and, where
-    it was counted, what weights cost."""
+    """Curves, arrays by the name of their picture, optima by the name of their problem, provenance, and, where
+    it was counted, the cost of weights."""
 
     lines: tuple[CurveLine, ...] = ()
     arrays: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Bundle:
 
 
 def gather(figures: Iterable[Figure], store: Store) -> tuple[Bundle, list[str]]:
-    """What the store holds of some figures, and the names of what it does not hold."""
+    """The stored results of some figures, and the names of missing ones."""
     curves: list[CurveLine] = []
     arrays: dict[str, Any] = {}
     optima: dict[str, Optimum] = {}
@@ -71,7 +71,7 @@ def gather(figures: Iterable[Figure], store: Store) -> tuple[Bundle, list[str]]:
 
 
 def write(folder: Path, bundle: Bundle, about: Mapping[str, Any] | None = None) -> list[Path]:
-    """Write the folder; what is known from earlier calls, and not in this bundle, stays."""
+    """Write the folder; results of earlier calls that are not in this bundle stay."""
     folder.mkdir(parents=True, exist_ok=True)
     written = [
         write_lines(folder / f"{figure}.csv", bundle.of(figure))
@@ -91,7 +91,7 @@ def write(folder: Path, bundle: Bundle, about: Mapping[str, Any] | None = None) 
 
 
 def read(folder: Path, wanted: Sequence[str] = tuple(FIGURES)) -> Bundle:
-    """What `write` wrote of some figures; `ValueError` in one sentence where there is nothing to read."""
+    """What `write` wrote of some figures; `ValueError` where there is nothing to read."""
     places = [folder, folder / "paper"]
     root = next((p for p in places if any(p.glob("fig-*.csv")) or any(p.glob("*.npz"))), None)
     if root is None:
@@ -102,7 +102,7 @@ def read(folder: Path, wanted: Sequence[str] = tuple(FIGURES)) -> Bundle:
         try:
             with np.load(path, allow_pickle=False) as archive:
                 arrays[path.stem] = {name: archive[name] for name in archive.files}
-        except Exception as error:  # zipfile and numpy have many ways to say it
+        except Exception as error:  # zipfile and numpy raise many kinds of errors
             raise ValueError(f"{path}: is no file of pictures ({type(error).__name__}: {error}).") from None
     about = root / ABOUT
     entries = json.loads(about.read_text(encoding="utf-8")) if about.is_file() else []

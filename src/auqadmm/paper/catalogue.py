@@ -39,7 +39,7 @@ SVM_ROWS = {"mnist": 5000, "svhn": 4500, "cifar10": 5000, "digits": None}
 RANKS = (1, 5, 10, 100)
 WORKERS = (2, 4, 8)
 COMPARED = (*METHODS, *OURS, *CONTROLS)
-# quick runs: iterations of each protocol, and who takes part where there are many panels
+# quick runs: iterations of each protocol, and the methods where there are many panels
 QUICK = {"defined": 30, "released": 3}
 FEWER = ("c-admm", "auq-admm", *OURS, *CONTROLS)
 SPLIT = "One class per worker."
@@ -169,7 +169,7 @@ def select(name: str, quick: bool = False, protocol: str | None = None, seed: in
 
 
 def essential(figure: Figure) -> Figure:
-    """What two cores do in minutes: MNIST alone, means alone."""
+    """What two cores compute in minutes: MNIST alone, means alone."""
     panels = tuple(p for p in figure.panels if p.dataset == "mnist" and p.reduction == "mean")
     pictures = tuple(p for p in figure.pictures if not isinstance(p, Samples) or p.data == "mnist")
     return replace(figure, panels=panels, pictures=pictures)

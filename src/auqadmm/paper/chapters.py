@@ -21,7 +21,7 @@ from auqadmm.report.content import Chapter, Curve, Panel, Picture, Report, Table
 from auqadmm.report.style import RC, method_style
 from auqadmm.report.tables import MISSING, power
 
-# short enough to stand beside a curve of the page, which marks controls by itself
+# short enough for labels of curves; the page marks controls itself
 LABELS = {
     "rb-admm-paper": "RB as printed",
     "c-admm-a": "C at ρ = a",
@@ -47,7 +47,7 @@ def report(bundle: Bundle, figures: Sequence[str], about: Mapping[str, Any]) -> 
 
 
 def make_chapter(id: str, bundle: Bundle) -> Chapter | None:
-    """One figure; None where the bundle holds nothing of it."""
+    """One figure; None where the bundle has nothing of it."""
     spec = FIGURES[id]()
     lines = bundle.of(id)
     pictures = tuple(_picture(drawing, title) for title, drawing in drawings(id, bundle, curves_too=False).items())
@@ -100,7 +100,7 @@ def _picture(drawing: Drawing, name: str) -> Picture:
 
 
 def _weighted(dataset: str, model: str, protocol: str) -> str:
-    """Whose weights a picture shows."""
+    """The method whose weights a picture shows."""
     name = {"elastic": "elastic net", "svm": "SVM"}.get(model, model)
     return f"{curves.DATASETS[dataset]}, {name}, {said((protocol, 'mean'))}"
 

@@ -1,6 +1,6 @@
 """The methods of a comparison by name, and the controls that any gain of AUQ-ADMM must beat (S11).
 
-    c-admm-a        C-ADMM at ρ = a_1: the penalty that AUQ's interval shrinks to, and no uncertainty at all
+    c-admm-a        C-ADMM at ρ = a_1: the penalty that AUQ's interval shrinks to, without any uncertainty
     auq-permuted    AUQ with the entries of each W_j shuffled: the same numbers in the wrong places
     auq-mean        AUQ with each W_j replaced by its mean: the same size, no structure
 
@@ -61,7 +61,7 @@ def make(name: str, rank: int = 5) -> Method:
     known: dict[str, Callable[[], Method]] = {
         "c-admm": lambda: C(rho=1.0),
         "rb-admm": lambda: RB(rho=1.0),
-        # as printed, with the dual residual that leaves the weights out (S5)
+        # as printed, with the dual residual without weights (S5)
         "rb-admm-paper": lambda: RB(rho=1.0, residuals="paper"),
         "ac-admm": lambda: AC(rho=1.0),
         "uq-admm": lambda: UQ(interval=INTERVAL, rank=rank),

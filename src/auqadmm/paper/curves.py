@@ -3,8 +3,8 @@
 gap_figure       relative objective gap against iterations, bytes and seconds: three rows, one column per panel
 paper_figure     what the paper plots, objective and residuals against iterations: three rows, one column per panel
 
-Methods are lines with filled markers, controls broken lines with open ones; every curve carries its short name where
-it ends.
+Methods are lines with filled markers, controls broken lines with open ones; every curve is labelled at
+its end.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def paper_figure(lines: Sequence[CurveLine], title: str) -> Figure:
 
 
 def panel_title(name: str) -> str:
-    """ "mnist, 4 workers" as people write it."""
+    """ "mnist, 4 workers" as a title."""
     dataset, *rest = name.split(", ")
     return ", ".join([DATASETS.get(dataset, dataset), *rest])
 
@@ -161,7 +161,7 @@ def _curve(
 
 
 def _spread(xs: np.ndarray, shift: float, log_x: bool) -> list[int]:
-    """About seven places evenly spaced along the axis; `shift` keeps the markers of equal curves apart."""
+    """About seven positions evenly spaced along the axis; `shift` keeps the markers of equal curves apart."""
     at = np.log(xs) if log_x else xs
     width = (at[-1] - at[0]) or 1.0
     wanted = at[0] + width * (np.arange(CURVE_MARKERS) + shift) / CURVE_MARKERS
@@ -171,7 +171,7 @@ def _spread(xs: np.ndarray, shift: float, log_x: bool) -> list[int]:
 def _axes(axis: Axes, log_x: bool) -> None:
     ys = np.concatenate([line.get_ydata() for line in axis.get_lines()] or [np.array([1.0])])
     axis.set_yscale("log")
-    narrow = ys.max() / ys.min() < 30  # hardly a power of ten in sight: name 2 and 5 as well
+    narrow = ys.max() / ys.min() < 30  # less than two powers of ten: label 2 and 5 as well
     axis.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow else (1.0,), numticks=8))
     axis.yaxis.set_major_formatter(FuncFormatter(_power))
     axis.minorticks_off()
@@ -186,7 +186,7 @@ def _axes(axis: Axes, log_x: bool) -> None:
 
 
 def _power(x: float, _: object = None) -> str:
-    """Numbers people read at a glance as they are, the others as powers of ten (in characters: mathtext is slow)."""
+    """Short numbers in full, others as powers of ten (as Unicode: mathtext is slow)."""
     if x <= 0:
         return ""
     exponent = math.floor(math.log10(x) + 1e-9)
@@ -198,8 +198,8 @@ def _power(x: float, _: object = None) -> str:
 
 
 def _end_labels(axis: Axes) -> None:
-    """The short name of each curve right of its end, moved up or down until none hides another."""
-    axis.get_xlim(), axis.get_ylim()  # limits are brought up to date when asked for; transData does not ask
+    """The short name of each curve right of its end, moved up or down until none overlap."""
+    axis.get_xlim(), axis.get_ylim()  # updates the limits, which transData does not
     ends = []
     for line in axis.get_lines():
         x, y = np.asarray(line.get_xdata())[-1], np.asarray(line.get_ydata())[-1]

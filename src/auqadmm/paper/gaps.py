@@ -1,4 +1,4 @@
-"""What a run says in one number: its gap early, at the end, after an iteration; when it reached a gap."""
+"""A run in one number: its gap early, at the end, after an iteration; when it reached a gap."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LEAST_GAP = 1e-10
 
 
 def gap_at(run: Sequence[CurveLine], iteration: int) -> float:
-    """The gap after an iteration, or after the last one before it that is known; never below rounding."""
+    """The gap after an iteration, or after the last known one before it; never below rounding."""
     known = [line.gap for line in run if line.gap is not None and line.iteration <= iteration]
     return max(known[-1], LEAST_GAP) if known else math.inf
 

@@ -1,6 +1,6 @@
 """Figures that are images: samples of the data, weights beside class averages, the denoising illustration (S9).
 
-All from the arrays of `paper/pictures.py`. And who holds what: rows per class and worker as a heat map, with the rows
+All from the arrays of `paper/pictures.py`. And the partition: rows per class and worker as a heat map, with the rows
 of each worker beside it.
 """
 
@@ -90,7 +90,7 @@ def weight_figure(arrays: Arrays, title: str) -> Figure:
 
 
 def mosaic(images: np.ndarray, wide: int, fill: float) -> tuple[np.ndarray, tuple[list[float], list[float]]]:
-    """Images (n, h, w[, 3]) as one, `wide` in a row with a little space between them, and the middles of its rows and
+    """Images (n, h, w[, 3]) as one, `wide` in a row with a little space between them, and the centres of its rows and
     columns: one picture is drawn a hundred times as fast as a hundred axes."""
     n, h, w, *colours = images.shape
     space = max(1, h // 12)
@@ -164,7 +164,7 @@ def _row(
     for axis, name in zip(axes[4:], extra, strict=False):
         _show(axis, arrays[name], cmap="gray", vmin=0, vmax=1)
         axis.set_title(names[name])
-    if key == "W":  # beside the exact diagonal, what Lanczos makes of it
+    if key == "W":  # beside the exact diagonal, the Lanczos estimate
         for axis, j in zip(axes[4:], range(3), strict=True):
             _show(axis, arrays[f"{reading}_W_lanczos"][j], cmap=cmap, vmin=limits[0], vmax=limits[1])
             axis.set_title(f"Lanczos weights {j + 1}")
@@ -173,7 +173,7 @@ def _row(
 
 
 def _picture(flat: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """(m,) as an image to look at; of colours, the mean."""
+    """(m,) as a displayable image; the mean over colours."""
     image = flat.reshape(shape)
     return image.mean(0) if image.ndim == 3 else image
 
@@ -184,14 +184,14 @@ def _show(axis: Axes, image: np.ndarray, **options: Any) -> AxesImage:
     return axis.imshow(np.asarray(image), interpolation="nearest", **options)
 
 
-# One hue from light to dark: the order of the colours is that of their brightness, whatever colours a reader sees.
+# One hue from light to dark: brightness is monotone, also for colour-blind readers.
 SHADES = LinearSegmentedColormap.from_list("rows", ["#DFEBF5", "#7DB4D8", "#1F83BF", "#005A8F"])
 NOBODY = "#FAFAFA"
 BAR = "#8FA3B0"
 # inches: the least height and width of a cell with a number in it, and the most of any picture
 CELL = (0.21, 0.52)
 TALLEST, WIDEST_FIGURE = 14.0, 16.0
-# letters of a name of a worker or a class that are shown
+# characters of a worker's or class's name that are shown
 LETTERS = 18
 
 
@@ -243,7 +243,7 @@ def _lines(axis: Axes, N: int, C: int) -> None:
 
 
 def _names(axis: Axes, table: PartitionTable, height: float, width: float) -> None:
-    """Names on both axes; where they would touch, every second, fifth, … one."""
+    """Names on both axes; where they would overlap, every second, fifth, … one."""
     every = _step(len(table.workers), height, 0.15)
     axis.set_yticks(range(0, len(table.workers), every), [_short(name) for name in table.workers[::every]])
     names = [_short(name) for name in table.classes]

@@ -1,13 +1,13 @@
-"""The optimum of a problem, by methods that have nothing to do with ADMM, certified; torch alone, on the CPU or a GPU.
+"""The optimum of a problem, by methods other than ADMM, certified; torch alone, on the CPU or a GPU.
 
 elastic        ½vᵀHv − bᵀv + l1‖v‖₁ + l2/2‖v‖², H = Σ_i c_i x_i x_iᵀ formed once: block principal pivoting on the
                signs of v, each step one Cholesky factorisation; it ends after finitely many steps with the exact signs
 multinomial,   trust-region Newton with preconditioned conjugate gradients (Steihaug) on Σ_j f_j(v) + l2/2‖v‖²;
-svm            where function values stop telling points apart, the length of the gradient decides; the corner of the
+svm            where function values agree to rounding, the gradient norm decides; the corner of the
                hinge is sharpened step by step
 
 The certificate is the library's own: relative KKT residual, and the duality gap, which bounds how far the objective
-can be off. `reference.py` answers for more kinds of problems, with scipy and scikit-learn, on the CPU.
+can be off. `reference.py` solves more kinds of problems, with scipy and scikit-learn, on the CPU.
 
 Reference: J. Kim, H. Park, Fast active-set-type algorithms for l1-regularized linear regression, AISTATS 2010;
 T. Steihaug, SIAM J. Numer. Anal. 20 (1983).
@@ -33,7 +33,7 @@ from auqadmm.verdict.certifier import Certifier
 if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
 
-# the solvers aim lower than what is asked of them
+# the solvers aim below the required tolerance
 KKT = 1e-9
 AIM = 1e-11
 
@@ -71,7 +71,7 @@ def _pivoting(shard: Shard, g: ElasticNet) -> tuple[Tensor, str]:
     fewest, patience = math.inf, 3
     for step in range(1, 1000):
         v, slope = _with_signs(H, b, signs, g.l1)
-        # rounding of Hv bounds what a sign at zero can mean
+        # below the rounding of Hv a sign at zero is meaningless
         slack = 1e-13 * float(b.abs().max())
         wrong = torch.where(signs != 0, v * signs < 0, slope.abs() > g.l1 + slack)
         count = int(wrong.sum())
@@ -145,7 +145,7 @@ def _newton(shard: Shard, g: L2) -> tuple[Tensor, str]:
 
 
 def _path(shard: Shard) -> list[Any]:
-    """The hinge's corner is so narrow that a quadratic model of it is good for tiny steps only: sharpen it slowly."""
+    """The hinge's corner is so narrow that a quadratic model holds for tiny steps only: sharpen it slowly."""
     if not isinstance(shard.loss, SmoothedHinge):
         return [shard]
     eps = shard.loss.eps
@@ -161,7 +161,7 @@ def _trust_region(shard: Shard, l2: float, v: Tensor, aim: float) -> tuple[Tenso
     while (kkt := float(current.grad.norm()) / (at_zero + current.norms)) > aim and steps < 500:
         steps += 1
         scale = current.diagonal().sqrt()
-        # superlinear, but no more exact than the goal
+        # superlinear, but no more accurate than the goal
         tolerance = max(min(0.1, math.sqrt(kkt)), 0.3 * aim / kkt) * float((current.grad / scale).norm())
         step, Hstep, used = _steihaug(current.hvp, current.grad, scale, radius, tolerance)
         products += used
@@ -189,7 +189,7 @@ def _steihaug(
 ) -> tuple[Tensor, Tensor, int]:
     """Conjugate gradients for min ⟨grad, p⟩ + ½⟨p, Hp⟩, ‖scale∘p‖ ≤ radius, in the variable scale∘p.
 
-    Returns p, Hp and the number of products; at the boundary the path is cut.
+    Returns p, Hp and the number of products; at the boundary the path is truncated.
     """
     x = torch.zeros_like(grad)
     Hx = torch.zeros_like(grad)

@@ -1,4 +1,4 @@
-"""Strictly better, equal or worse: what one comparison of two runs says, and what many of them say of a claim.
+"""Strictly better, equal or worse: the outcome of one comparison of two runs, and of many for a claim.
 
 Two gaps are equal where their ratio is within what the same run, made again, differs by:
 
@@ -25,7 +25,7 @@ from auqadmm.report.style import method_style
 
 EQUAL = 1.1
 SCATTER = 1.25
-# the elastic net's runs as released did not move
+# the elastic net's runs as released did not vary
 SCATTERED = ("fig-multinomial", "fig-svm", "fig-rank", "fig-workers")
 
 
@@ -58,13 +58,13 @@ def compared(panel: str, runs: dict[str, list[CurveLine]], own: str, rivals: Seq
 
 
 def listed(head: str, cells: Iterable[Cell]) -> str:
-    """One line per comparison, with its outcome; nothing where there are none."""
+    """One line per comparison, with its outcome; empty where there are none."""
     parts = [f"{cell.where}: {cell.outcome}, {cell.number}" for cell in cells]
     return "\n".join([head, *parts]) if parts else ""
 
 
 def long_enough(lines: Sequence[CurveLine]) -> bool:
-    """Runs shorter than ten iterations decide nothing."""
+    """Runs shorter than ten iterations are not compared."""
     return bool(lines) and max(line.iteration for line in lines) >= gaps.EARLY
 
 

@@ -58,7 +58,7 @@ def samples(spec: Samples, data: Path | None = None) -> Arrays:
 
 # ---------------------------------------------------------------------- weights
 class Snapshot:
-    """Keeps the weights that iteration k uses: the state after k − 1 already holds them."""
+    """Keeps the weights that iteration k uses: the state after k − 1 already has them."""
 
     def __init__(self, iteration: int) -> None:
         self.iteration = iteration
@@ -161,7 +161,7 @@ def _one_iteration(problem: Problem, method: Method, spec: Denoising) -> tuple[n
 
 
 def _quadrants(side: int) -> list[np.ndarray]:
-    """Masks (side, side), in reading order."""
+    """Masks (side, side), row by row."""
     half = side // 2
     masks = []
     for top in (0, half):
@@ -187,7 +187,7 @@ def _masked(b: np.ndarray, strength: float) -> Problem:
 
 
 def _scene(side: int) -> np.ndarray:
-    """A grey picture with something to recognise in every quadrant: a sun, a mountain, a lake, a house."""
+    """A grey picture with an object in every quadrant: a sun, a mountain, a lake, a house."""
     y, x = np.mgrid[0:side, 0:side] / (side - 1)
     picture = 0.45 + 0.25 * (1 - y)
     picture[(x - 0.25) ** 2 + (y - 0.22) ** 2 < 0.12**2] = 1.0

@@ -1,6 +1,6 @@
-"""From a `ProblemSpec` to a `Problem`: the only place where experiments meet data.
+"""From a `ProblemSpec` to a `Problem`: the only module where experiments read data.
 
-A pack holds the rows of a data set that experiments use, in one small file that can be sent to another machine.
+A pack contains the rows of a data set that experiments use, in one small file that can be sent to another machine.
 
 Shapes: n images of m pixels, c colours, h × w pixels; X (n, m), one block (X, y) per worker.
 """
@@ -19,7 +19,7 @@ from auqadmm.paper.data import DataError, Images, by_class, load
 from auqadmm.paper.spec import ProblemSpec
 from auqadmm.problem import L2, ElasticNet, LeastSquares, Multinomial, Problem, SmoothedHinge
 
-# images with fewer pixels that are not black are kept as sparse matrices on a CPU: five times as fast for MNIST
+# images with a smaller share of nonzero pixels are sparse matrices on a CPU: five times as fast for MNIST
 SPARSE = 0.3
 
 Blocks = list[tuple[np.ndarray, np.ndarray]]
@@ -29,7 +29,7 @@ Blocks = list[tuple[np.ndarray, np.ndarray]]
 def images(name: str, data: Path | None = None) -> Images:
     """Training images of a data set; a pack `<name>.npz` comes first, then what `auqadmm.paper.data.load` finds.
 
-    Nothing is downloaded here: several processes may ask at once.
+    Downloads nothing: several processes may call this at once.
     """
     for root in (data, os.environ.get("AUQADMM_DATA")):
         if root is not None and (pack := Path(root) / f"{name}.npz").is_file():
@@ -43,7 +43,7 @@ def images(name: str, data: Path | None = None) -> Images:
 def make(spec: ProblemSpec, data: Path | None = None, sparse: bool = False) -> Problem:
     """Read the data and build the problem; `DataError` where the data are missing.
 
-    `sparse` allows sparse matrices where they pay; least squares is solved by factorisation and stays dense.
+    `sparse` allows sparse matrices where they are faster; least squares is solved by factorisation and stays dense.
     """
     data_set = images(spec.data, data)
     blocks, shape = split(data_set, spec), data_set.shape
@@ -83,10 +83,10 @@ def zscored(blocks: Blocks, shape: tuple[int, ...]) -> Blocks:
     """Mean 0 and deviation 1 over all rows of all blocks, one mean and deviation per colour."""
     colours = shape[0] if len(shape) == 3 else 1
     pixels = np.concatenate([X for X, _ in blocks]).reshape(-1, colours, int(np.prod(shape)) // colours)
-    # whole numbers add up exactly: the same rows in another order give the same bits
+    # integer sums are exact: the same rows in another order give the same bits
     mean = pixels.mean((0, 2), dtype=np.float64)
     deviation = np.sqrt(np.maximum((pixels.astype(np.float64) ** 2).mean((0, 2)) - mean**2, 0.0))
-    deviation[deviation == 0] = 1.0  # one colour everywhere: nothing to scale
+    deviation[deviation == 0] = 1.0  # constant colour: nothing to scale
     centre, scale = (np.repeat(x, pixels.shape[2]) for x in (mean, deviation))
     return [((X - centre) / scale, y) for X, y in blocks]
 
@@ -106,7 +106,7 @@ def read_pack(path: Path, name: str) -> Images:
             coded, y = archive["X"], archive["y"]
         if coded.dtype != np.uint8 or coded.ndim not in (3, 4) or y.shape != coded.shape[:1]:
             raise ValueError(f"X {coded.dtype} {coded.shape}, y {y.shape}")
-    except Exception as error:  # zipfile and numpy have many ways to say it
+    except Exception as error:  # zipfile and numpy raise many kinds of errors
         raise DataError(f"{path}: is no pack of images ({type(error).__name__}: {error}); write it again.") from None
     X = _sums(coded)
     white = 16 if name == "digits" else 255
@@ -116,7 +116,7 @@ def read_pack(path: Path, name: str) -> Images:
 def _differences(X: np.ndarray) -> np.ndarray:
     """Colour images (n, 3, h, w) as differences from green and from the pixels above and left, modulo 256.
 
-    Photographs deflate to half; grey images (n, h, w), mostly exact zeros, are left as they are.
+    Photographs deflate to half; grey images (n, h, w), mostly exact zeros, are left unchanged.
     """
     if X.ndim == 3:
         return X

@@ -72,7 +72,7 @@ def lines(figure: Figure, panel: PanelSpec, run: RunSpec, record: Record) -> lis
 
 
 def thinned(iterations: Sequence[int], gaps: Sequence[float | None]) -> list[int]:
-    """Places of the rows to keep."""
+    """Indices of the rows to keep."""
     count = len(iterations)
     spaced = np.geomspace(FIRST_ITERATIONS, max(count, FIRST_ITERATIONS + 1), MORE).round().astype(int) - 1
     kept = {*range(min(FIRST_ITERATIONS, count)), *(k for k in spaced.tolist() if k < count), count - 1}
@@ -83,7 +83,7 @@ def thinned(iterations: Sequence[int], gaps: Sequence[float | None]) -> list[int
 
 # ---------------------------------------------------------------------- files
 def write_lines(path: Path, rows: Iterable[CurveLine]) -> Path:
-    """One CSV file, complete or not at all."""
+    """One CSV file, written completely or not at all."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(NAMES)

@@ -56,7 +56,7 @@ def _matches(name: str, only: Sequence[str]) -> bool:
 
 
 def perform(runner: Runner, job: Job, threads: int | None = None) -> Done:
-    """One job; whatever goes wrong is told, and the others go on."""
+    """One job; errors are reported, and the others continue."""
     if threads is not None:
         torch.set_num_threads(threads)
     began = time.perf_counter()
@@ -85,12 +85,12 @@ def _do(runner: Runner, job: Job) -> str:
 def perform_all(
     runner: Runner, stages: Sequence[Sequence[Job]], workers: int, deadline: float | None = None
 ) -> Iterator[Done]:
-    """All jobs, stage after stage, in this process or in several; none is begun after the deadline (`monotonic`)."""
+    """All jobs, stage after stage, in this process or in several; none is started after the deadline (`monotonic`)."""
     if workers == 1:
         for job in (job for stage in stages for job in stage):
             yield _late(job) if _passed(deadline) else perform(runner, job)
         return
-    context = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+    context = multiprocessing.get_context("spawn")  # CUDA does not work after a fork
     threads = max(1, torch.get_num_threads() // workers)
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         for stage in stages:
@@ -115,7 +115,7 @@ def _late(job: Job) -> Done:
 
 
 def needed_optima(runner: Runner, problems: Sequence[ProblemSpec], todo: Sequence[Job]) -> list[ProblemSpec]:
-    """The problems that have runs left to do: their optima come first, once, and not in every process."""
+    """The problems with runs to do: their optima come first, once, and not in every process."""
     left = {job.problem.pooled for job in todo if isinstance(job, RunSpec) and not runner.has(job)}
     return [problem for problem in problems if problem in left]
 

@@ -1,9 +1,9 @@
-"""Runs specs and remembers the results: re-running is free, an interruption costs the run it hits and no other.
+"""Runs specs and caches the results: re-running is free, an interruption loses only the current run.
 
     runner = Runner(Store(folder), data=folder_with_images, progress=print)
     record = runner.run(spec)
 
-A run ends after its iterations, or when its gap is that of rounding. Scoring is off the clock (`core/history.py`).
+A run ends after its iterations, or when its gap is at rounding level. Evaluation is not timed (`core/history.py`).
 The library prints nothing: `progress` is called with a `RunnerProgress` after each iteration.
 """
 
@@ -34,13 +34,13 @@ from auqadmm.paper.spec import PictureSpec, ProblemSpec, RunSpec
 from auqadmm.paper.store import COLUMNS, Record, Store
 from auqadmm.problem import Problem
 
-# optima are known to about this, relatively: a smaller gap says nothing more
+# optima are known to about this, relatively: a smaller gap is meaningless
 ROUNDING = 1e-10
 
 
 @dataclass(frozen=True)
 class RunnerProgress:
-    """What a progress callback sees: which run, how far it is, and the row just made."""
+    """The argument of a progress callback: the run, its progress, and the new row."""
 
     name: str
     iteration: int
@@ -50,12 +50,12 @@ class RunnerProgress:
 
 
 class RunnerInterrupted(Exception):
-    """Somebody pressed Ctrl-C; what was complete is kept."""
+    """Ctrl-C; completed results are kept."""
 
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs what the store does not hold.
+    """Runs what the store does not have.
 
     Parameters
     ----------
@@ -64,13 +64,13 @@ class Runner:
     data
         Folder of the images; see `problems.images`.
     device
-        "cpu" or "cuda"; with how many threads is torch's business.
+        "cpu" or "cuda"; the number of threads is torch's setting.
     force
-        Compute again what is known.
+        Recompute stored results.
     known
         Optima by the name of the problem, from an earlier run.
     time_limit
-        Seconds per run, scoring included; None for no limit.
+        Seconds per run, evaluation included; None for no limit.
     progress
         Called after each iteration.
     """
@@ -84,7 +84,7 @@ class Runner:
     progress: Callable[[RunnerProgress], Any] | None = None
 
     def run(self, spec: RunSpec) -> Record:
-        """The record of a run, from the store where it is there."""
+        """The record of a run, from the store if it is there."""
         if (stored := self._held(spec)) is not None:
             return stored
         record = self._solve(spec, self.problem(spec.problem), self.optimum(spec.problem))
@@ -95,7 +95,7 @@ class Runner:
         return self._held(spec) is not None
 
     def _held(self, spec: RunSpec) -> Record | None:
-        """A record to use again; not one that a shorter time limit has cut off."""
+        """A reusable record; not one that a shorter time limit cut off."""
         stored = None if self.force else self.store.get(spec)
         if stored is None or stored.about["status"] != "time_limit":
             return stored
@@ -103,7 +103,7 @@ class Runner:
         return stored if self.time_limit is not None and self.time_limit <= limit else None
 
     def picture(self, spec: PictureSpec) -> dict[str, np.ndarray]:
-        """The arrays of a picture, from the store where they are there."""
+        """The arrays of a picture, from the store if they are there."""
         stored = None if self.force else self.store.get_arrays(spec)
         if stored is not None:
             return stored
@@ -135,9 +135,9 @@ class Runner:
 
     # ------------------------------------------------------------------ one run
     def _solve(self, spec: RunSpec, problem: Problem, best: Optimum) -> Record:
-        scale = abs(best.objective) or 1.0  # a perfect fit without regularizer has no scale: the gap is absolute
+        scale = abs(best.objective) or 1.0  # a perfect fit without regularizer has no scale: use the absolute gap
 
-        seen: list[Row] = []  # as they were made: the last one of a result holds what ending a run took as well
+        seen: list[Row] = []  # as made: a result's last row also includes the cost of ending the run
 
         def watch(event: Iteration) -> bool:
             row = event.row
@@ -197,7 +197,7 @@ def _columns(rows: tuple[Row, ...], gaps: list[float | None]) -> dict[str, list[
 
 
 def system(device: str = "cpu") -> dict[str, Any]:
-    """What a number was made with."""
+    """The versions and device that made a number."""
     cuda = device.startswith("cuda")
     return {
         "auqadmm": __version__,

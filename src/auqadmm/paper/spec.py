@@ -1,4 +1,4 @@
-"""What an experiment is, as frozen values: nothing here reads data or computes.
+"""What an experiment is, as frozen values: this module reads no data and computes nothing.
 
     ProblemSpec   data × model × reduction × pixels × split over workers
     Protocol      how local problems are started and solved (S11: as defined, as released)
@@ -6,7 +6,7 @@
     Panel         runs that share axes
     Figure        panels and pictures, with a title and a caption
 
-A run knows nothing of the figures that show it: figures that ask for the same run share it.
+A run does not depend on the figures that show it: figures with the same run share it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ALL = tuple(range(10))
 INTERVAL = (0.1, 1.0)
 METHODS = ("c-admm", "rb-admm", "rb-admm-paper", "ac-admm", "uq-admm", "auq-admm")
 OURS = ("auq-lr",)
-# what a gain of AUQ is held against (S11), with the words that say what each one takes away
+# the controls of AUQ's gains (S11), with a description of what each one removes
 CONTROLS = {"c-admm-a": "rho = a", "auq-permuted": "weights permuted", "auq-mean": "weights averaged"}
 
 
@@ -41,7 +41,7 @@ class ProblemSpec:
     classes, per_class
         Which classes, and how many rows of each, the first in file order; None: all.
     workers
-        The classes are dealt out evenly, neighbours together; None: one worker per class.
+        The classes are split evenly, neighbours together; None: one worker per class.
     """
 
     data: str
@@ -112,7 +112,7 @@ PROTOCOLS = {protocol.name: protocol for protocol in (DEFINED, RELEASED)}
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One method on one problem. `method` is a name that `controls.make` knows."""
+    """One method on one problem. `method` is a name of `controls.make`."""
 
     problem: ProblemSpec
     method: str
@@ -131,13 +131,13 @@ class RunSpec:
 
     @property
     def control(self) -> str:
-        """What this control takes away; empty for a method."""
+        """What this control removes; empty for a method."""
         return CONTROLS.get(self.method, "")
 
 
 @dataclass(frozen=True)
 class PanelSpec:
-    """Runs on common axes. `name` is the dataset's, with what sets the panel apart."""
+    """Runs on common axes. `name` is the dataset's, with what distinguishes the panel."""
 
     name: str
     protocol: str
@@ -194,7 +194,7 @@ PictureSpec = Samples | WeightImages | Denoising
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure of the paper, complete: what is run and what it is called."""
+    """One figure of the paper, complete: its runs and its titles."""
 
     id: str
     title: str
@@ -212,6 +212,6 @@ Spec = ProblemSpec | RunSpec | PictureSpec
 
 
 def digest(spec: Spec) -> str:
-    """Sixteen hexadecimal digits that stand for the value and the type of a spec."""
+    """Sixteen hexadecimal digits of a digest of a spec's value and type."""
     text = json.dumps({"type": type(spec).__name__, **asdict(spec)}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,10 +1,10 @@
-"""Results that are found again: one file per run, optimum or picture, named by what it is the result of.
+"""A cache of results: one file per run, optimum or picture, named by its spec.
 
     <spec>-<code>.parquet   rows, with everything else as JSON in the file's own metadata
     <spec>-<code>.json      the same, where pyarrow is not installed
     <spec>-<code>.npz       arrays
 
-<spec> is the digest of the spec, <code> that of the sources that decide the numbers: a change of either is a miss. A
+<spec> is the digest of the spec, <code> that of the sources that the numbers depend on: a change of either is a miss. A
 file appears complete or not at all, so an interrupted run leaves nothing behind; one that cannot be read is a miss.
 """
 
@@ -25,7 +25,7 @@ import numpy as np
 from auqadmm.paper.spec import Spec, digest
 
 COLUMNS = ("iteration", "rounds", "bytes", "seconds", "objective", "gap", "primal", "dual", "kkt")
-# what decides numbers: everything below the API, and of the experiments what builds problems and methods
+# the sources that numbers depend on: everything below the API, and what builds problems and methods of experiments
 SOURCES = (
     "core", "metrics", "verdict", "columns", "problem", "blocks", "methods", "curvature", "local", "engines", "runtime",
 )  # fmt: skip
@@ -35,7 +35,7 @@ ABOUT = b"auqadmm"
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """What a run leaves: `columns` name → values, equally long; `about` spec, optimum, status, system."""
+    """The record of a run: `columns` name → values, equally long; `about` spec, optimum, status, system."""
 
     columns: Mapping[str, list[Any]]
     about: Mapping[str, Any] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Record:
 
 @lru_cache(maxsize=1)
 def code() -> str:
-    """Eight hexadecimal digits that stand for the sources that decide the numbers."""
+    """Eight hexadecimal digits of a digest of the sources that the numbers depend on."""
     package = Path(__file__).parents[1]
     files = [path for room in SOURCES for path in sorted((package / room).rglob("*.py"))]
     files += [path for name in OWN if (path := package / "paper" / name).is_file()]
@@ -61,7 +61,7 @@ def code() -> str:
 
 @dataclass(frozen=True)
 class Store:
-    """A folder of results. `any_code`: results of other versions of the code count as well."""
+    """A folder of results. `any_code`: accept results of other versions of the code."""
 
     folder: Path
     any_code: bool = False
@@ -90,7 +90,7 @@ class Store:
             for path in sorted(self.folder.glob(stem + suffix), key=lambda p: p.stat().st_mtime, reverse=True):
                 try:
                     return read(path)
-                except Exception:  # whatever is wrong with it, it is no result; computing again replaces it
+                except Exception:  # unreadable: a miss; computing again replaces it
                     continue
         return None
 

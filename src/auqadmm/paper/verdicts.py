@@ -1,4 +1,4 @@
-"""What the paper claims, held against numbers: from a bundle of results to one verdict per claim and protocol.
+"""The paper's claims compared with numbers: from a bundle of results to one verdict per claim and protocol.
 
     fastest    AUQ-ADMM decreases the objective fastest
     control    its gain is due to the uncertainty, and not to the size of the penalty
@@ -10,7 +10,7 @@
     cost       weights are computed at very low cost
 
 A verdict lists its comparisons, each strictly better, equal or worse (outcomes.py), and counts them. Gaps are relative
-to an optimum that no ADMM produced. Methods that are ours take no part in verdicts on the paper.
+to an independent optimum. Our own methods are not part of verdicts on the paper.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ADAPTIVE = ("rb-admm", "rb-admm-paper", "ac-admm")
 
 
 def verdicts(bundle: Bundle) -> tuple[Verdict, ...]:
-    """All that the results allow to judge, claim by claim."""
+    """All verdicts that the results allow, claim by claim."""
     judged: list[Verdict] = []
     for judge in (fastest, control, improve):
         for figure, model in MODELS.items():
@@ -56,7 +56,7 @@ def verdicts(bundle: Bundle) -> tuple[Verdict, ...]:
 
 
 def markdown(judged: Iterable[Verdict]) -> str:
-    """The verdicts as a table that documents can take over."""
+    """The verdicts as a table for documents."""
     header = ["claim", "protocol", "holds", *OUTCOMES, "measured", "figure"]
     rows = [header, ["---"] * len(header)]
     for v in judged:
@@ -100,7 +100,7 @@ def _why_fastest(reading: Reading, cells: Sequence[Cell]) -> str:
 
 
 def control(figure: str, model: str, reading: Reading, lines: Sequence[CurveLine]) -> Verdict:
-    """Does AUQ beat what has the same penalty but not its information?"""
+    """Does AUQ beat controls with the same penalty but without its information?"""
     panels = by_panel(lines)
     cells = [cell for panel, runs in panels.items() for cell in compared(panel, runs, "auq-admm", tuple(CONTROLS))]
     return Verdict(
@@ -116,7 +116,7 @@ def control(figure: str, model: str, reading: Reading, lines: Sequence[CurveLine
 
 
 def improve(figure: str, model: str, reading: Reading, lines: Sequence[CurveLine]) -> Verdict:
-    """Are the adaptive penalties of RB, as in textbooks and as printed, and of AC ahead of C-ADMM at their start?"""
+    """Are the adaptive penalties of RB, as in textbooks and as printed, and of AC better than C-ADMM at first?"""
     by_method = {
         method: [cell for panel, runs in by_panel(lines).items() for cell in compared(panel, runs, method, ("c-admm",))]
         for method in ADAPTIVE
@@ -144,7 +144,7 @@ def improve(figure: str, model: str, reading: Reading, lines: Sequence[CurveLine
 
 # ---------------------------------------------------------------------- rank, workers
 def rank(reading: Reading, lines: Sequence[CurveLine]) -> Verdict:
-    """Every rank against the largest, and how far apart they are where they are furthest."""
+    """Every rank against the largest, and their largest difference."""
     panel, runs = next(iter(by_panel(lines).items()))
     *smaller, largest = runs
     cells = [cell for method in smaller for cell in compared(panel, runs, method, (largest,))]

@@ -1,4 +1,4 @@
-"""Verdicts on the weights themselves: what they look like, what the first average is worth, what they cost."""
+"""Verdicts on the weights themselves: their appearance, the first average, their cost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from auqadmm.paper.images import error
 from auqadmm.paper.outcomes import MODELS, Reading, by_reading, listed, outcome, said
 from auqadmm.report.content import Cell, Verdict
 
-# correlations are told to two digits
+# correlations are reported to two digits
 CORRELATION = 0.01
 FIRST = {"plain": "plain, ρ = 1", "rho_a": "plain, ρ = a", "permuted": "permuted", "mean": "averaged"}
 
@@ -83,7 +83,7 @@ def average(bundle: Bundle) -> list[Verdict]:
             Verdict(
                 claim="Weighted averaging helps in the first iteration",
                 protocol=f"denoising, {words}",
-                # ahead of a control, but not of the plain average, is not what is claimed
+                # better than a control, but not than the plain average, does not support the claim
                 holds=judged if judged != "partly" or helped else "no",
                 number=listed("relative error of the first average, weighted against", cells)
                 + f"\nweights by Lanczos: {error(arrays, reading, 'lanczos_gaussian'):.2f}",

@@ -1,10 +1,10 @@
-"""What processes tell each other before the first iteration, so that all of them hold the same problem.
+"""What processes exchange before the first iteration, so that all of them have the same problem.
 
 Each process reads its own blocks only. Three short messages (JSON text, one per process) settle the rest:
 
     settings   loss, regularizer, …: must be the same everywhere
-    count      how many blocks are here: blocks are numbered through, process after process
-    tally      features, rows, weights, labels and kind of the blocks here; all tallies together give the census
+    count      blocks of the process: blocks are numbered consecutively, process after process
+    tally      features, rows, weights, labels and kind of its blocks; all tallies together give the census
 
 An error in one process is one sentence in all of them: `together` never leaves the others waiting.
 """
@@ -27,7 +27,7 @@ from auqadmm.problem.ingest import InputError, RawBlock, agree_on_classes, label
 
 T = TypeVar("T")
 Exchange = Callable[[str], list[str]]
-"""Tells every process a text, and returns the texts of all of them in their order."""
+"""Sends a text to every process, and returns the texts of all of them in order of rank."""
 
 
 class ProcessError(AuqadmmError, RuntimeError):
@@ -50,7 +50,7 @@ def alone(text: str) -> list[str]:
 
 
 def together(exchange: Exchange, work: Callable[[], tuple[T, Any]]) -> tuple[T, list[Any]]:
-    """`work()` gives what this process keeps and what it tells the others: returns the first, and the messages of all.
+    """`work()` gives what this process keeps and what it sends: returns the first, and the messages of all.
 
     An exception in one process is raised in all of them, with the rank it came from.
     """
@@ -62,7 +62,7 @@ def together(exchange: Exchange, work: Callable[[], tuple[T, Any]]) -> tuple[T, 
 
 
 def attempt(work: Callable[[], tuple[T, Any]]) -> tuple[T | None, dict[str, Any], Exception | None]:
-    """What is kept, what is told (the message, or why there is none) and the exception if there was one."""
+    """What is kept, what is sent (the message, or an error) and the exception, if any."""
     try:
         kept, message = work()
     except Exception as error:
@@ -73,7 +73,7 @@ def attempt(work: Callable[[], tuple[T, Any]]) -> tuple[T | None, dict[str, Any]
 def verdict(
     answers: Sequence[Mapping[str, Any]], cause: Exception | None = None, who: Sequence[str] | None = None
 ) -> list[Any]:
-    """The messages, or the error of the first process that has one; `who` they are, ranks unless told."""
+    """The messages, or the error of the first process that has one; `who` they are, by default ranks."""
     bad = [rank for rank, a in enumerate(answers) if "error" in a]
     if not bad:
         return [a["message"] for a in answers]
@@ -86,7 +86,7 @@ def verdict(
 
 
 def told(error: BaseException) -> str:
-    """An exception as another process hears of it: an input error speaks for itself, others need their name."""
+    """An exception as reported to other processes: input errors by their message, others with their class name."""
     text = " ".join(str(error).split())
     return text if isinstance(error, InputError | ProcessError) else f"{type(error).__name__}: {text}".rstrip(": ")
 
@@ -106,7 +106,7 @@ def same(exchange: Exchange, settings: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Tally:
-    """The blocks of one process, as told to the others. `columns`: a block with named columns, and their names."""
+    """The blocks of one process, as sent to the others. `columns`: a block with named columns, and their names."""
 
     names: tuple[str, ...]
     rows: tuple[int, ...]
@@ -152,7 +152,7 @@ def _labels(kind: str, data: str) -> np.ndarray:
 
 
 def census_of(tallies: Sequence[Tally], loss: Loss, intercept: bool) -> Census:
-    """All blocks of all processes; everything that no process can check alone is checked here."""
+    """All blocks of all processes; checks everything that no process can check alone."""
     holders = [t for t in tallies if t.names]
     if not holders:
         raise InputError("There are no blocks: pass at least one (X, y) tuple.")

@@ -57,7 +57,7 @@ class CustomLoss(Loss):
         M with |φ‴| ≤ Mφ″ where fn is a function φ of the logits x_iᵀu (1 for a logistic loss, 0 for squares): with it
         a verdict can be proved, without it only estimated.
     infimum
-        What no row's loss falls below; gaps are relative to what lies above it.
+        A lower bound of every row's loss; gaps are relative to the loss above it.
 
     Raises
     ------
@@ -131,7 +131,7 @@ class CustomLoss(Loss):
 class _Stack:
     """Blocks of equal height: X (b, n, m), y (b, n), weights c (b, n), blocks (b,) positions among the B.
 
-    `plain` says that the shard has no sample weights and no padding: one number can then stand for all rows.
+    `plain` says that the shard has no sample weights and no padding: fn may then return the sum over all rows.
     """
 
     X: Tensor
@@ -158,7 +158,7 @@ class _Stack:
 
     @contextmanager
     def explained(self, columns: int) -> Iterator[None]:
-        """Add to torch's own words what fn is given and what it may do."""
+        """Add to torch's message what fn is given and what it may do."""
         try:
             yield
         except (RuntimeError, TypeError, IndexError) as error:
@@ -235,7 +235,7 @@ class CustomPoint(Point):
         return jvp(slope, (self.u[stack.blocks],), (p,))[1]
 
     def _gather(self, parts: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
-        """One array over all B blocks; blocks in no stack (without rows that count) keep 0."""
+        """One array over all B blocks; blocks in no stack (without rows of positive weight) keep 0."""
         out = self.u.new_zeros(shape)
         for stack, part in zip(self.stacks, parts, strict=True):
             out[stack.blocks] = part
@@ -244,7 +244,7 @@ class CustomPoint(Point):
 
 @dataclass(frozen=True, eq=False)
 class CustomLine(Line):
-    """u + tP; nothing can be carried over from one step length to the next but the data."""
+    """u + tP; nothing can be reused between step lengths but the data."""
 
     start: CustomPoint
     P: Tensor
@@ -255,14 +255,14 @@ class CustomLine(Line):
 
 @cache
 def _load_forward_mode() -> None:
-    """Let torch load its forward-mode rules: at the first `jvp` it warns of its own deprecated `torch.jit`."""
+    """Load torch's forward-mode rules: its first `jvp` warns of its own deprecated `torch.jit`."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*torch.jit", category=DeprecationWarning)
         jvp(torch.sin, (torch.zeros(()),), (torch.ones(()),))
 
 
 def _stacks(shard: Shard) -> tuple[_Stack, ...]:
-    """The shard's pieces as fn sees them, without blocks in which no row counts."""
+    """The shard's pieces as fn takes them, without blocks of zero weight."""
     design = shard.design
     plain = not shard.weighted and not bool((shard.row_weight == 0).any())
     stacks = []
@@ -280,10 +280,10 @@ def _stacks(shard: Shard) -> tuple[_Stack, ...]:
 
 
 def _hide_idle_rows(stack: _Stack, heights: Sequence[int]) -> _Stack:
-    """Put a row that counts in place of every row of weight 0, if the user gave any such weight.
+    """Put a row of positive weight in place of every row of weight 0, if the user gave any such weight.
 
     Masking the loss is not enough: where fn overflows on such a row, reverse mode multiplies 0 by infinity.
-    Padding alone is harmless, it repeats a row that counts.
+    Padding alone is harmless, it repeats such a row.
     """
     c = stack.c
     own = torch.arange(c.shape[1], device=c.device)

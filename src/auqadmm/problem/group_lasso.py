@@ -104,7 +104,7 @@ class GroupLasso(Regularizer):
         return self._reduce(x.square()).sqrt()
 
     def _limits(self, v: Tensor) -> Tensor:
-        """t_g = strength·w_g, shape (G,). Every method asks for it first, so the shape is checked here."""
+        """t_g = strength·w_g, shape (G,). Every method calls this first, so the shape is checked here."""
         self.check(v.shape[0])
         weights = self._reduce(torch.ones_like(v)).sqrt() if self.weights is None else v.new_tensor(self.weights)
         return self.strength * weights
@@ -130,7 +130,7 @@ class GroupLasso(Regularizer):
         excess = torch.where(norms > t, norms - t, 1.0)
         lo, hi = excess / self._reduce(K, "max"), excess / -self._reduce(-K, "max")
         tau = lo
-        for _ in range(100):  # a handful as a rule; 100 bisections exhaust any bracket
+        for _ in range(100):  # usually a handful; 100 bisections exhaust any bracket
             divisor = self._spread(tau) * K + self._spread(t)
             x = s / divisor
             n, slope = self._norms(x), self._reduce(x.square() * K / divisor)

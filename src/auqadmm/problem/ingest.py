@@ -1,4 +1,4 @@
-"""From what users hand over to checked blocks: one clear sentence for each thing that cannot be used.
+"""From user input to checked blocks: one clear sentence for each thing that cannot be used.
 
 A block is `(X, y)` or `(X, y, sample_weight)`; X is numpy, torch, scipy.sparse, a data frame or nested lists.
 """
@@ -17,7 +17,7 @@ from auqadmm.errors import InputError
 
 
 def read_blocks(blocks: Any, first: int = 0) -> tuple[RawBlock, ...]:
-    """Check the blocks of one process and bring them to one form; `first` is the number of its first block."""
+    """Check the blocks of one process and convert them to one form; `first` is the number of its first block."""
     if isinstance(blocks, np.ndarray | torch.Tensor) or not isinstance(blocks, Sequence):
         raise InputError(
             f"blocks must be a list of (X, y) or (X, y, sample_weight) tuples, one per worker; got {_kind(blocks)}."

@@ -29,8 +29,8 @@ from auqadmm.blocks.curvature import DiagonalCurvature, RowCurvature, SoftmaxCur
 from auqadmm.blocks.rows import RowLoss
 from auqadmm.problem.ingest import InputError
 
-NO_SHARE = 1e-12  # a share or a mean that is not there at all
-FAR_LOGIT = 1e6  # a logit beyond which no constant model goes
+NO_SHARE = 1e-12  # a share or a mean below this counts as zero
+FAR_LOGIT = 1e6  # bound of the logit of a constant model
 
 
 @dataclass(frozen=True)
@@ -309,7 +309,7 @@ class SmoothedHinge(RowLoss):
 
 @dataclass(frozen=True)
 class Huber(RowLoss):
-    """½r² for |r| ≤ δ and δ|r| − ½δ² beyond, r = z − y: regression that outliers do not rule.
+    """½r² for |r| ≤ δ and δ|r| − ½δ² beyond, r = z − y: robust regression.
 
     Parameters
     ----------
@@ -370,7 +370,7 @@ class Huber(RowLoss):
         return DiagonalCurvature(((s - y[:, None]).abs() <= self.delta).to(s.dtype))
 
     def row_expected(self, s: Tensor, y: Tensor, variance: Tensor) -> RowCurvature:
-        # the chance that the residual, uncertain as it is, lies in the quadratic part
+        # the probability that the uncertain residual is in the quadratic part
         r, spread = s - y[:, None], variance.sqrt()[:, None].clamp(min=torch.finfo(s.dtype).tiny)
         inside = torch.special.ndtr((self.delta - r) / spread) - torch.special.ndtr((-self.delta - r) / spread)
         return DiagonalCurvature(inside)

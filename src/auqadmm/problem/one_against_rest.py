@@ -1,8 +1,8 @@
-"""A two-class loss for many classes: one column of the model per class, each told from all others.
+"""A two-class loss for many classes: one column of the model per class, each against all others.
 
     φ(z, y) = Σ_c φ₂(z_c, s_c),   s_c = +1 if y = c, else −1
 
-The columns share nothing but the rows, so that one run solves all of these problems at once.
+The columns are independent but for the rows, so one run solves all of these problems at once.
 
 Shapes: R flat rows, C columns; z (R, C), y (R,) classes 0 … C−1.
 """

@@ -37,15 +37,15 @@ class Problem:
     blocks
         One tuple `(X, y)` or `(X, y, sample_weight)` per worker. X may be numpy, torch, scipy.sparse or a data
         frame; blocks may have any number of rows, none included. Labels of a classification may be of any kind.
-        Blocks that are read where they live: a list of functions, one per block, that each return such a tuple; a
+        Blocks that are read by the workers: a list of functions, one per block, that each return such a tuple; a
         tuple `(X, y)` or `(X, y, sample_weight)` of dask arrays or data frames, every chunk of rows a block; a list of
         `dask.delayed`, one per block; an `engines.RayDataset`; or a function `blocks(rank, world)` that every process
-        calls for its own. With "torch", a list holds the blocks of this process (see `Problem.part`).
+        calls for its own. With "torch", a list has the blocks of this process (see `Problem.part`).
     intercept
         Add one unpenalised row to the unknown: the constant term.
     image
         (height, width) or (channels, height, width) if the features are the pixels of an image, in this order.
-        Nothing is assumed of features otherwise; the answer is the same either way, "auq-lr" may need fewer rounds.
+        Otherwise nothing is assumed; the solution is the same either way, "auq-lr" may need fewer rounds.
 
     Raises
     ------
@@ -115,9 +115,9 @@ class Problem:
     def part(
         loss: Loss, regularizer: Regularizer, blocks: Any, intercept: bool = False, image: tuple[int, ...] | None = None
     ) -> Problem:
-        """The problem whose blocks in this process are `blocks`, other processes holding others or none.
+        """The problem whose blocks in this process are `blocks`, other processes having others or none.
 
-        Nothing is read before `solve`: then a process that cannot use its blocks tells all of them.
+        Nothing is read before `solve`: then a process that cannot use its blocks informs all of them.
 
         Parameters
         ----------
@@ -156,9 +156,9 @@ class Problem:
 
     # ------------------------------------------------------------------ the steps of `placed`
     def elsewhere(self, blocks: Callable[[int, int], Any]) -> Problem:
-        """This problem with other blocks, still to be read, and nothing of what was learned from its own.
+        """This problem with other blocks, still to be read, and without cached results of its own.
 
-        It is small, and can travel to where the blocks are.
+        It is small, and can be sent to the workers.
         """
         bare = copy(self)
         for name in ("census", "_targets", "_first"):
@@ -167,18 +167,18 @@ class Problem:
         return bare
 
     def made(self, rank: int, world: int) -> tuple[Sequence[Any], int]:
-        """The blocks of one process as they are given, and how many they are."""
+        """The blocks of one process as given, and their number."""
         made = self.blocks(rank, world) if callable(self.blocks) else self.blocks
-        return (made, len(made)) if isinstance(made, Sequence) else (read_blocks(made), 0)  # which says what is wrong
+        return (made, len(made)) if isinstance(made, Sequence) else (read_blocks(made), 0)  # raises a clear error
 
     def read(self, made: Sequence[Any], first: int) -> tuple[Read, dict[str, Any]]:
-        """The checked blocks with their targets, labels still to be encoded, and what to tell of them."""
+        """The checked blocks with their targets, labels still to be encoded, and the message about them."""
         blocks = read_blocks(_numbered(made, first), first)
         targets = tuple(self._reals(b) for b in blocks) if self.loss.target_kind == "real" else ()
         return (blocks, targets), Tally.of(blocks, self.loss).message()
 
     def settled(self, read: Read, messages: Sequence[Mapping[str, Any]], first: int) -> Problem:
-        """The problem with the blocks of one process, and what follows from the tallies of all of them."""
+        """The problem with the blocks of one process, and the census from all tallies."""
         placed = copy(self)
         placed._settle(read, messages, first)
         return placed
@@ -199,7 +199,7 @@ class Problem:
 
     @property
     def g(self) -> Regularizer:
-        """The regularizer as it acts on the whole unknown: an intercept row is left alone."""
+        """The regularizer on the whole unknown: an intercept row is unpenalised."""
         return FreeIntercept(self.regularizer) if self.intercept else self.regularizer
 
     @property
@@ -216,7 +216,7 @@ class Problem:
     def shard(self, dtype: torch.dtype, device: torch.device) -> Shard:
         """The blocks of this process, placed on one device.
 
-        A process without blocks gets one without rows, to go through the same motions; its engine leaves it out.
+        A process without blocks gets one without rows, so that it runs the same code; its engine ignores it.
         """
         blocks, targets, first = self.blocks, self._targets, self._first
         if not blocks:

@@ -33,7 +33,7 @@ class Quantile(RowLoss):
     q
         Which quantile, between 0 and 1: 0.5 is the median.
     eps
-        Width ε of the rounded corner, in units of the target: the loss of a row knows nothing of other rows. φ
+        Width ε of the rounded corner, in units of the target: the loss of a row cannot depend on other rows. φ
         exceeds the pinball loss by at most ε/2, so a hundredth of the target's spread is a good choice.
     reduction
         "sum", "mean" (over the rows of each block) or "pooled" (over all rows).

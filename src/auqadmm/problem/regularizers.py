@@ -1,7 +1,7 @@
-"""The regularizer g of ``minimise Σ_j f_j(v) + g(v)`` (S1), with everything the solvers ask of it.
+"""The regularizer g of ``minimise Σ_j f_j(v) + g(v)`` (S1), with everything that solvers use.
 
     Zero 0,  L1 c‖v‖₁,  L2 c/2‖v‖²,  ElasticNet l1‖v‖₁ + l2/2‖v‖²,  GroupLasso (its own file),
-    Box and NonNegative 0 inside, inf outside;  a user's own and the free intercept are in wrappers.py.
+    Box and NonNegative 0 inside, inf outside;  user-defined g and the free intercept are in wrappers.py.
 
 The consensus step needs the proximal map in the (s, K) form of S2, K a positive diagonal metric:
 
@@ -35,7 +35,7 @@ Metric = Tensor | float
 class Regularizer(ABC):
     """A closed convex function g of v, shape (m, C), that has a proximal map in diagonal metrics.
 
-    A subclass writes `value`, `prox` and `subgradient_distance`; what more it knows of itself makes runs shorter.
+    A subclass writes `value`, `prox` and `subgradient_distance`; its other methods, if given, make runs faster.
 
     Examples
     --------
@@ -84,8 +84,8 @@ class Regularizer(ABC):
         return None
 
     def fall(self, v: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
-        """g(v) − g(there), and the size of the numbers it was added up from, both 0-dim: at two points that are nearly
-        the same, better than from two values where g is a sum over entries."""
+        """g(v) − g(there), and the size of the terms in it, both 0-dim: for two nearly equal
+        points, more accurate than from two values where g is a sum over entries."""
         before, after = self.value(v), self.value(there)
         return before - after, before.abs() + after.abs()
 
@@ -108,11 +108,11 @@ class Regularizer(ABC):
         return 0.0
 
     def some(self, rows: Tensor, features: int) -> Regularizer | None:
-        """g of some rows of v alone, the others at rest; None: it is not known."""
+        """g of some rows of v alone, the others fixed; None: not available."""
         return None
 
     def convexity(self, v: Tensor) -> Tensor:
-        """How much of a parabola is in g, entry by entry, like v: g less Σ_i c_i v_i²/2 is still convex."""
+        """Strong convexity of g entry by entry, like v: g less Σ_i c_i v_i²/2 is still convex."""
         return torch.full_like(v, self.strong_convexity)
 
     @property
@@ -147,7 +147,7 @@ def fits(name: str, entries: object, features: int) -> None:
 
 
 def in_brief(entries: object) -> str:
-    """A value as `repr` shows it; of many entries the first ones, how many, and a digest that tells them apart."""
+    """A value as `repr` shows it; of many entries the first ones, their number, and a digest of all."""
     if not isinstance(entries, tuple) or len(entries) <= 8:
         return repr(entries)
     digest = hashlib.sha256(repr(entries).encode()).hexdigest()[:8]
@@ -155,7 +155,7 @@ def in_brief(entries: object) -> str:
 
 
 def name_of(fn: object) -> str:
-    """A function by its name, anything else that can be called as it shows itself."""
+    """A function by its name, other callables by their repr."""
     return str(getattr(fn, "__qualname__", None) or re.sub(r" at 0x[0-9a-f]+", "", repr(fn)))
 
 
@@ -184,7 +184,7 @@ def slack(w: Tensor, terms: int = 0) -> float:
 
 
 def soft_slope(s: Tensor, l1: Tensor | float, linear: bool) -> Tensor:
-    """The derivative of soft thresholding: 1 where something is left, the edge among that, else 0; `linear`: l1 = 0."""
+    """The derivative of soft thresholding: 1 where the result is nonzero or on the edge, else 0; `linear`: l1 = 0."""
     return torch.ones_like(s) if linear else ((s.abs() >= l1) & (s != 0)).to(s)
 
 

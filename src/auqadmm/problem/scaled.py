@@ -1,4 +1,4 @@
-"""A regularizer seen from scaled columns: g̃(ũ) = g(ũ/s), s a power of two per feature, so that nothing is rounded.
+"""A regularizer in scaled columns: g̃(ũ) = g(ũ/s), s a power of two per feature, so that nothing is rounded.
 
     prox̃(t, K) = s∘prox_g(s∘t, s²∘K)      g̃*(w) = g*(s∘w)      ∂g̃(ũ) = ∂g(u)/s
 
@@ -74,7 +74,7 @@ class ScaledRegularizer(Regularizer):
 
     @property
     def least(self) -> float:
-        """The least l2/s² of a feature, an intercept left out."""
+        """The least l2/s² of a feature, without an intercept."""
         free = int(isinstance(self.inner, FreeIntercept))
         strengths = self._strengths()[: len(self.scale) - free]
         return float(strengths.min()) if len(strengths) else 0.0

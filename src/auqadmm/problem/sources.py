@@ -1,12 +1,12 @@
-"""Blocks that are read where they live: what `Problem(blocks=…)` takes besides a list of arrays.
+"""Blocks that are read by the workers: what `Problem(blocks=…)` takes besides a list of arrays.
 
     a function `blocks(rank, world)`                     the blocks of one process
     a list of functions, one per block                   `Readers`: a process calls those of its share
     (X, y) or (X, y, sample_weight) of dask              `Chunks`: every chunk of rows, every partition is a block
     a list of dask.delayed, one per block                the same; each gives (X, y) or (X, y, sample_weight)
 
-All of them become functions `blocks(rank, world)`, which any engine can call. An engine that knows better (Dask, which
-knows where its chunks are) looks at their kind.
+All of them become functions `blocks(rank, world)`, which any engine can call. An engine that can do better (Dask, which
+knows where its chunks are) checks their type.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from auqadmm.problem.ingest import InputError
 
 
 def source_of(blocks: Any) -> Any:
-    """`blocks` as a function of rank and world, or as they are if they are here already."""
+    """`blocks` as a function of rank and world, or unchanged if they are in memory already."""
     if isinstance(blocks, tuple) and blocks and all(map(is_dask, blocks)) and not any(map(_is_delayed, blocks)):
         return Chunks.of(*blocks)
     if is_dask(blocks) and not _is_delayed(blocks):
@@ -33,7 +33,7 @@ def source_of(blocks: Any) -> Any:
 
 
 def share(count: int, rank: int, world: int) -> range:
-    """The numbers of process `rank`: consecutive, and as many for each as for the others, or one more."""
+    """The numbers of process `rank`: consecutive, and evenly split."""
     return range(count * rank // world, count * (rank + 1) // world)
 
 
@@ -45,7 +45,7 @@ def blamed(number: int, error: BaseException) -> InputError:
 
 @dataclass(frozen=True)
 class Readers:
-    """One function per block, called where the block is to live. Blocks that are there already may be among them."""
+    """One function per block, called on the block's worker. Blocks already in memory may be among them."""
 
     functions: tuple[Any, ...]
     first: int = 0
@@ -54,7 +54,7 @@ class Readers:
         return [self._block(j) for j in share(len(self.functions), rank, world)]
 
     def part(self, numbers: range) -> Readers:
-        """Some of them; blocks keep their numbers."""
+        """A subset; blocks keep their numbers."""
         return Readers(self.functions[numbers.start : numbers.stop], self.first + numbers.start)
 
     def _block(self, j: int) -> Any:
@@ -69,14 +69,14 @@ class Readers:
 
 @dataclass(frozen=True)
 class Chunks:
-    """One dask.delayed per block. `alive`: what they are made of, which Dask would forget if nobody held it."""
+    """One dask.delayed per block. `alive`: references to their inputs, which Dask would release otherwise."""
 
     parts: tuple[Any, ...]
     alive: tuple[Any, ...] = ()
 
     @staticmethod
     def of(*collections: Any) -> Chunks:
-        """X, y and sample_weight, cut into rows alike."""
+        """X, y and sample_weight, split into the same chunks of rows."""
         if len(collections) not in (2, 3):
             raise InputError(f"blocks must be (X, y) or (X, y, sample_weight) of dask; got {len(collections)} parts.")
         X = collections[0]
@@ -111,7 +111,7 @@ def _block(parts: Any) -> tuple[Any, ...]:
 
 
 def is_dask(x: object) -> bool:
-    """Something made by dask; nothing is imported to find out."""
+    """Is it a dask collection? Checked without importing dask."""
     return type(x).__module__.split(".")[0].startswith("dask") and hasattr(x, "compute")
 
 

@@ -57,7 +57,7 @@ class CustomRegularizer(Regularizer):
     value_fn: Callable[[Tensor], Tensor]
     prox_fn: Callable[[Tensor, Tensor], Tensor]
     distance_fn: Callable[[Tensor, Tensor], Tensor] | None
-    # not described in checkpoints (init=False): those of before know nothing of them
+    # not described in checkpoints (init=False): older ones lack them
     by_entries: bool = field(init=False)
     slope_fn: Callable[[Tensor, Tensor], Tensor] | None = field(init=False)
 
@@ -92,7 +92,7 @@ class CustomRegularizer(Regularizer):
 
     @staticmethod
     def _returned(name: str, result: object, like: Tensor) -> Tensor:
-        """Check the shape of what a user's function returned: it would broadcast into a wrong answer."""
+        """Check the shape of what a user's function returned: a wrong one would broadcast silently."""
         result = torch.as_tensor(result, dtype=like.dtype, device=like.device)
         if result.shape != like.shape:
             shapes = f"{tuple(like.shape)}, got {tuple(result.shape)}"
@@ -117,7 +117,7 @@ class CustomRegularizer(Regularizer):
     def subgradient_distance(self, v: Tensor, grad: Tensor) -> Tensor:
         if self.distance_fn is not None:
             return self._returned("subgradient_distance", self.distance_fn(v, grad), v.new_empty(()))
-        # a step that moves v by about its own size: with step 1 a prox of bounded range would hide a large gradient
+        # a step that moves v by about its own size: with step 1 a prox of bounded range would mask a large gradient
         size, slope = float(v.norm()), float(grad.norm())
         t = max(1.0, slope / size) if size > 0 else max(1.0, slope)
         residual = t * (v - self.prox(t * v - grad, t)).norm()

@@ -1,1 +1,1 @@
-"""From runs to figures, tables and files. Only this package knows matplotlib."""
+"""From runs to figures, tables and files. Only this package imports matplotlib."""

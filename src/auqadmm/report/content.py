@@ -24,9 +24,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One claim, and whether it held: `holds` is "yes", "no", "partly", "tie" or "open".
+    """One claim, and whether it holds: `holds` is "yes", "no", "partly", "tie" or "open".
 
-    `cells` are the comparisons that decided it; a claim that is not one of comparisons has none.
+    `cells` are the comparisons that decided it; claims without comparisons have none.
     """
 
     claim: str
@@ -64,9 +64,9 @@ class Curve:
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves on common axes. `x_axes` and `y_axes` map a key of `Curve.x`, `Curve.y` to its words, with units; the
+    """Curves on common axes. `x_axes` and `y_axes` map a key of `Curve.x`, `Curve.y` to its label, with units; the
     first of each is shown first. `log_x`, `log_y` name the axes that are logarithmic; `floors` maps a logarithmic y
-    axis to the value below which there is only rounding: points below are drawn there."""
+    axis to the value below which values are rounding error: points below are drawn there."""
 
     title: str
     curves: tuple[Curve, ...]
@@ -79,7 +79,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG, with the sentence that stands for it where it cannot be seen."""
+    """A PNG, with its alternative text."""
 
     png: bytes
     alt: str
@@ -110,7 +110,7 @@ class Chapter:
 
 @dataclass(frozen=True)
 class Report:
-    """The whole page. `about` is what made it: versions, device, seed, command."""
+    """The whole page. `about` is its provenance: versions, device, seed, command."""
 
     title: str
     lead: str

@@ -23,7 +23,7 @@ AXES = {name: COSTS[name] for name in ("rounds", "bytes")}
 HEADERS = ("\nmethod", "\nit.", "\nrounds", "\nbytes", "Hessian\nproducts", "\nseconds", "\nresult")
 COLUMNS = ("method", "status", "iterations", *COUNTED, "gap", "best_in", "note")
 WON = " ◀"
-MARKED = ("rounds", "bytes", "seconds")  # not Hessian products: a gradient method takes none, and is no better for it
+MARKED = ("rounds", "bytes", "seconds")  # not Hessian products: gradient methods take none, which is no merit
 # below this a gap is the rounding of the optimum
 GAP_SMALLEST = 1e-11
 GAP_MARKERS = 7  # per curve
@@ -50,7 +50,7 @@ def _cell(comparison: Comparison, entry: Entry, name: str) -> str:
 
 
 def outcome(entry: Entry, gap: float) -> str:
-    """How far the method came."""
+    """The progress of the method."""
     if entry.at is not None:
         return f"within {power(gap)}"
     gaps = None if entry.run is None else entry.run.gaps
@@ -134,7 +134,7 @@ def figure(comparison: Comparison, title: str) -> Figure:
             labels,
             loc="outside upper center",
             ncols=min(max(len(labels), 1), 8),
-            title=title.replace("$", r"\$"),  # names of files are text, never mathematics
+            title=title.replace("$", r"\$"),  # names of files must not be read as mathematics
             title_fontproperties={"weight": "bold", "size": 12},
         )
     return drawing
@@ -159,7 +159,7 @@ def _curve(axis: Axes, entry: Entry, name: str, shift: float) -> Line2D:
 
 
 def _spread(xs: np.ndarray, shift: float) -> list[int]:
-    """About seven places evenly spaced along a logarithmic axis, and the end; `shift` keeps equal curves apart."""
+    """About seven positions evenly spaced along a logarithmic axis, and the end; `shift` keeps equal curves apart."""
     if len(xs) == 0:
         return []
     at = np.log(np.maximum(xs, 1))

@@ -1,4 +1,4 @@
-"""Figures, as matplotlib `Figure` objects: nothing here touches pyplot or matplotlib's global settings for good.
+"""Figures, as matplotlib `Figure` objects: without pyplot or lasting changes of matplotlib's settings.
 
 convergence     relative objective gap and KKT residual against iterations, one column of panels per model
 weight_images   the weights W_j of image data, drawn as images
@@ -53,7 +53,7 @@ def convergence(runs: Sequence[MethodRun], target: float | None = 1e-6) -> Figur
         axes = figure.subplots(2, len(models), squeeze=False, sharex="col", sharey="row")
         handles: dict[str, Any] = {}
         for (top, bottom), model in zip(axes.T, models, strict=True):
-            end = 2  # one iteration still gets an axis of some width
+            end = 2  # a single iteration still needs an axis of some width
             for run in (run for run in runs if run.model == model):
                 end = max(end, run.result.n_iter)
                 shift = methods.index(run.method) / len(methods)
@@ -149,7 +149,7 @@ def _curve(axis: Axes, x: np.ndarray, y: np.ndarray, method: str, shift: float) 
 def _spread(count: int, shift: float) -> list[int]:
     """Positions evenly spaced on a logarithmic axis, the last included; `shift` in [0, 1) moves the others.
 
-    With a shift of their own, curves that coincide still show the markers of both.
+    With different shifts, coinciding curves show the markers of both.
     """
     if count == 0:
         return []
@@ -161,7 +161,7 @@ def _log_axes(axes: Any) -> None:
     """Logarithmic axes for panels that share a vertical one, with a label at every or every other power of ten."""
     values = np.concatenate([line.get_ydata() for axis in axes for line in axis.get_lines()])
     values = values[values > 0]
-    if values.size == 0:  # nothing was evaluated: leave the axes as they are
+    if values.size == 0:  # nothing was evaluated: keep the default axes
         return
     for axis in axes:
         axis.set_xscale("log")
@@ -169,7 +169,7 @@ def _log_axes(axes: Any) -> None:
         axis.minorticks_off()
         axis.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
     low, high = np.log10(values.min()) - 0.3, np.log10(values.max()) + 0.3
-    if np.floor(high) - np.ceil(low) < 1:  # fewer than two powers of ten in sight
+    if np.floor(high) - np.ceil(low) < 1:  # fewer than two powers of ten visible
         low, high = np.floor(low), np.ceil(high)
     step = 1 if high - low < 7 else 2
     first = np.ceil(low / step) * step

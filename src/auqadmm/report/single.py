@@ -1,9 +1,9 @@
-"""One fit, or the demo, as a report: how it converged, who held what, with which settings, and the coefficients.
+"""One fit, or the demo, as a report: convergence, data per worker, settings, and coefficients.
 
 Everything comes from the files of a finished run, so that the page can be drawn again at any time. Names of columns,
-labels and files are data: control characters are written out here, and the page escapes the rest.
+labels and files are data: control characters are escaped here, and the page escapes the rest.
 
-The page of the demo has, per model, the curves of all methods, what each needed, and the weights as images.
+The page of the demo has, per model, the curves of all methods, a table of their cost, and the weights as images.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from auqadmm.report.style import COSTS, method_style
 from auqadmm.report.tables import headers, table_row
 from auqadmm.words import counted, quoted, visible
 
-SHOWN_FEATURES, SHOWN_COLUMNS, SHOWN_BLOCKS, LONGEST_NAME = 200, 12, 500, 200  # a page must stay readable
+SHOWN_FEATURES, SHOWN_COLUMNS, SHOWN_BLOCKS, LONGEST_NAME = 200, 12, 500, 200  # limits that keep a page readable
 
 
 def fit_report(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]], parts: Parts) -> Report:
@@ -49,7 +49,7 @@ def fit_report(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]],
 
 # ---------------------------------------------------------------------- chapters
 def _why(findings: Sequence[Mapping[str, str]]) -> tuple[Chapter, ...]:
-    """What the trace of a run that did not converge shows; nothing where there is nothing to say."""
+    """Findings about a run that did not converge; empty without any."""
     if not findings:
         return ()
     rows = tuple((visible(finding["sentence"]), visible(finding["setting"])) for finding in findings)
@@ -162,7 +162,7 @@ def coefficients(summary: Mapping[str, Any], parts: Parts) -> Chapter:
     return Chapter("coefficients", "Coefficients", caption, table=Table(header, tuple(rows)))
 
 
-# ---------------------------------------------------------------------- words
+# ---------------------------------------------------------------------- text
 def _title(summary: Mapping[str, Any]) -> str:
     names = {"logistic": "Logistic regression", "elastic-net": "Elastic net", "svm": "Support vector machine"}
     target = f" of {_name(str(summary['target']))}" if summary.get("target") else ""
@@ -191,7 +191,7 @@ def _number(value: float | None, form: str) -> str:
     return "–" if value is None else format(float(value), form)
 
 
-GAP_FLOOR = 1e-10  # below it, the optimum that gaps are measured against is not known
+GAP_FLOOR = 1e-10  # the reference optimum is not known to more digits
 
 
 def demo_report(runs: Sequence[MethodRun], weights: Mapping[str, bytes], about: Mapping[str, Any]) -> Report:

@@ -1,7 +1,7 @@
 """How things look: one colour and marker per method in every figure, and the settings all figures share.
 
-Colours are those of Okabe and Ito, joined by three for the baselines; they stay apart for colour-blind readers, markers
-stay apart in grey print.
+Colours are those of Okabe and Ito, plus three for the baselines; distinguishable for colour-blind readers, and markers
+in grey print.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class MethodStyle:
-    """What stands for a method in figures and tables."""
+    """The style of a method in figures and tables."""
 
     label: str
     color: str
@@ -50,7 +50,7 @@ VARIANTS: dict[str, MethodStyle] = {
 
 
 def method_style(method: str) -> MethodStyle:
-    """The style of a method by name; one that is not known, such as a user's own, is grey with a cross."""
+    """The style of a method by name; an unknown one, such as a user-defined one, is grey with a cross."""
     return METHODS.get(method) or VARIANTS.get(method) or MethodStyle(method, "#777777", "X", method)
 
 
@@ -82,7 +82,7 @@ RC: Any = {
 }
 
 
-# what a run can be drawn against, in words
+# labels of the x axes
 COSTS = {
     "iteration": "iterations",
     "rounds": "rounds",

@@ -1,4 +1,4 @@
-"""What a comparison says in numbers: rows for a table, a summary, files for machines (summary.json, history.csv)."""
+"""A comparison in numbers: rows for a table, a summary, files for machines (summary.json, history.csv)."""
 
 from __future__ import annotations
 
@@ -126,21 +126,21 @@ def _whole(count: int | None) -> str:
 
 
 def power(gap: float) -> str:
-    """1e-06 as people write it: 1e-6."""
+    """1e-06 without the leading zero: 1e-6."""
     mantissa, exponent = f"{gap:e}".split("e")
     return f"{float(mantissa):g}e{int(exponent)}"
 
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Where to write a file that gets its name when it is complete: a full disk leaves no half of it."""
+    """A temporary path for a file that is renamed when complete: a full disk leaves no partial file."""
     with atomic.part(path.parent, path.name) as part:
         yield part
         atomic.keep(part, path)
 
 
 def write_summary(path: Path, summary: Mapping[str, object]) -> Path:
-    """Indented JSON; NaN and infinity, which JSON does not know, become null."""
+    """Indented JSON; NaN and infinity, which JSON lacks, become null."""
     with whole(path) as part:
         part.write_text(json.dumps(finite(summary), indent=2, allow_nan=False) + "\n", encoding="utf-8")
     return path
@@ -156,7 +156,7 @@ def write_history(path: Path, runs: Sequence[MethodRun]) -> Path:
 
 
 def finite(x: object) -> Any:
-    """Plain values that JSON can hold."""
+    """Values that JSON can encode."""
     if isinstance(x, Mapping):
         return {key: finite(value) for key, value in x.items()}
     if isinstance(x, list | tuple):

@@ -2,13 +2,13 @@
 
 The tensors of a local solve are small, and starting a kernel takes longer than running it. A function that was called
 a few times with arguments of the same form (types, shapes, settings) is recorded, and replayed from then on: inputs
-are copied to where the recording reads them, outputs to new tensors, so that a call stays a pure function. One program
+are copied to the buffers of the recording, outputs to new tensors, so that a call stays a pure function. One program
 runs at a time, so all of them read and write the same few buffers, and use the same memory in between. Without
 CUDA, with autograd, or where a recording is not possible (an operation that waits for the host), the function is
 simply called.
 
-What a function may do: anything that does not look at the values of tensors. Numbers among its arguments, and whatever
-is listed in `Programs.fixed` (the data), belong to its form. Objects are taken apart by their attributes, caches
+What a function may do: anything that needs no tensor values on the host. Numbers among its arguments, and whatever
+is listed in `Programs.fixed` (the data), belong to its form. Objects are flattened by their attributes, caches
 included.
 """
 
@@ -28,18 +28,18 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-# calls before the recording: libraries set themselves up in the first
+# calls before the recording: libraries initialise in the first
 WARM_CALLS = 1
-# forms of arguments that are recorded for one function; a function that is never called twice alike has none
+# forms of arguments that are recorded for one function; a function never called twice with one form has none
 FORMS = 16
-# tensors of more numbers are read where they lie instead of being copied: a call with others is another form
+# larger tensors are read in place instead of being copied: a call with others is another form
 READ_IN_PLACE = 2**22
 R = TypeVar("R")
 CODE = (type, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
 
 
 class Programs:
-    """Recordings that belong together, kept until `clear`. `fixed`: objects that are never copied."""
+    """Recordings of one owner, kept until `clear`. `fixed`: objects that are never copied."""
 
     def __init__(self, device: torch.device, fixed: tuple[object, ...] = ()) -> None:
         self.fixed = {id(x): x for x in fixed}
@@ -50,7 +50,7 @@ class Programs:
         self.large: dict[Callable[..., object], Hashable] = {}
         self.pool: Any = None
         self.buffers = Buffers()
-        self.notes: dict[Hashable, int] = {}  # what callers learned about speed; no result may depend on it
+        self.notes: dict[Hashable, int] = {}  # speed hints of callers; no result may depend on it
 
     def __call__(self, fn: Callable[..., R], *args: object) -> R:
         """fn(*args)."""
@@ -69,7 +69,7 @@ class Programs:
     def _recording(
         self, fn: Callable[..., object], args: tuple[object, ...], loop: bool
     ) -> tuple[_Recording | None, list[Tensor]]:
-        """The recording of such a call, if there is one or its time has come; and the tensors to call it with."""
+        """The recording of such a call, if there is one or it is due; and its input tensors."""
         if not self.active or torch.cuda.is_current_stream_capturing():
             return None, []
         taken = _Taken(self.fixed)
@@ -78,28 +78,28 @@ class Programs:
         form = (fn, *first, *map(taken.form, args[len(first) :]))
         if form in self.recorded:
             return self.recorded[form], taken.tensors
-        # large tensors are told by their ids, which others use again when they die
+        # large tensors are identified by their ids, which are reused after deletion
         seen, large = self.calls.get(form, (0, []))
         seen = seen + 1 if all(ref() is not None for ref in large) else 1
         self.calls[form] = seen, [weakref.ref(x) for x in taken.large]
         if seen <= WARM_CALLS or self.forms.get(fn, 0) >= FORMS:
             return None, []
         self.forms[fn] = self.forms.get(fn, 0) + 1
-        if taken.large:  # of the recordings that hold large tensors only the last is kept
+        if taken.large:  # of the recordings with references to large tensors only the last is kept
             self.forget(self.large.pop(fn, None))
             self.large[fn] = form
         self.pool = self.pool or torch.cuda.graph_pool_handle()
         made = {key: len(tensors) for key, tensors in self.buffers.made.items()}
         try:
             self.recorded[form] = _Recording.of(fn, args, taken, self.pool, self.buffers, loop)
-        except RuntimeError:  # waits for the host, or has no memory left
+        except RuntimeError:  # synchronises with the host, or out of memory
             self.recorded[form] = None
             for key, tensors in self.buffers.made.items():  # the memory of a recording that failed
                 del tensors[made.get(key, 0) :]
         return self.recorded[form], taken.tensors
 
     def clear(self) -> None:
-        """The end: give back the memory of recordings and data, which refer to each other, and of the matrix library,
+        """Free the memory of recordings and data, which refer to each other, and of the matrix library,
         which keeps some for the stream that was recorded on."""
         if self.recorded and hasattr(torch._C, "_cuda_clearCublasWorkspaces"):
             torch._C._cuda_clearCublasWorkspaces()
@@ -111,7 +111,7 @@ class Programs:
         self.buffers = Buffers()
 
     def drop(self, tensors: list[Tensor]) -> None:
-        """Forget the recordings that hold one of these large tensors."""
+        """Drop the recordings that refer to one of these large tensors."""
         ids = {id(x) for x in tensors}
         for fn, form in list(self.large.items()):
             recording = self.recorded.get(form)
@@ -124,7 +124,7 @@ class Programs:
 
 
 class _Taken:
-    """Arguments taken apart: a hashable form, and the tensors in it, each once.
+    """Flattened arguments: a hashable form, and the tensors in it, each once.
 
     `spare`: large tensors count as fixed.
     """
@@ -188,14 +188,14 @@ class _Recording:
     """One recorded call: where it reads, the graph, where it writes; the state of a loop in the same place."""
 
     fixed: dict[int, object]
-    kept: list[object]  # what else was told by its id: it must not die, ids would be used again
+    kept: list[object]  # other objects identified by id: kept alive, else ids would be reused
     buffers: Buffers
     read: list[Tensor]  # the memory behind each input, without expanded axes
     graph: torch.cuda.CUDAGraph
     result: Any
     wrote: list[Tensor]
-    given: list[int | None]  # of every output: the input that it is, which is handed back instead of copied
-    state: int  # so many of the inputs are the state of a loop
+    given: list[int | None]  # for every output: the input that it aliases, returned instead of copied
+    state: int  # how many inputs are the state of a loop
     made: list[Hashable]  # the forms of new tensors like those written
 
     @classmethod
@@ -210,7 +210,7 @@ class _Recording:
         stream, aside = torch.cuda.current_stream(), _aside(taken.tensors[0].device)
         aside.wait_stream(stream)
         with warnings.catch_warnings(), _uncollected(), torch.cuda.stream(aside):
-            warnings.simplefilter("ignore")  # a recording that failed is empty, and says so
+            warnings.simplefilter("ignore")  # a failed recording is empty, and reports it
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
                 result = fn(*own)
@@ -250,7 +250,7 @@ def _place(x: Tensor, inputs: list[Tensor]) -> int | None:
 
 
 def _outputs(given: list[int | None], new: list[Tensor], inputs: list[Tensor]) -> Iterator[Tensor]:
-    """All outputs in their order: inputs that are handed back, and new ones."""
+    """All outputs in their order: aliased inputs, and new ones."""
     fresh = iter(new)
     return (next(fresh) if place is None else inputs[place] for place in given)
 
@@ -266,7 +266,7 @@ def _back(read: list[Tensor], state: object, new: list[Tensor], fixed: dict[int,
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """No garbage collection: an old graph that dies while a new one is recorded spoils it."""
+    """No garbage collection: deleting a graph while another is recorded invalidates the recording."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -305,7 +305,7 @@ class Buffers:
         return out
 
     def fill(self, buffers: list[Tensor], tensors: list[Tensor]) -> None:
-        """Copy; tensors are never written to, so what lies there already need not be copied again."""
+        """Copy; tensors are never written to, so unchanged contents need not be copied again."""
         news = [i for i, x in enumerate(tensors) if self.holds.get(id(buffers[i]), _nothing)() is not x]
         copy([buffers[i] for i in news], [dense(tensors[i]) for i in news])
         for i in news:
@@ -321,7 +321,7 @@ def _nothing() -> None:
 
 
 def form_of(x: Tensor) -> Hashable:
-    """Shape, strides and kind of numbers, kept with the tensor: asking for them takes longer than comparing them."""
+    """Shape, strides and dtype, cached on the tensor: querying them takes longer than comparing them."""
     known = getattr(x, "_auqadmm_form", None)
     if known is None:
         known = (x.shape, x.stride(), x.dtype, x.device)
@@ -330,7 +330,7 @@ def form_of(x: Tensor) -> Hashable:
 
 
 def dense(x: Tensor) -> Tensor:
-    """x without its expanded axes: every number once."""
+    """x without its expanded axes: every entry once."""
     if 0 not in x.stride():
         return x
     return x.as_strided([1 if s == 0 else n for n, s in zip(x.shape, x.stride(), strict=True)], x.stride())

@@ -1,4 +1,4 @@
-"""Conformance suites: what a part of your own must do, as laws that are checked.
+"""Conformance suites: the laws that user-defined parts must obey.
 
     class TestMyLoss(LossSuite):                loss = MyLoss()                  f_j, its derivatives, its claims
     class TestMyRegularizer(RegularizerSuite):  regularizer = MyRegularizer()    g, its proximal map, its claims
@@ -7,14 +7,14 @@
 
 Pytest collects such classes; without it `TestMyLoss().verify()` raises an AssertionError that names what failed.
 
-Engines: the same problem, its blocks placed anywhere: the same answer at the same cost.
+Engines: the same problem, its blocks placed anywhere: the same solution at the same cost.
 
     EngineSuite("torch").verify()               in every process that `torchrun` started
     EngineSuite(lambda: MyEngine(…)).verify()   raises an AssertionError that names every check that failed
 
 It needs no test framework; with one, `suite.checks()` gives the checks by name. Each of them solves small problems on
 the engine and with `engine="local"`, and compares iterates, status, rounds and bytes. Blocks are made by a function
-`blocks(rank, world)`, called by every process or worker that holds blocks; some get more than others, some none.
+`blocks(rank, world)`, called by every process or worker with blocks; some get more than others, some none.
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ from auqadmm.testing.suite import Suite, need
 __all__ = ["EngineSuite", "EngineTests", "LossSuite", "MethodSuite", "RegularizerSuite", "Shards"]
 
 METHODS = ("c-admm", "rb-admm", "ac-admm", "uq-admm", "auq-admm", "auq-lr", "lbfgs", "lbfgs-w", "owl-qn", "fista")
-# a first L measured as a difference of gradients is known to half the digits only
+# a first L measured as a difference of gradients has half the digits only
 OBJECTS = {"fista": FISTA(lipschitz=10.0)}
-DIFFERENCE_TOLERANCE = 1e-6  # of what is made of differences of iterates: the weights of ac-admm
+DIFFERENCE_TOLERANCE = 1e-6  # of quantities from differences of iterates: the weights of ac-admm
 SMOOTH = ("lbfgs", "lbfgs-w")  # refuse an l1 term
 TIGHT = NewtonCG(tol=1e-13)
 ENDLESS: dict[str, Any] = {"abs_tol": 0.0, "rel_tol": 0.0, "certificate_tol": 0.0}
 CPU = torch.device("cpu")
 
-# numbers that travel per iteration without a certificate, n unknowns: (rounds, up, down); docs/architecture.md
+# numbers sent per iteration without a certificate, n unknowns: (rounds, up, down); docs/architecture.md
 BUDGET: Mapping[str, Callable[[int], tuple[int, int, int]]] = {
     "c-admm": lambda n: (1, n + 8, n),
     "uq-admm": lambda n: (1, n + 8, n),
@@ -86,12 +86,12 @@ BUDGET: Mapping[str, Callable[[int], tuple[int, int, int]]] = {
 
 # ---------------------------------------------------------------------- the suite
 class EngineSuite:
-    """Laws of an engine: the same problem, its blocks placed anywhere, has the same answer at the same cost.
+    """Laws of an engine: the same problem, its blocks placed anywhere, has the same solution at the same cost.
 
     Parameters
     ----------
     engine
-        A name, or a function that makes what `solve(engine=…)` takes.
+        A name, or a function that makes an `engine` for `solve`.
     tolerance
         Of iterates, relative, against those of one process.
 
@@ -135,7 +135,7 @@ class EngineSuite:
         return found
 
     def failures(self) -> dict[str, str]:
-        """Run everything; what went wrong, by the name of the check."""
+        """Run everything; returns failures by the name of the check."""
         wrong = {}
         for name, check in self.checks().items():
             try:
@@ -149,7 +149,7 @@ class EngineSuite:
         wrong = self.failures()
         need(not wrong, "\n".join(f"{name}: {why}" for name, why in wrong.items()))
 
-    # ------------------------------------------------------------------ the same answer
+    # ------------------------------------------------------------------ the same solution
     def same_iterates(self, method: Any, name: str, skip: int, **options: Any) -> None:
         """Every iterate, the multipliers and weights at the end, rounds and bytes."""
         options = {"max_iter": 8, "local": TIGHT, **ENDLESS, **options}
@@ -171,13 +171,13 @@ class EngineSuite:
 
     def budget(self, method: str) -> None:
         """Rounds and bytes per iteration are what the documentation says."""
-        # what acceleration and renewed weights add to auq-lr is a handful of scalars, and no round
+        # acceleration and renewed weights add a handful of scalars to auq-lr, and no round
         special: dict[str, Any] = {"global": AUQ(normalize="global"), "auq-lr": AUQLR(memory=0, refresh=())}
         chosen = special.get(method, method)
         problem = problems()["multinomial"]
         run = solve(problem, chosen, self.make(), max_iter=8, stop="residuals", **ENDLESS)
         n = run.v.numel()
-        rows = run.history.rows[2:-1]  # the last one holds what ending the run took as well
+        rows = run.history.rows[2:-1]  # the last one includes the cost of ending the run
         for before, after in pairwise(rows):
             spent = (
                 after.rounds - before.rounds,
@@ -204,11 +204,11 @@ class EngineSuite:
         self._close("v after another run", back.v, solve(problem, "ac-admm", warm_start=theirs, **options).v)
 
     def checkpoint(self, method: str) -> None:
-        """A run that was stopped goes on: to the same bits on this engine, to rounding if it began in one process."""
+        """A stopped run resumes: to the same bits on this engine, to rounding if it began in one process."""
         problem = problems()["elastic-net"]
         options: dict[str, Any] = {"local": TIGHT, **ENDLESS}
         whole = solve(problem, method, self.make(), max_iter=8, **options)
-        with TemporaryDirectory() as folder:  # every process has one, that of the first counts
+        with TemporaryDirectory() as folder:  # every process has one; only the first's is used
             solve(problem, method, self.make(), max_iter=3, checkpoint=Checkpoint(folder), **options)
             ours = solve(problem, method, self.make(), max_iter=8, checkpoint=Checkpoint(folder), **options)
         need(bool(torch.equal(ours.v, whole.v)), "a run that was resumed gives other bits")
@@ -224,15 +224,15 @@ class EngineSuite:
     def primitives(self, skip: int = 0) -> None:
         problem = Problem(LeastSquares(), L2(1.0), Share(regression(), skip))
         place = engines.resolve(self.make())
-        opened, here = place.place(problem, torch.float64, CPU), LocalEngine(problem.placed().shard(torch.float64, CPU))
+        opened, base = place.place(problem, torch.float64, CPU), LocalEngine(problem.placed().shard(torch.float64, CPU))
         try:
-            need(opened.names == here.names, f"{opened.names}")
-            need(opened.census.rows == here.census.rows, f"{opened.census.rows}")
-            for name, x in here.map_sum(total, None, torch.ones(3))[1].items():
+            need(opened.names == base.names, f"{opened.names}")
+            need(opened.census.rows == base.census.rows, f"{opened.census.rows}")
+            for name, x in base.map_sum(total, None, torch.ones(3))[1].items():
                 self._close(f"map_sum {name}", opened.map_sum(total, None, torch.ones(3))[1][name], x)
-            found = opened.map_minmax(ends, None, None)[1]["ends"]
-            self._close("map_minmax", found, torch.tensor([0.0, 4.0]))
-            for name, x in here.map_concat(ragged, None).items():
+            extremes = opened.map_minmax(ends, None, None)[1]["ends"]
+            self._close("map_minmax", extremes, torch.tensor([0.0, 4.0]))
+            for name, x in base.map_concat(ragged, None).items():
                 self._close(f"map_concat {name}", opened.map_concat(ragged, None)[name], x)
                 kind = opened.map_concat(ragged, None)[name].dtype
                 need(kind == x.dtype, f"map_concat {name} has {kind} instead of {x.dtype}")
@@ -315,7 +315,7 @@ class EngineTests(Suite):
     Attributes
     ----------
     engine
-        A name, or a class (or `staticmethod`) that makes what `solve(engine=…)` takes.
+        A name, or a class (or `staticmethod`) that makes an `engine` for `solve`.
     tolerance
         Of iterates, relative, against those of one process.
 
@@ -337,7 +337,7 @@ class EngineTests(Suite):
 
 
 def _one_check(name: str) -> Callable[[EngineTests], None]:
-    """A method of its own for every check: pytest collects functions only."""
+    """One method per check: pytest collects functions only."""
 
     def check(self: EngineTests) -> None:
         EngineSuite(self.under_test("engine"), self.tolerance).checks()[name]()

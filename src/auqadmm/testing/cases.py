@@ -1,4 +1,4 @@
-"""Small problems for engines, and functions of blocks that any engine can send: they are known by name."""
+"""Small problems for engines, and functions of blocks that any engine can send: they are pickled by name."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def clouds(features: int = 6) -> tuple[Any, ...]:
 
 
 def mixed() -> tuple[Any, ...]:
-    """Two classes, sample weights, one block sparse: solvers that need dense blocks suit some processes only."""
+    """Two classes, sample weights, one block sparse: solvers that need dense blocks apply in some processes only."""
     rng = np.random.default_rng(2)
     X = rng.normal(size=(40, 5)) * (rng.random((40, 5)) < 0.6)
     y = np.where(X[:, 0] + 0.5 * rng.normal(size=40) > 0, 7, 3)
@@ -63,7 +63,7 @@ def mixed() -> tuple[Any, ...]:
 
 
 def problems(skip: int = 0) -> dict[str, Problem]:
-    """The problems of the suite by name, their blocks still to be made."""
+    """The problems of the suite by name, with blocks made later."""
     squares, pooled = LeastSquares(reduction="mean"), Multinomial(reduction="pooled")
     return {
         "elastic-net": Problem(squares, ElasticNet(0.05, 0.1), Share(regression(), skip), intercept=True),
@@ -73,7 +73,7 @@ def problems(skip: int = 0) -> dict[str, Problem]:
     }
 
 
-# ---------------------------------------------------------------------- what travels to blocks, by name
+# ---------------------------------------------------------------------- functions sent to blocks, pickled by name
 def total(shard: Shard, blocks: B, shared: Tensor) -> tuple[B, Sums]:
     grad = shard.linearize(shard.zeros()).grad
     return blocks, {"one": grad.sum(0), "two": grad.square().sum(), "three": shared * shard.blocks}
@@ -127,7 +127,7 @@ def missing_file(rank: int, world: int) -> list[Any]:
 
 @dataclass(frozen=True)
 class OnFire(NewtonCG):
-    """A solver that fails wherever the last block is."""
+    """A solver that fails in the process of the last block."""
 
     def solve(self, problem: LocalProblem, *args: Any) -> LocalSolution:
         if 4 in problem.shard.index:

@@ -1,4 +1,4 @@
-"""A conformance suite for losses: derivatives, convexity, rows and blocks, and what a loss claims of itself."""
+"""A conformance suite for losses: derivatives, convexity, rows and blocks, and the properties that a loss declares."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from auqadmm.engines import shards_of
 from auqadmm.problem import L2, Problem, Zero
 from auqadmm.testing.suite import Suite, close, need
 
-STEP = 1e-5  # of differences
-SAME_NUMBER = 1e-11  # what rounding may leave of two ways to the same number
+STEP = 1e-5  # of finite differences
+SAME_NUMBER = 1e-11  # relative rounding between two ways to the same number
 CPU = torch.device("cpu")
 Block = tuple[np.ndarray, ...]
 
@@ -30,11 +30,11 @@ class LossSuite(Suite):
     Attributes
     ----------
     loss
-        What is checked. Its reduction should be "sum"; the others are made of it.
+        The loss to check. Its reduction should be "sum"; the others are derived from it.
     coupled
-        Do rows of a block interact? Then a block is more than its rows, and splitting one changes the loss.
+        Do rows of a block interact? Then splitting a block changes the loss.
     tolerance
-        Relative, of derivatives against differences.
+        Relative, of derivatives against finite differences.
     features
         Columns of the data.
 
@@ -52,7 +52,7 @@ class LossSuite(Suite):
     tolerance: float = 1e-5
     features: int = 4
 
-    # ------------------------------------------------------------------ data; a subclass may bring its own
+    # ------------------------------------------------------------------ data; a subclass may override it
     def targets(self, rng: np.random.Generator, rows: int) -> np.ndarray:
         """Targets that the loss is defined for: by its `target_kind`, real ones not negative."""
         kind = self.under_test("loss").target_kind
@@ -211,7 +211,7 @@ class LossSuite(Suite):
         X, y, w = self.blocks()[1]
         far = np.where(w[:, None] == 0, 1e6, X)
         with_them, without = [(far, y, w)], [(X[w > 0], y[w > 0], w[w > 0])]
-        others: list[Block] = self.blocks()[3:4]  # all classes are there in either case
+        others: list[Block] = self.blocks()[3:4]  # all classes occur in either case
         a, b = self.at(self.shard(with_them + others)), self.at(self.shard(without + others))
         close("value", a.value, b.value, SAME_NUMBER)
         close("grad", a.grad, b.grad, SAME_NUMBER)
@@ -266,7 +266,7 @@ class LossSuite(Suite):
             need(x.dtype == torch.float32, f"{name} is {x.dtype} where the blocks are float32")
             close(f"{name} in float32", x.double(), y, 1e-3 if name == "hvp" else 1e-4)
 
-    # ------------------------------------------------------------------ what a loss claims
+    # ------------------------------------------------------------------ declared properties
     def test_conjugate_belongs_to_the_loss(self) -> None:
         """Fenchel: equality at the slopes themselves, an inequality elsewhere. Nothing to check without one."""
         shard = self.shard()

@@ -1,4 +1,4 @@
-"""A conformance suite for methods: the optimum, the same run anywhere, states that stay what they are."""
+"""A conformance suite for methods: the optimum, the same run anywhere, immutable states."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class MethodSuite(Suite):
     Attributes
     ----------
     method
-        What is checked: anything that `solve(method=…)` takes.
+        The method to check: anything that `solve(method=…)` takes.
     rounds
         Reductions per iteration, as the method declares; None: they vary.
     smooth
         Does the method refuse regularizers with kinks?
     max_iter
-        In which it must arrive.
+        In which it must converge.
     tolerance
         Of iterates on other engines.
 
@@ -78,7 +78,7 @@ class MethodSuite(Suite):
         return problems
 
     def run(self, problem: Problem, engine: Any = "local", **options: Any) -> Result:
-        # a copy: what a run leaves in the object is not there in another process
+        # a copy: state cached in the object would be missing in another process
         return solve(problem, deepcopy(self.under_test("method")), engine, **options)
 
     def watched(self, problem: Problem, engine: Any, **options: Any) -> tuple[Result, list[Tensor]]:
@@ -89,9 +89,9 @@ class MethodSuite(Suite):
 
         return self.run(problem, engine, callbacks=[note], local=exact(problem), **options), path
 
-    # ------------------------------------------------------------------ the answer
+    # ------------------------------------------------------------------ the solution
     def test_reaches_the_optimum(self) -> None:
-        """Against scipy, with what the run itself says of the gap."""
+        """Against scipy, and the gap that the run certifies."""
         for name, problem in self.problems().items():
             v, best = optimum(problem)
             result = self.run(problem, certificate_tol=1e-6, max_iter=self.max_iter)
@@ -153,7 +153,7 @@ class MethodSuite(Suite):
                 need(a == b, f"{name}: {column} {a} after resuming, {b} without")
 
     def test_states_are_frozen(self) -> None:
-        """Nothing writes into the state of an iteration that is over."""
+        """Nothing writes into the state of an earlier iteration."""
         kept: list[tuple[Any, list[Tensor]]] = []
 
         def keep(event: Iteration) -> None:
@@ -175,13 +175,13 @@ class MethodSuite(Suite):
             return
         for name, problem in self.problems().items():
             result = self.run(problem, max_iter=8, stop="residuals", **ENDLESS)
-            spent = result.history.column("rounds")[:-1]  # the last row holds what ending the run took
+            spent = result.history.column("rounds")[:-1]  # the last row includes the cost of ending the run
             steps = {b - a for a, b in pairwise(spent)}
             need(steps == {self.rounds}, f"{name}: {sorted(steps)} rounds per iteration, declared are {self.rounds}")
 
 
 def exact(problem: Problem) -> Any:
-    """A local solver that leaves nothing but rounding."""
+    """A local solver that is exact to rounding."""
     return "direct" if problem.loss.unit_curvature else NewtonCG(tol=1e-13)
 
 
@@ -190,12 +190,12 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def tensors(value: object) -> Iterator[Tensor]:
-    """All tensors of nested frozen state, in a fixed order: fields, not what is cached beside them."""
+    """All tensors of nested frozen state, in a fixed order: fields, not cached values."""
     if isinstance(value, Tensor):
         yield value
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for f in dataclasses.fields(value):
-            if f.name not in ("setup", "solver_memory"):  # which belong to the run and to the local solver
+            if f.name not in ("setup", "solver_memory"):  # they belong to the run and to the local solver
                 yield from tensors(getattr(value, f.name))
     elif isinstance(value, Mapping):
         for key in value:

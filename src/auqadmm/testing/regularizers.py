@@ -1,4 +1,4 @@
-"""A conformance suite for regularizers: the proximal map, convexity, and what a regularizer claims of itself.
+"""A conformance suite for regularizers: the proximal map, convexity, and the properties that a regularizer declares.
 
 Every law rests on one fact: v = prox(s, K) gives a subgradient, ξ = s − Kv ∈ ∂g(v), at a point where g is finite.
 """
@@ -21,7 +21,7 @@ from auqadmm.testing.suite import Suite, close, need
 if TYPE_CHECKING:
     from auqadmm.problem.regularizers import Regularizer
 
-ROUND = 1e-9  # what rounding, and a proximal map that is itself computed by iteration, may leave
+ROUND = 1e-9  # errors of rounding, and of an iterative proximal map
 
 
 class RegularizerSuite(Suite):
@@ -30,7 +30,7 @@ class RegularizerSuite(Suite):
     Attributes
     ----------
     regularizer
-        What is checked.
+        The regularizer to check.
     shape
         (features, columns) of the unknown that it is checked on.
     scales
@@ -60,7 +60,7 @@ class RegularizerSuite(Suite):
         return [0.05, 1.0, 40.0, each, each[:, :1]]
 
     def pairs(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Any]]:
-        """v = prox(s, K), the subgradient ξ = s − Kv without what rounding left of zeros, and s and K."""
+        """v = prox(s, K), the subgradient ξ = s − Kv with rounded zeros set to zero, and s and K."""
         g = self.under_test("regularizer")
         for (i, K), scale in product(enumerate(self.metrics()), self.scales):
             s = self.draw(20 * i + int(10 * scale), scale)
@@ -69,7 +69,7 @@ class RegularizerSuite(Suite):
             yield v, torch.where(xi.abs() <= 1e-13 * (s.abs() + (K * v).abs()), 0.0, xi), s, K
 
     def others(self) -> list[Tensor]:
-        """Points to compare with, some where g is finite for sure."""
+        """Points to compare with, some where g is certainly finite."""
         g = self.under_test("regularizer")
         drawn = [self.draw(200 + i, scale) for i, scale in enumerate((0.1, 1.0, 5.0))]
         return [torch.zeros(self.shape, dtype=torch.float64), *drawn, *(g.prox(x, 1.0) for x in drawn)]
@@ -130,7 +130,7 @@ class RegularizerSuite(Suite):
 
     # ------------------------------------------------------------------ the certificate
     def test_subgradient_distance(self) -> None:
-        """Zero at −ξ; never more than the way to a known subgradient; not zero where a better point is known."""
+        """Zero at −ξ; never more than the distance to a known subgradient; not zero where a better point is known."""
         g = self.under_test("regularizer")
         for i, (v, xi, s, K) in enumerate(self.pairs()):
             size = float(s.norm() + (K * v).norm())
@@ -145,7 +145,7 @@ class RegularizerSuite(Suite):
         need(all(math.isinf(g.subgradient_distance(x, x)) for x in outside), "a finite distance where g is infinite")
 
     def test_subgradient(self) -> None:
-        """As short as the distance says, and one of g: no point of g lies below its tangent. Nothing where unknown."""
+        """Its norm is the distance, and it is a subgradient: g is above its tangent. Skipped where unknown."""
         g = self.under_test("regularizer")
         for i, (v, xi, s, K) in enumerate(self.pairs()):
             grad = self.draw(700 + i) - xi
@@ -167,7 +167,7 @@ class RegularizerSuite(Suite):
             need(abs(float(g.fall(a, b)[0] - (g.value(a) - g.value(b)))) <= ROUND * size, "fall is not g(v) − g(there)")
 
     def test_conjugate_belongs_to_the_value(self) -> None:
-        """Fenchel: g*(w) ≥ ⟨w, x⟩ − g(x), with equality at subgradients. Nothing to check where none is known."""
+        """Fenchel: g*(w) ≥ ⟨w, x⟩ − g(x), with equality at subgradients. Skipped where g* is unknown."""
         g = self.under_test("regularizer")
         pairs = [(v, xi) for v, xi, *_ in self.pairs()]
         if not any(math.isfinite(float(g.conjugate(xi))) for _, xi in pairs):
@@ -195,7 +195,7 @@ class RegularizerSuite(Suite):
 
     # ------------------------------------------------------------------ claims
     def test_strong_convexity(self) -> None:
-        """g(w) ≥ g(v) + ⟨ξ, w − v⟩ + ½Σc(w − v)² with what `convexity` and `strong_convexity` say."""
+        """g(w) ≥ g(v) + ⟨ξ, w − v⟩ + ½Σc(w − v)² with `convexity` and `strong_convexity`."""
         g = self.under_test("regularizer")
         for v, xi, s, _ in self.pairs():
             c = g.convexity(v)
@@ -223,7 +223,7 @@ class RegularizerSuite(Suite):
             if slope is not None:
                 h = 1e-7 * max(1.0, float(s.abs().max()))
                 ahead, behind = g.prox(s + h, K), g.prox(s - h, K)
-                smooth = ((ahead - v) - (v - behind)).abs() <= 1e-5 * ((ahead - behind).abs() + 1e-12)  # no kink here
+                smooth = ((ahead - v) - (v - behind)).abs() <= 1e-5 * ((ahead - behind).abs() + 1e-12)  # no kink nearby
                 off = (slope - (ahead - behind) / (2 * h)).abs()[smooth]
                 need(not bool((off > 1e-5 * (1 + slope.abs().max())).any()), f"prox_slope is off, case {i}")
             need(g.value(v).isclose(self._by_entries(v), rtol=1e-9, atol=1e-12).item(), "g is no sum over entries")
@@ -276,7 +276,7 @@ class RegularizerSuite(Suite):
 
     # ------------------------------------------------------------------ other metrics
     def test_consensus_step_in_a_metric_with_low_rank(self) -> None:
-        """s − Kv is a subgradient for K that is not diagonal too: the v-step of auq-lr, fast or slow."""
+        """s − Kv is a subgradient for non-diagonal K too: the v-step of auq-lr, fast or slow."""
         g = self.under_test("regularizer")
         metric = low_rank_metric(*self.shape)
         for i, scale in enumerate(self.scales):

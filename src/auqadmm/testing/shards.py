@@ -1,4 +1,4 @@
-"""Blocks in several shards of one process: what other engines do with processes, without them."""
+"""Blocks in several shards of one process: like other engines, but without processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from auqadmm.problem import Problem
 
 @dataclass(frozen=True)
 class Shards:
-    """An engine that deals consecutive blocks out to `count` shards, one after the other in this process."""
+    """An engine that splits consecutive blocks among `count` shards, one after the other in this process."""
 
     count: int = 2
 

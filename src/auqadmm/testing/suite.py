@@ -21,7 +21,7 @@ class Suite:
         return {name.removeprefix("test_").replace("_", " "): getattr(self, name) for name in dict.fromkeys(names)}
 
     def failures(self) -> dict[str, str]:
-        """Check every law; what went wrong, by its name."""
+        """Check every law; returns failures by name."""
         wrong = {}
         for name, check in self.checks().items():
             try:
@@ -36,7 +36,7 @@ class Suite:
         need(not wrong, "\n".join(f"{name}: {why}" for name, why in wrong.items()))
 
     def under_test(self, name: str) -> Any:
-        """What the subclass set."""
+        """The attribute that the subclass set."""
         part = getattr(self, name, None)
         if part is None:
             raise TypeError(f"{type(self).__name__} must set `{name}`: {name} = …")
@@ -44,13 +44,13 @@ class Suite:
 
 
 def need(fact: bool, otherwise: str) -> None:
-    """An assertion that optimised byte code keeps."""
+    """An assertion that also holds under `python -O`."""
     if not fact:
         raise AssertionError(otherwise)
 
 
 def close(what: str, a: Tensor, b: Tensor, tolerance: float, scale: float | None = None) -> None:
-    """Are two tensors the same, relative to the largest number of b or to `scale`?"""
+    """Are two tensors the same, relative to the largest entry of b or to `scale`?"""
     need(a.shape == b.shape, f"{what} has shape {tuple(a.shape)} instead of {tuple(b.shape)}")
     if not b.numel():
         return

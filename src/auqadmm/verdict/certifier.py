@@ -1,4 +1,4 @@
-"""Objective, KKT residual and duality gap at any v, without a run: for whoever computes an optimum in another way.
+"""Objective, KKT residual and duality gap at any v, without a run: for optima that were computed in another way.
 
 Shapes: m features, C columns; v (m, C).
 """
@@ -27,7 +27,7 @@ class Certifier:
         self.grad_at_zero = float(reduce.free(score, None, zero)["G"].norm())
 
     def certify(self, v: Tensor) -> Certificate:
-        """The gap is None where it needs an intercept's slopes as well."""
+        """The gap is None where a free intercept would need its own slopes."""
         sums = self.reduce.free(score, None, v)
         f, G = float(sums["f"]), sums["G"]
         scale = self.grad_at_zero + float(sums["norms"])

@@ -1,11 +1,11 @@
 """The duality gap at v: F(v) − F* ≤ F(v) + Σ_i φ_i*(cθ_i) + g*(−c Σ_i x_iθ_iᵀ) for any slopes θ of the rows (S10).
 
 θ_i = φ'(z_i) are the slopes at v. Where −G = −Σxθ must be scaled into the domain of g* (L1, GroupLasso), c < 1. A free
-intercept is content with slopes that add up to zero only: θ_i = φ'_i − φ''_i a with a = H_bb⁺G_b, the step it would
+intercept requires slopes that add up to zero: θ_i = φ'_i − φ''_i a with a = H_bb⁺G_b, the step it would
 take, makes them do so and leaves them in the domain of φ* where a is small. With c = 1 and no intercept f_j needs no
 conjugate.
 
-No gap where no finite dual value is at hand: no regularizer, half-open constraints, a loss without a conjugate.
+No gap where no finite dual value exists: no regularizer, half-open constraints, a loss without a conjugate.
 
 Shapes: m features, C columns; v, G (m, C), B = HE_b (m, C, C).
 """
@@ -25,7 +25,7 @@ from auqadmm.verdict.model import EPS
 from auqadmm.verdict.point import OBJECTIVE_ROUNDING, JudgedPoint, relative_to
 from auqadmm.verdict.queries import ConjugateQuery, ProductsQuery
 
-ROUNDINGS = 64.0  # of the slopes, that their sum may be off by
+ROUNDINGS = 64.0  # of the slopes: how many rounding errors their sum may be off by
 
 
 def plain_gap(g: Regularizer, v: Tensor, G: Tensor, precision: float) -> float | None:
@@ -53,7 +53,7 @@ def full_gap(
             return None
         shift = inverse @ G[-1]
         moved = G - B @ shift
-        shift, moved = shift + inverse @ moved[-1], moved - B @ (inverse @ moved[-1])  # once more, for the digits
+        shift, moved = shift + inverse @ moved[-1], moved - B @ (inverse @ moved[-1])  # once more: iterative refinement
         left = float(moved[-1].abs().sum())
         if left > ROUNDINGS * noise:  # slopes that do not add up to zero are no dual point
             return None
@@ -67,7 +67,7 @@ def full_gap(
 
 
 def penalised(g: Regularizer) -> Regularizer:
-    """g of the rows that it penalises: beside a free intercept all but the last."""
+    """g of the rows that it penalises: all but a free intercept's, the last."""
     return getattr(g, "inner", g)
 
 
@@ -90,14 +90,14 @@ def intercept_inverse(block: Tensor) -> Tensor | None:
 
 
 def at_least_rounding(terms: list[float], precision: float, noise: float = 0.0) -> float | None:
-    """The sum of terms that cancel; what is below their rounding is not known to be smaller."""
+    """The sum of terms that cancel; never reported smaller than their rounding error."""
     gap, rounding = sum(terms), precision * sum(map(abs, terms)) + noise
     return max(gap, rounding) if math.isfinite(gap) else None
 
 
-# ---------------------------------------------------------------------- asked for
+# ---------------------------------------------------------------------- with a round of its own
 
-GAP_ROUNDING = 1e-8  # of a gap, that the rounding of slopes times far bounds may take
+GAP_ROUNDING = 1e-8  # of a gap: the share that rounding of slopes times distant bounds may make up
 
 if TYPE_CHECKING:
     from auqadmm.problem.regularizers import Regularizer

@@ -1,14 +1,14 @@
-"""Is it worth asking? δ is estimated where nothing travels, at the server, from the gradient that came with v.
+"""Is a verdict worth its cost now? The server estimates δ without communication, from the gradient at v.
 
-    at first     what the method's own model of F promises (`Consensus.predicted`), or a step in the metric K of a
+    at first     the decrease by the method's own model of F (`Consensus.predicted`), or a step in the metric K of a
                  diagonal consensus step, or in the squares of the columns
     later        the Hessian of the last verdict, which near the optimum is the Hessian; where it is too large, or g
-                 has kinks, the first estimate, corrected by what the last verdict found
+                 has kinks, the first estimate, corrected by the last verdict
 
-An estimate decides only when to ask, never what is said. In case it is far off, iterations 16, 64, 256, … ask anyhow,
-once the run has cost as much as the answer will. Where g has kinks or the loss corners, or the answer takes products
-and an iteration only a gradient, and yet a duality gap costs nothing, it is waited for as long as that is cheaper than
-a dear verdict: at worst twice what is needed is paid.
+An estimate decides only when a verdict is run, never its result. In case it is far off, iterations 16, 64, 256, … run
+one once the run has cost as much as it will. Where g has kinks or the loss corners, or a verdict takes products
+and an iteration only a gradient, and yet a duality gap costs nothing, the run waits for it as long as that is cheaper
+than a verdict: at worst this doubles the cost.
 
 Shapes: m features, C columns; v, G (m, C).
 """
@@ -31,20 +31,20 @@ from auqadmm.verdict.point import Verdict
 if TYPE_CHECKING:
     from auqadmm.problem.regularizers import Regularizer
 
-# A first estimate may be this far above the tolerance, or must be this far below: the blocks' own models promise more
-# than there is for squares, and less where curvature falls on the way.
+# A first estimate may be this far above the tolerance, or must be this far below: block models overestimate the
+# decrease for squares, and underestimate it where the curvature falls on the way.
 LENIENT, STRICT = 1.5, 0.15
 GATE_CORNERS = 0.1  # the same later on, for losses whose curvature jumps
 GATE_WARM = 100.0  # the same of a run that was started near the optimum, perhaps
-GATE_FIRST = 16  # the first iteration that asks in any case
+GATE_FIRST = 16  # the first iteration that runs a verdict in any case
 KEPT = 1024  # unknowns up to which the Hessian of a verdict is kept
 
 
 @dataclass(frozen=True)
 class Gate:
-    """What earlier verdicts taught: `asked`, the iteration of the last one; `ratio` of δ to the estimate then; what a
-    bound is above δ; the floor of rounding; the null model; the factors L, s of the Hessian, group by group; and the
-    triangle of a Hessian that is the same everywhere. `rest`: iterations in a row in which F had nowhere to fall, and
+    """What earlier verdicts showed: `asked`, the iteration of the last one; `ratio` of δ to the estimate then; how far
+    a bound lies above δ; the rounding floor; the null model; the factors L, s of the Hessian, group by group; and the
+    triangle of a Hessian that is the same everywhere. `rest`: consecutive iterations in which F could not fall and
     nothing could be proved; `since`: what the run had cost when a verdict was first worth its price."""
 
     asked: int = 0
@@ -59,7 +59,7 @@ class Gate:
     since: float | None = None
 
     def estimate(self, judge: Judge, shared: Consensus, sums: Mapping[str, Tensor]) -> float:
-        """About δ at v."""
+        """An estimate of δ at v."""
         columns = judge.columns
         assert columns is not None
         G = columns.slopes(sums["G"])
@@ -82,7 +82,7 @@ class Gate:
         return total
 
     def opens(self, judge: Judge, k: int, estimate: float, objective: float, tol: float) -> bool:
-        """May the verdict after iteration k be yes, or that rounding ends the run?"""
+        """Could a verdict after iteration k be "converged", or "rounding"?"""
         if not math.isfinite(objective):
             return False
         if is_due(k):
@@ -98,7 +98,7 @@ class Gate:
         return self.inflation * estimate <= max(factor * tol * judge.scale(objective), self.floor)
 
     def after(self, judge: Judge, shared: Consensus, sums: Mapping[str, Tensor], verdict: Verdict, tol: float) -> Gate:
-        """With what this verdict teaches."""
+        """Updated with this verdict."""
         certificate = verdict.certificate
         gram = (
             judge.gram if judge.gram is not None and judge.gram.numel() <= KEPT**2 else None
@@ -109,7 +109,7 @@ class Gate:
             return replace(new, wrong=min(self.wrong + 1, 6), ratio=self.ratio or 1.0)
         rough = replace(self, factors=(), ratio=None).estimate(judge, shared, sums)
         ratio = delta / rough if rough > 0 else 1.0
-        missed = self.ratio is not None and delta <= tol * certificate.scale  # small enough, and yet no yes
+        missed = self.ratio is not None and delta <= tol * certificate.scale  # small enough, and yet not converged
         factors = self.factors
         model = verdict.model
         if model is not None and judge.g.quadratic and judge.setup.unknowns <= KEPT:
@@ -118,8 +118,8 @@ class Gate:
         return replace(new, ratio=ratio, inflation=verdict.inflation, factors=factors, wrong=wrong)
 
     def waits(self, judge: Judge, gap: float | None, by_gradients: bool) -> Gate | None:
-        """With the time since which it waits for a gap that costs nothing; None: it does not. `by_gradients`: an
-        iteration is no more than a gradient, and several of them are cheaper than products with the Hessian."""
+        """With the start of the wait for a gap that costs nothing; None: no wait. `by_gradients`: an
+        iteration takes one gradient, and several of these are cheaper than products with the Hessian."""
         kinks = not judge.g.quadratic or judge.loss.cornered or (by_gradients and not judge.fits_triangle)
         if gap is None or not judge.price or not kinks:
             return None
@@ -128,12 +128,12 @@ class Gate:
 
 
 def is_due(k: int) -> bool:
-    """Is it asked for in any case?"""
+    """Is a verdict due in any case?"""
     return k >= GATE_FIRST and k & (k - 1) == 0 and k.bit_length() % 2 == 1
 
 
 def _predicted_fall(g: Regularizer, v: Tensor, G: Tensor, K: Tensor) -> float:
-    """What a proximal step in the diagonal metric K promises; v may be where g is infinite."""
+    """The decrease predicted by a proximal step in the diagonal metric K; g(v) may be infinite."""
     K = torch.as_tensor(K, dtype=v.dtype, device=v.device)
     x = g.prox(K * v - G, K)
     d = x - v

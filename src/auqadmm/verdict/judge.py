@@ -3,11 +3,11 @@
     δ(v)      the predicted decrease of one proximal Newton step, exactly (`model`) or bounded from above (`large`)
     proved    gap ≤ δ·2(x + (1−x)ln(1−x))/x², x = R√(2δ) < 1, R = M·max_i ‖x_i‖ in the norm of (H + l2)⁻¹;
               or a duality gap that is small enough by itself
-    estimated x ≥ 1, but a second look at v + d finds the model true: δ(v + d) ≤ δ/4, and F fell by δ, give or take half
-    rounding  δ is below what the rounding of logits makes of it: no arithmetic of this precision gets further
-    none      singular to rounding, no bound at hand, or the model does not hold
+    estimated x ≥ 1, but evaluating v + d confirms the model: δ(v + d) ≤ δ/4, and F fell by δ, give or take half
+    rounding  δ is below its rounding error, from that of the logits: this precision allows no further progress
+    none      singular to rounding, no bound available, or the model does not hold
 
-What rounds it takes is counted like any other round, and apart.
+Its rounds count like any other, and also separately.
 
 Shapes: m features, C columns; v, G (m, C).
 """
@@ -35,17 +35,17 @@ from auqadmm.verdict.sentences import infinite, notes
 from auqadmm.verdict.triangle import by_triangle
 
 TRIANGLE_UNKNOWNS = 4096  # unknowns whose triangle is formed at most
-ALWAYS = 2**17  # numbers of a triangle that are never too many; beyond, as many as the data have
-OWN = 512  # unknowns of a loss of the user's own, whose Hessian takes a product for each
+ALWAYS = 2**17  # numbers of a triangle that are always affordable; beyond, as many as the data have
+OWN = 512  # unknowns of a user-defined loss, whose Hessian takes a product for each
 TRIANGLE_SHARE = 1 / 8  # of the data, where products would do as well
-FAN, SEARCHES = 33, 4  # constants that are tried at once, and how often, closer each time
-MOVES = 12  # how often farther out, before
-HOST_UNKNOWNS = 2**17  # unknowns of a GPU that the host looks at itself
+FAN, SEARCHES = 33, 4  # constants that are tried at once, and how often, on a finer grid each time
+MOVES = 12  # how often the grid moves outward before that
+HOST_UNKNOWNS = 2**17  # unknowns of a GPU problem up to which the host does the arithmetic
 LEAST_EXPLAINED = 1e-4  # of F: the least that counts as explained
 
 
 class Judge:
-    """Asks the blocks, and says what is known of v. Remembers what round 0 found and the null model."""
+    """Queries the blocks, and returns what is known of v. Keeps the result of round 0 and the null model."""
 
     def __init__(self, reduce: Reduce, setup: Setup) -> None:
         self.reduce, self.setup, self.g = reduce, setup, setup.regularizer
@@ -71,10 +71,10 @@ class Judge:
         dual = g.dual_scale(-G) == 1.0
         if dual:
             parts += [(G * v).sum(), g.conjugate(-G)]
-        value, sizes, penalty, distance, *more = torch.stack([x.double() for x in parts]).tolist()  # one look
+        value, sizes, penalty, distance, *more = torch.stack([x.double() for x in parts]).tolist()  # one transfer
         objective = value + penalty
         scale = sizes + (0.0 if self.columns is None else self.columns.steepness)
-        # all gradients vanish (e.g. a zero data matrix): only the distance itself can speak
+        # all gradients vanish (e.g. a zero data matrix): only the distance itself is meaningful
         kkt = distance / scale if scale > 0 else distance
         gap = at_least_rounding([penalty, *more], self.setup.precision) if dual and math.isfinite(objective) else None
         if gap is None and "gap" in sums:
@@ -88,10 +88,10 @@ class Judge:
         return replace(certificate, gap_bound=gap, relative=relative_to(gap, scale), evidence="proved", scale=scale)
 
     def scale(self, objective: float, least: bool = True) -> float:
-        """What gaps are relative to; the least it can be as long as the null model is not known, or the most."""
+        """What gaps are relative to; as long as the null model is not known, its lower or upper bound."""
         assert self.columns is not None
         F = objective - self.columns.infimum
-        F = abs(objective) if F < 0 else F  # a loss of the user's own that falls below its infimum
+        F = abs(objective) if F < 0 else F  # a user-defined loss that falls below its infimum
         if self.null is None:
             return LEAST_EXPLAINED * F if least else F
         return min(F, max(self.null - objective, LEAST_EXPLAINED * F))
@@ -103,14 +103,14 @@ class Judge:
             self.know_null(self.reduce.judging(NullQuery(self.columns.null), None))
 
     def score(self, v: Tensor) -> Sums:
-        """The sums of a cheap certificate, where they did not travel with an iteration."""
+        """The sums of a cheap certificate, where an iteration did not include them."""
         return self.reduce.judging(score, v, (v,))
 
     # ------------------------------------------------------------------ the whole verdict
     def full(
         self, v: Tensor, tol: float, known: Certificate | None = None, sums: Mapping[str, Tensor] | None = None
     ) -> Verdict:
-        """The verdict at v; `known` is the cheap certificate there, `sums` what a round would tell of v."""
+        """The verdict at v; `known` is the cheap certificate there, `sums` the sums of a round at v, if known."""
         self.begin()
         assert self.columns is not None
         inside = self.columns.inside(v)
@@ -118,14 +118,14 @@ class Judge:
             return Verdict(replace(known or Certificate(math.nan), evidence="none", reason="v is not finite."))
         known = known or Certificate(math.nan)
         if sums is not None and "H" not in sums and self.fits_triangle and self.g.dual_scale(-sums["G"]) is None:
-            sums = None  # a working set is all that is known, and no duality gap can make up for the rest
+            sums = None  # only a working set is known, and no duality gap can replace the rest
         if self.fits_triangle if sums is None else "H" in sums:
             return by_triangle(self, inside, tol, known, sums)
         return by_products(self, inside, tol, known, sums)
 
     @property
     def fits_triangle(self) -> bool:
-        """Is the triangle of H cheap against the data?"""
+        """Is the triangle of H cheap compared with the data?"""
         assert self.columns is not None
         p, numbers = self._triangle
         if not hasattr(self.loss, "row_value"):
@@ -143,7 +143,7 @@ class Judge:
 
     @property
     def price(self) -> float:
-        """About what a verdict costs, in numbers, rounds aside."""
+        """The estimated cost of a verdict in numbers, without rounds."""
         if not self.fits_triangle:
             return 2.0 * DIRECTIONS * self.setup.unknowns if self.g.quadratic else 0.0
         return 0.0 if self.gram is not None else self._triangle[1]
@@ -184,7 +184,7 @@ class Judge:
 
     def _searched(self, columns: ColumnMoments) -> float:
         """The best constant model where it does not follow from means: a few rounds of a fan of constants each. Where
-        the end of the first is the best, as for a quantile far out, the next one begins there and is twice as wide."""
+        an end of the fan is best, as for an extreme quantile, the next one begins there and is twice as wide."""
         centre, width = columns.null, 4 * columns.target_spread
         best, closer, moves = math.inf, 0, 0
         while closer < SEARCHES:
@@ -197,14 +197,14 @@ class Judge:
         return best
 
     def infinite(self, v: Tensor) -> str:
-        """Which block and row make the objective infinite at v."""
+        """The block and row that make the objective infinite at v."""
         self.begin()
         assert self.columns is not None
         return infinite(self, self.columns.inside(v))
 
 
 def _near(*tensors: Tensor) -> list[Tensor]:
-    """Few numbers of a GPU brought home in one piece: some dozen small operations are quicker there."""
+    """Small GPU tensors moved to the host in one transfer: dozens of small operations are faster there."""
     if tensors[0].device.type == "cpu" or tensors[0].numel() > HOST_UNKNOWNS:
         return list(tensors)
     whole = torch.cat([x.double().reshape(-1) for x in tensors]).cpu()

@@ -4,7 +4,7 @@ A free intercept is eliminated: with B = HE_b, H̄ = H − BH_bb⁺Bᵀ and Ḡ 
 
     δ = ½⟨G_b, H_bb⁺G_b⟩ + ½⟨r, (H̄ + l2)⁻¹r⟩,   r = Ḡ + l2·w
 
-A sketch of H̄ (two rounds) gives UUᵀ ≼ H̄, its Nyström part, and D, what it leaves of the diagonal. With P = UUᵀ + D + l2
+A sketch of H̄ (two rounds) gives UUᵀ ≼ H̄, its Nyström part, and D, the rest of the diagonal. With P = UUᵀ + D + l2
     H̄ + l2 ≽ UUᵀ + l2 ≽ μP,    μ = min l2/(l2 + D),
 and conjugate gradients preconditioned by P are a Gauss quadrature of ⟨r, (H̄ + l2)⁻¹r⟩ from below; with one more node,
 prescribed at μ, it is one from above (Gauss–Radau). Both come with every product.
@@ -33,7 +33,7 @@ DROP = 1e-12  # eigenvalues of the sketch below this share are rounding
 
 @dataclass(frozen=True)
 class EliminatedIntercept:
-    """The intercept taken out: B (m, C, b) and H_bb⁺ (b, b); without an intercept both are empty."""
+    """The intercept eliminated: B (m, C, b) and H_bb⁺ (b, b); without an intercept both are empty."""
 
     B: Tensor
     inverse: Tensor
@@ -61,7 +61,7 @@ class EliminatedIntercept:
         return self.rows(HP - torch.einsum("mcb,bd,dk->mck", self.B, self.inverse, HP[-1]))
 
     def slopes(self, G: Tensor) -> tuple[Tensor, float, Tensor]:
-        """Ḡ, what the intercept's own step promises, and that step."""
+        """Ḡ, the decrease by the intercept's own step, and that step."""
         if not self.intercept:
             return G, 0.0, G.new_zeros(G.shape[1])
         step = self.inverse @ G[-1]

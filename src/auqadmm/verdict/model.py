@@ -1,10 +1,10 @@
-"""δ(v) = −min_d [g(v + d) − g(v) + ⟨G, d⟩ + ½⟨d, Hd⟩]: what one proximal Newton step promises, from H itself.
+"""δ(v) = −min_d [g(v + d) − g(v) + ⟨G, d⟩ + ½⟨d, Hd⟩]: predicted decrease of one proximal Newton step, from H.
 
-Everything is divided by the root of the diagonal of H + l2, so that no unit of a column enters. Where g is a parabola
-the step is one linear system. Else the model is minimised in the metric H (`pivoting`, `proximal_gradient`), and what
-an inexact minimiser may have missed is added: with r ∈ G + Hd + ∂g(v + d) the minimum is at most ½⟨r, (H + l2)⁻¹r⟩
-lower. The sum is an upper bound of δ whatever the inner solver did. r is a sum of numbers that
-may nearly cancel, and what their rounding may hide of r is counted too.
+Everything is divided by the root of the diagonal of H + l2, so that column units drop out. Where g is a parabola
+the step is one linear system. Else the model is minimised in the metric H (`pivoting`, `proximal_gradient`), and
+the error of an inexact minimiser is added: with r ∈ G + Hd + ∂g(v + d) the minimum is at most ½⟨r, (H + l2)⁻¹r⟩
+lower. The sum is an upper bound of δ whatever the inner solver did. r is a sum of terms that
+may nearly cancel, and a bound of their rounding error is included too.
 
 `least` is the smallest eigenvalue of the scaled H + l2. Below 80·ε·p nothing is known of the weakest direction.
 
@@ -27,12 +27,12 @@ from auqadmm.metrics.weights import Penalty, prox_and_slope
 
 EPS = torch.finfo(torch.float64).eps
 SINGULAR = 80.0  # times ε·p: an eigenvalue below this is rounding
-LIFT = 1e-9  # curvature, in scaled unknowns, that makes a singular Hessian one to step with
+LIFT = 1e-9  # curvature added to a singular Hessian, in scaled unknowns, so that a step exists
 HOME = 512  # unknowns up to which the host is as fast as a GPU
 ALL_EIGENVALUES = 256  # and up to which all eigenvalues are
 MODEL_STEPS = 2000  # of the general inner solver
-POLISH = 3  # steps that bring back the digits of the minimiser
-CANCELLED = 2.0  # roundings of the numbers that r is a sum of
+POLISH = 3  # refinement steps of the minimiser
+CANCELLED = 2.0  # rounding errors of the terms that r is a sum of
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class HessianGroup:
         K = (H / s).div_(s[:, None])
         S = K.clone()
         S.diagonal().add_(torch.where(size > 0, l2 / s.square(), 1.0))
-        if gauge is not None:  # directions that change nothing: any curvature will do
+        if gauge is not None:  # directions in which F is constant: any curvature will do
             flat = gauge * s[:, None]
             flat = flat / flat.norm(dim=0)
             S = S + flat @ flat.mT
         L, info = torch.linalg.cholesky_ex(S)
-        vanished = bool(((size <= 0) & ~absent).any())  # rows that no longer bend say nothing of a column
+        vanished = bool(((size <= 0) & ~absent).any())  # rows without curvature at v say nothing about a column
         sound = bool(info == 0) and bool(L.isfinite().all()) and not vanished
         return cls(K, S, s, absent, L if sound else None, _smallest_eigenvalue(S, L) if sound else 0.0)
 
@@ -97,7 +97,7 @@ class HessianGroup:
 
 
 def _smallest_eigenvalue(S: Tensor, L: Tensor) -> float:
-    """The smallest eigenvalue; for many unknowns 0.7 of what a few steps of inverse iteration say."""
+    """The smallest eigenvalue; for many unknowns 0.7 of the estimate by a few steps of inverse iteration."""
     if len(S) <= ALL_EIGENVALUES:
         return float(torch.linalg.eigvalsh(S)[0])
     coins = torch.Generator().manual_seed(0)
@@ -109,7 +109,7 @@ def _smallest_eigenvalue(S: Tensor, L: Tensor) -> float:
 
 @dataclass(frozen=True)
 class ProximalStep:
-    """d (m, C) and an upper bound of δ; `rest`: how much of it the inner solver could not account for, `floor`: how
+    """d (m, C) and an upper bound of δ; `rest`: how much of it bounds the inner solver's error, `floor`: how
     much of that is rounding."""
 
     d: Tensor
@@ -128,7 +128,7 @@ class QuadraticModel:
 
     @classmethod
     def of(cls, H: Tensor, l2: Tensor, absent: Tensor, gauge: Tensor | None = None) -> QuadraticModel:
-        """`absent` (m, C): unknowns that F does not depend on but through g; `gauge` (m,): rows in which one number
+        """`absent` (m, C): unknowns that only g depends on; `gauge` (m,): rows in which one number
         may be added to all columns."""
         m, C = l2.shape
         coupled = H.shape[-1] == m * C
@@ -143,7 +143,7 @@ class QuadraticModel:
         return cls(tuple(groups), (m, C), l2)
 
     def lifted(self) -> QuadraticModel:
-        """The model with a little curvature in every direction: for a step where H is singular, not for a bound."""
+        """The model with a little curvature added in every direction: for steps where H is singular, not for bounds."""
         return replace(self, groups=tuple(g.lifted() for g in self.groups))
 
     @property
@@ -164,18 +164,18 @@ class QuadraticModel:
 
     @property
     def slack(self) -> float:
-        """1 + what rounding of S may hide of δ."""
+        """1 + the relative error of δ by rounding of S."""
         return 1 + 4 * EPS * max(len(g.s) for g in self.groups) / max(self.least, 1e-300)
 
     def step(self, g: Penalty, G: Tensor, v: Tensor, enough: float) -> ProximalStep:
-        """The proximal Newton step and δ; the model is minimised until `enough` of δ is left, or as rounding allows."""
+        """The proximal Newton step and δ; the model is minimised until `enough` of δ is missing, or to rounding."""
         if g.quadratic:
             return self.newton(G, v)
         G = torch.where(self._join([k.absent for k in self.groups]), 0.0, G)
         return self._composite(g, G, v, enough)
 
     def reach(self, spread: Tensor) -> float:
-        """λ_max of D^½(H + l2)⁻¹D^½ at most, D = diag(spread): from the trace."""
+        """An upper bound of λ_max of D^½(H + l2)⁻¹D^½, D = diag(spread): from the trace."""
         return max(float(g.root(self._per_unknown(spread)).square().sum()) for g in self.groups)
 
     def roots(self) -> Tensor:
@@ -195,7 +195,7 @@ class QuadraticModel:
 
     # ------------------------------------------------------------------ the two ways
     def newton(self, G: Tensor, v: Tensor) -> ProximalStep:
-        """The step where g is the parabola of l2 and no more."""
+        """The step where g is quadratic."""
         G = torch.where(self._join([k.absent for k in self.groups]), 0.0, G)
         d, delta, rest = [], 0.0, 0.0
         slopes = G + self.l2 * v
@@ -218,7 +218,7 @@ class QuadraticModel:
         tol = max(math.sqrt(max(enough, 0.0) * self.least), 1e-15 * float(target.norm()))
         x = (pivot(problem, v * s, tol) if g.separable else accelerated(problem, v * s, tol, MODEL_STEPS)).v
         best: ProximalStep | None = None
-        for k in range(POLISH):  # with d in place of v + d the digits of G are kept
+        for k in range(POLISH):  # with d in place of v + d: avoids cancellation in G
             slope = Gs + self._apply(x - v * s)
             y = wide * x - slope
             there = scaled.unscaled(y, wide)
@@ -289,7 +289,7 @@ def _split(x: Tensor, coupled: bool) -> list[Tensor]:
 
 
 def _inverse(K: Tensor, active: Tensor, h: Tensor) -> Callable[[Tensor], Tensor]:
-    """About the inverse of the active part of K + diag h, zero elsewhere."""
+    """Approximately the inverse of the active part of K + diag h, zero elsewhere."""
     where = active.nonzero()[:, 0]
     A = K[where].index_select(1, where)
     lift = 4 * EPS * max(len(where), 1)

@@ -1,8 +1,8 @@
-"""Round 0: what the columns look like, and v as seen from their centre.
+"""Round 0: statistics of the columns, and v in centred columns.
 
     x̃ = x − μ, μ the weighted means, where a free intercept takes up the difference: b̃ = b + μᵀw, ∇̃_w = ∇_w − μ∇_b
 
-Without an intercept columns stay where they are. Nothing here changes the problem or its optimum; but a column of mean
+Without an intercept columns are not centred. This never changes the problem or its optimum; but a column of mean
 10⁶ and spread 1 has lost six digits before anything is computed, and centred it has not.
 
 Shapes: m features (the intercept's ones last), C columns; v, gradients (m, C), centre, spread (m,).
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from auqadmm.blocks.rows import Loss
 
 EPS = torch.finfo(torch.float64).eps
-CONSTANT = 64.0  # times ε·|μ|: what is left of a constant column after centring
+CONSTANT = 64.0  # times ε·|μ|: what centring leaves of a constant column
 
 
 @dataclass(frozen=True)
 class ColumnMoments:
-    """What round 0 found: `centre` (None: zero), `spread` Σcx̃² > 0, which columns are `empty`, the numbers of data held
-    by all, the infimum of Σ_j f_j, logits (1, C) of the null model, the standard deviation
+    """Result of round 0: `centre` (None: zero), `spread` Σcx̃² > 0, which columns are `empty`, the number of data
+    values, the infimum of Σ_j f_j, logits (1, C) of the null model, the standard deviation
     of the target and its root mean square, and Σ∇f_j(0)."""
 
     centre: Tensor | None
@@ -85,7 +85,7 @@ class ColumnMoments:
         return tuple(self.empty.nonzero()[:, 0].tolist())
 
     def inside(self, v: Tensor) -> Tensor:
-        """v in centred columns; its intercept is summed in twice the precision."""
+        """v in centred columns; its intercept is summed in double-double precision."""
         return self._moved(v, 1.0)
 
     def outside(self, v: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ class ColumnMoments:
         return torch.cat([G[:-1] + sign * self.centre[:-1, None] * G[-1:], G[-1:]])
 
     def constant(self, size: Tensor) -> Tensor:
-        """Which unknowns (m, C) belong to a constant beside the intercept: what centring leaves of it is rounding.
+        """Which unknowns (m, C) belong to a constant beside the intercept: centred, it is rounding error only.
         `size`: the diagonal of H."""
         if self.centre is None:
             return torch.zeros_like(size, dtype=torch.bool)

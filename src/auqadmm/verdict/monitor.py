@@ -1,4 +1,4 @@
-"""One run, watched: the cheap certificate after each iteration, the whole verdict where the gate says it may pass.
+"""During a run: the cheap certificate after each iteration, the whole verdict where the gate says it may pass.
 
 Shapes: m features, C columns; v (m, C).
 """
@@ -17,14 +17,14 @@ from auqadmm.verdict.gate import Gate, is_due
 from auqadmm.verdict.judge import Judge
 from auqadmm.verdict.point import at_rounding, relative_to
 
-MONITOR_PATIENCE = 3  # iterations without a way on, before a run ends
+MONITOR_PATIENCE = 3  # iterations without progress, before a run ends
 NOTHING = 1e-3  # of the tolerance: a decrease that does not count
-GONE = 1e-12  # of what there was to explain
-PART = 0.1  # of the objective that the next step takes away, where classes are separable
+GONE = 1e-12  # of the loss to be explained: less than this counts as none
+PART = 0.1  # of the objective that the next step removes, where classes are separable
 
 
 class Monitor:
-    """Remembers what verdicts taught (`gate`, part of a checkpoint), the last of them, and a guess of the gap."""
+    """Keeps what verdicts showed (`gate`, part of a checkpoint), the last one, and an estimate of the gap."""
 
     def __init__(self, judge: Judge, tol: float) -> None:
         self.judge, self.tol, self.gate = judge, tol, Gate()
@@ -32,12 +32,12 @@ class Monitor:
         self.expected: float | None = None
 
     def resume(self, gate: Gate) -> None:
-        """Go on with what was saved."""
+        """Resume from a checkpoint."""
         self.gate = gate
         self.judge.null, self.judge.gram = gate.null, gate.gram
 
     def asked(self, v: Tensor, first: bool) -> Mapping[str, Tensor]:
-        """What a certificate needs, in rounds of its own: the run was to end by residuals, and the method has none.
+        """What a certificate needs, in rounds of its own: the run stops by residuals, but the method has none.
         `first`: round 0 was not counted before."""
         before = replace(self.judge.reduce.traffic)
         self.judge.begin()
@@ -59,7 +59,7 @@ class Monitor:
         exactly = shared.exactly
         free = exactly is not None and "H" in exactly
         opens = free or self.gate.opens(judge, shared.iteration, estimate, certificate.objective, tol)
-        if opens and not free and exactly is not None and "gap" in sums:  # nothing better to be asked for
+        if opens and not free and exactly is not None and "gap" in sums:  # no better bound is available
             opens = at_rounding(float(sums["gap"]), float(exactly["noise"]), certificate.objective) or is_due(
                 shared.iteration
             )
@@ -79,7 +79,7 @@ class Monitor:
         return certificate
 
     def _rests(self, shared: Consensus, certificate: Certificate) -> bool:
-        """Has F nowhere to fall, by a model that knows its curvature, and yet nothing is proved? Then columns are
+        """Can F not fall, by a model with the exact curvature, and yet nothing is proved? Then columns are
         collinear, or F has no minimum."""
         if shared.still:
             return not certificate.passes(self.tol)
@@ -88,23 +88,23 @@ class Monitor:
             return False
         left, null = (0.0 if x is None else x - judge.columns.infimum for x in (certificate.objective, judge.null))
         gone = GONE * null if math.isfinite(null) else 0.0
-        if left <= gone and shared.predicted >= PART * left:  # all that is left falls away, and ever will
+        if left <= gone and shared.predicted >= PART * left:  # all remaining loss vanishes along the step
             return True
         least = max(float(exactly["noise"]), NOTHING * self.tol * judge.scale(certificate.objective), gone)
         return bool(self.reason(certificate)) and shared.predicted <= least
 
     def reason(self, certificate: Certificate) -> str:
-        """Why nothing is proved: now, or when it was asked last."""
+        """Why nothing is proved: now, or at the last verdict."""
         return certificate.reason or ("" if self.judged is None else self.judged[1].reason)
 
     def ends(self, certificate: Certificate) -> Certificate | None:
-        """The certificate of a run that gets no further, with its reason; None: it may."""
+        """The certificate of a run that cannot progress, with its reason; None: it can."""
         if self.gate.rest < MONITOR_PATIENCE or certificate.passes(self.tol) or certificate.evidence == "rounding":
             return None
         return replace(certificate, reason=self.reason(certificate))
 
     def last(self, shared: Consensus | None, v: Tensor, whole: bool) -> Certificate:
-        """The certificate of the v that a run ends with; `whole`: a verdict, and not only what is cheap."""
+        """The certificate of the v that a run ends with; `whole`: a whole verdict, not only the cheap certificate."""
         if self.judged is not None and shared is not None and self.judged[0] == shared.iteration:
             return self.judged[1]
         known = None if shared is None else shared.scored

@@ -14,15 +14,15 @@ from torch import Tensor
 from auqadmm.core.certificate import Certificate
 from auqadmm.verdict.model import EPS, QuadraticModel
 
-REACH_POWER = 16  # of the sum that stands for a maximum over rows
-UNTOLD = 8.0  # roundings of F that a duality gap is added up from
-OBJECTIVE_ROUNDING = 4.0  # roundings of F, that a difference of two of them may be off by
-ESTIMATE_MARGIN = 4.0  # on an estimate: two points are not all
+REACH_POWER = 16  # of the power sum that approximates a maximum over rows
+UNTOLD = 8.0  # rounding errors of F in a duality gap
+OBJECTIVE_ROUNDING = 4.0  # rounding errors of F that a difference of two may be off by
+ESTIMATE_MARGIN = 4.0  # safety factor of an estimate: it rests on two points only
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A certificate, and what the next question may be judged by: the model it came from and the step it found."""
+    """A certificate, and what the gate uses next: its model and its step."""
 
     certificate: Certificate
     model: QuadraticModel | None = None
@@ -74,7 +74,7 @@ def at_rounding(gap: float, noise: float, F: float) -> bool:
 
 
 def relative_to(gap: float, scale: float) -> float:
-    """gap / scale; nothing is nothing of anything."""
+    """gap / scale; 0 for a gap of 0, whatever the scale."""
     if gap == 0:
         return 0.0
     return gap / scale if scale > 0 else math.inf
@@ -88,7 +88,7 @@ def inflation(x: float) -> float:
 
 
 def expected_inflation(x: float, delta: float, enough: float) -> float:
-    """What a bound will be above δ where δ is just enough: by the theorem, or where that fails, an estimate's."""
+    """How far a bound will be above δ once δ is small enough: by the theorem, or where that fails, an estimate's."""
     if not delta > 0:
         return 1.0
     there = inflation(x * math.sqrt(enough / delta)) if math.isfinite(x) else math.inf
@@ -98,7 +98,7 @@ def expected_inflation(x: float, delta: float, enough: float) -> float:
 def agrees(
     at: JudgedPoint, delta: float, fell: float, after: float, small: float, certificate: Certificate
 ) -> Certificate:
-    # what neither F nor an inexact minimiser of the model can tell from nothing counts as nothing; the bound has it all
+    # differences within the error of F or of an inexact minimiser count as zero; the bound includes them
     shrunk = after <= max(0.25 * delta, small, at.noise)
     true = shrunk and abs(fell - delta) <= max(0.5 * delta, small) + OBJECTIVE_ROUNDING * at.noise
     if not true:
@@ -108,5 +108,5 @@ def agrees(
 
 
 def root(total: Tensor) -> float:
-    """The largest of many numbers, from the sum of their powers."""
+    """The maximum, from the sum of powers."""
     return float(total) ** (1 / REACH_POWER)

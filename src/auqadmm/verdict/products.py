@@ -42,7 +42,7 @@ def by_products(
     null = columns.null if judge.null is None else None
     ask = ProductsQuery(columns.centre, diagonal=bounded, score=True, null=null)
     if sums is None or bounded or (intercept and "HP" not in sums):
-        sums = judge.reduce.judging(ask, (v, directions), (v,))  # directions are seeded, and known to all
+        sums = judge.reduce.judging(ask, (v, directions), (v,))  # directions are seeded, so they need not be sent
     judge.know_null(sums)
     at = judge.at(v, sums, known)
     if isinstance(at, Verdict):

@@ -1,4 +1,4 @@
-"""What a verdict asks of the blocks: maps whose summands are sums over rows (`blocks/exact.py`).
+"""The queries of a verdict: maps whose summands are sums over rows (`blocks/exact.py`).
 
 Shapes: m features, C columns, k directions; v in centred columns (m, C), centre and spread (m,).
 """
@@ -71,7 +71,7 @@ class DiagonalReachQuery:
 
 @dataclass(frozen=True)
 class ProductsQuery:
-    """Products of the Hessian at v with directions (m, C, k); with them, where asked for, its diagonal, and value,
+    """Products of the Hessian at v with directions (m, C, k); with them, where requested, its diagonal, and value,
     gradient and rounding; the null model where not yet known."""
 
     centre: Tensor | None
@@ -89,7 +89,7 @@ class ProductsQuery:
 
 @dataclass(frozen=True)
 class ConjugateQuery:
-    """Σ_i φ_i*(scale·θ_i) at the slopes θ of v, shifted so that a free intercept is content."""
+    """Σ_i φ_i*(scale·θ_i) at the slopes θ of v, shifted so that they add up to zero for a free intercept."""
 
     centre: Tensor | None
     scale: float

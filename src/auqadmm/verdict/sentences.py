@@ -1,4 +1,4 @@
-"""Why a verdict is not yes, and which columns have no say, in sentences that name columns, blocks and rows."""
+"""Why a verdict is not "converged", and which columns have no influence, by names of columns, blocks and rows."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def undecidable(judge: Judge) -> str:
 
 
 def notes(judge: Judge) -> str:
-    """Which columns have no say; as far as is known, constants from the first triangle on."""
+    """Columns without influence, as far as known; constant ones from the first triangle on."""
     if judge.columns is None:
         return ""
     empty, said = judge.columns.unused, []

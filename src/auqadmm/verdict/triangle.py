@@ -1,4 +1,4 @@
-"""The verdict where the triangle of the Hessian is cheap against the data: δ exactly, then a proof or a second look.
+"""The verdict where the triangle of the Hessian is cheap beside the data: δ exactly, then a proof or an estimate.
 
 Shapes: m features, C columns; v, G, d (m, C).
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def by_triangle(
     judge: Judge, v: Tensor, tol: float, known: Certificate, sums: Mapping[str, Tensor] | None = None
 ) -> Verdict:
-    """`sums`: what a round at v would tell, where it is known."""
+    """`sums`: the sums of a round at v, where they are known."""
     columns, M = judge.columns, judge.loss.concordance
     assert columns is not None
     spread = columns.spread if 0 < M < math.inf else None
@@ -62,7 +62,7 @@ def by_triangle(
         model = freed
     step = model.step(judge.g, G, v, 0.01 * tol * at.scale) if freed is None else model.newton(G, v)
     delta = at.rounded(model.slack * step.delta)
-    # the rows' reach in a diagonal metric came along; the exact one is another round
+    # the rows' reach in a diagonal metric was summed in the same round; the exact one takes another
     x = 0.0 if M == 0 else math.inf
     if spread is not None:
         x = M * root(sums["reach"]) * math.sqrt(model.reach(spread.to(v)) * 2 * delta)
@@ -92,7 +92,7 @@ def by_triangle(
 def _second_look(
     judge: Judge, at: JudgedPoint, d: Tensor, delta: float, tol: float, certificate: Certificate
 ) -> Certificate:
-    """No proof: does the model hold where it leads?"""
+    """No proof: is the model accurate at v + d?"""
     assert judge.columns is not None
     there = at.v + d
     sums = judge.reduce.judging(TriangleQuery(judge.columns.centre, None, None), there.to(judge.setup.device), (there,))

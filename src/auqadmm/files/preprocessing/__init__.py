@@ -1,6 +1,6 @@
-"""Columns of many files as one matrix per worker, agreed upon without sharing a row.
+"""Columns of many files as one matrix per worker, agreed upon without sharing rows.
 
-summary     what one worker says of its own file: kinds of columns, categories, sums, labels, rows
+summary     what one worker sends about its file: kinds of columns, categories, sums, labels, rows
 merge       the summaries of all workers together give the encoding
 encoding    the columns of a file → its matrix
 

@@ -1,4 +1,4 @@
-"""From the columns of a file to its matrix, the same way wherever the file lies.
+"""From the columns of a file to its matrix, the same on every worker.
 
 Shapes: n rows, p columns of numbers, m features; X (n, m), mean, scale and fill (p,).
 """
@@ -33,10 +33,10 @@ class Column:
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
-    """What becomes of the columns: numbers first, then categories.
+    """The encoding of the columns: numbers first, then categories.
 
-    `mean` and `scale` of the numbers (0 and 1 where they are left as they are), `fill` for missing ones (None: refuse).
-    `sparse`: columns of sparse files, named by their numbers. `named`: the columns have names that people gave them.
+    `mean` and `scale` of the numbers (0 and 1 where they are unchanged), `fill` for missing ones (None: refuse).
+    `sparse`: columns of sparse files, named by their numbers. `named`: the columns have user-given names.
     """
 
     columns: tuple[Column, ...]
@@ -84,7 +84,7 @@ class Encoding:
         parts = [self._one_hot(sheet, c, unseen) for c in self.categories]
         width = numbers.shape[1] + sum(p.shape[1] for p in parts)
         X = scipy.sparse.hstack([scipy.sparse.csr_matrix(numbers), *parts], format="csr")
-        filled = numbers.shape[1] + len(parts)  # entries of a row, whatever it holds
+        filled = numbers.shape[1] + len(parts)  # non-zeros of a row
         return X.toarray() if filled >= FILLED_ENOUGH * width else X
 
     # ------------------------------------------------------------------ inside

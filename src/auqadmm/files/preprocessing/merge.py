@@ -1,7 +1,7 @@
 """The summaries of all workers together: one encoding for all, the classes, the mean of the target.
 
-Here everything is refused that no worker can see alone: different columns, a column that is text in one file and
-numbers in another, one class in all.
+Refuses what no worker can detect alone: different columns, a column that is text in one file and
+numbers in another, a single class.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from auqadmm.words import listed, quoted
 
 @dataclass(frozen=True)
 class Agreed:
-    """What all workers know after one exchange. `blocks`: name, rows, classes of every worker."""
+    """The common knowledge of all workers after one exchange. `blocks`: name, rows, classes of every worker."""
 
     encoding: Encoding
     classes: tuple[Any, ...] | None
@@ -30,7 +30,7 @@ class Agreed:
 
 
 def merge(summaries: Sequence[Summary], settings: Settings) -> Agreed:
-    """The order of the summaries does not matter but to rounding."""
+    """The order of the summaries matters only to rounding."""
     if not sum(s.weight for s in summaries) > 0:
         raise InputError(f"{summaries[0].source}: every weight is zero; at least one row must count.")
     sparse = {s.sparse for s in summaries}
@@ -77,7 +77,7 @@ def _encoding(summaries: Sequence[Summary], settings: Settings) -> Encoding:
 
 
 def _sparse_encoding(summaries: Sequence[Summary], settings: Settings) -> Encoding:
-    """Features go by number; a file that does not reach the last one holds zeros there."""
+    """Features go by number; a file without the last ones has zeros there."""
     width = max(s.moments.shape[1] for s in summaries)
     lowest = min(s.lowest for s in summaries)
     if width <= lowest:
@@ -134,7 +134,7 @@ def _category(name: str, summaries: Sequence[Summary], impute: str | None) -> Co
         for level, weight in s.levels.get(name, {}).items():
             mass[level] = mass.get(level, 0.0) + weight
     levels = tuple(sorted(mass))
-    # of equally frequent values the first in order, as scikit-learn has it
+    # of equally frequent values the first in order, as in scikit-learn
     return Column(name, levels, min(levels, key=lambda level: (-mass[level], level)) if impute else None)
 
 
@@ -144,7 +144,7 @@ def _added(parts: Sequence[np.ndarray]) -> np.ndarray:
     total = parts[0]
     for part in parts[1:]:
         n = total[0] + part[0]
-        share = part[0] / np.where(n > 0, n, 1.0)  # nobody has a value: nothing to add
+        share = part[0] / np.where(n > 0, n, 1.0)  # no value in any file: nothing to add
         with np.errstate(over="ignore", invalid="ignore"):
             step = part[1] - total[1]
             mean = total[1] + step * share
@@ -163,7 +163,7 @@ def _standard(moments: np.ndarray, names: Sequence[str], total: float) -> tuple[
             f"Column {quoted(names[bad[0]])} holds numbers too large to be squared; rescale it in all files, or leave "
             "it out (--drop)."
         )
-    # what is left of a constant column is rounding, which must not be blown up
+    # the deviation of a constant column is rounding error, which must not be scaled up
     eps = np.finfo(np.float64).eps
     constant = variance <= total * eps * variance + np.square(total * mean * eps)
     return mean, np.where(constant, 1.0, np.sqrt(variance))

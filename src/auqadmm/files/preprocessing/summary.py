@@ -1,4 +1,4 @@
-"""What one worker tells of its own file, and the settings by which it reads it.
+"""What one worker sends about its own file, and the settings by which it reads it.
 
 Moments of a column are (weight, mean, Σ w(x − mean)²) over the rows that have a value: two such triples add up to the
 triple of both parts without cancellation (Chan, Golub and LeVeque 1979), so that one message is enough.
@@ -19,9 +19,9 @@ from auqadmm.files.tabular_arrow import not_a_number
 from auqadmm.problem import InputError
 from auqadmm.words import quoted
 
-MOST_LEVELS = 1000  # of a text column, beyond which it is taken for names, not categories
-MOST_CLASSES = 1000  # of a target, beyond which it is taken for numbers
-FEW_CLASSES = 20  # up to so many numbers with fractions may be labels, whatever the number of rows
+MOST_LEVELS = 1000  # levels of a text column beyond which it counts as names, not categories
+MOST_CLASSES = 1000  # classes of a target beyond which it counts as numeric
+FEW_CLASSES = 20  # up to so many fractional values may be labels, whatever the number of rows
 AT_ONCE = 1 << 22  # numbers copied at a time
 
 
@@ -39,7 +39,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Summary:
-    """One file, as told to the others. `examples`: of every text column the first row that is no number, from 1, and
+    """One file, as sent to the others. `examples`: of every text column the first row that is no number, from 1, and
     its value. `levels`: of every text column its values, with how often they occur where that is needed."""
 
     source: str
@@ -72,7 +72,7 @@ class Summary:
 
 
 def summarize(sheet: Sheet, settings: Settings) -> Summary:
-    """Everything that the other workers need to know of this file; refuses what cannot be used, with its place."""
+    """Everything that the other workers need to know about this file; refuses unusable values by row and column."""
     _check_texts(sheet, settings)
     _check_numbers(sheet, settings)
     weights = sheet.weights
@@ -140,7 +140,7 @@ def _check_numbers(sheet: Sheet, settings: Settings) -> None:
         raise _is_missing(sheet, 0, empty[0])
     values = sheet.numbers.data if sheet.sparse else sheet.numbers
     with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(values.sum()):  # finite for all but extreme data, and no array of flags is needed
+        if np.isfinite(values.sum()):  # finite for all but extreme data, without an array of flags
             return
     if sheet.sparse:
         bad = np.flatnonzero(~np.isfinite(values))
@@ -164,7 +164,7 @@ def _is_missing(sheet: Sheet, row: int, name: str) -> InputError:
 
 # ---------------------------------------------------------------------- sums
 def _moments(X: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """(weight, mean, Σ w(x − mean)²) of every column, NaN left out; a few columns at a time, to spare the memory."""
+    """(weight, mean, Σ w(x − mean)²) of every column, NaN left out; a few columns at a time, to save memory."""
     step = max(1, AT_ONCE // max(len(X), 1))
     parts = [_some_moments(X[:, k : k + step], weights) for k in range(0, X.shape[1], step)]
     return np.concatenate(parts, axis=1) if parts else np.zeros((3, 0))
@@ -176,7 +176,7 @@ def _some_moments(X: np.ndarray, weights: np.ndarray) -> np.ndarray:
     filled = np.where(present, X, 0.0)
     total = w.sum(0)
     with np.errstate(over="ignore", invalid="ignore"):  # `merge` refuses what overflows
-        mean = (w * filled).sum(0) / np.where(total > 0, total, 1.0)  # a column without a value weighs nothing
+        mean = (w * filled).sum(0) / np.where(total > 0, total, 1.0)  # a column without values has weight 0
         square = (w * np.square(filled - mean)).sum(0)
     return np.stack([total, mean, square])
 

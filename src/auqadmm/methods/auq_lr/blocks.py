@@ -1,4 +1,4 @@
-"""The blocks' side of AUQ-LR: one round where the data live (S12; the method is in method.py).
+"""The blocks' side of AUQ-LR: one round in the processes with the data (S12; the method is in method.py).
 
     λ_j = W_j v − z_j;   W_j renewed when due
     u_j ≈ argmin f_j(u) − ⟨λ_j, u − v⟩ + ½‖u − v‖²_{W_j}           or one gradient step v − W_j⁻¹(∇f_j(v) − λ_j)
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 Sums = dict[str, Tensor]
 
-# What a block does with its z before the round: keep it, take the plain step Tz, the accelerated one, or go back.
-
 
 class Action(IntEnum):
     """Which z_j a block takes: the one it has, the plain step, the accelerated one, or the plain step of before."""
@@ -40,23 +38,23 @@ class Action(IntEnum):
     KEEP, PLAIN, ACCELERATE, BACK = range(4)
 
 
-# What a block remembers besides Tz, r and Wr.
+# Arrays that a block keeps besides Tz, r and Wr.
 KEPT = ("U", "z", "plain", "dR", "dS")
 
-# Columns of memory that are kept in one tensor: appending copies no more than these.
+# Columns of Anderson memory per tensor: appending copies at most these.
 COLUMNS_PER_TENSOR = 8
-# Of local solves, relative to the solver's own tolerance: in the norm of W⁻¹ a fourteenth of ‖r‖ is enough.
+# Accuracy of local solves, relative to the solver's own tolerance: in the norm of W⁻¹ a fourteenth of ‖r‖ is enough.
 ACCURACY = 7.0
-# Where local solves start: so much of the distance to v as after the last round.
+# Local solves start at this share of the last round's distance to v.
 START_SHARE = 0.5
-TURNS = 4  # times the products of a local solve where rows bend by turns: a weak ridge takes up to 400 of them
+TURNS = 4  # times the products of a local solve for losses with corners: a weak ridge takes up to 400 of them
 
 
 @dataclass(frozen=True)
 class Directive:
-    """What the server tells the blocks along with v. `refresh`: renew the weights;
+    """What the server sends the blocks along with v. `refresh`: renew the weights;
     `look_ahead`: would new weights differ? `forget` the differences of earlier rounds; `contest` is another way to
-    make weights: which is better? `home`: begin anew at this v, with λ_j = ∇f_j(v)."""
+    make weights: which is better? `home`: restart at this v, with λ_j = ∇f_j(v)."""
 
     posterior: Posterior
     typical: float = 0.0
@@ -137,7 +135,7 @@ class BlockRound:
         directive: Directive,
         shared: Consensus,
     ) -> tuple[LowRank, dict[str, Any]]:
-        """New weights at v; v and λ_j stay, so z_j moves with W_j, and differences of before mean nothing."""
+        """New weights at v; v and λ_j stay, so z_j moves with W_j, and earlier differences are void."""
         posterior = directive.posterior
         U = memory["U"] if "U" in memory else posterior.directions(shard, shared.v)
         new = posterior.weights(shard, shared.v, U, W, directive.typical)
@@ -146,7 +144,7 @@ class BlockRound:
         return new, {"U": U, "z": new.apply(v) - lam}
 
     def _stale(self, shard: Shard, W: LowRank, U: Tensor, directive: Directive, shared: Consensus) -> Tensor:
-        """How many blocks would get other weights at v."""
+        """The number of blocks whose weights would change at v."""
         if shard.loss.quadratic and self.skip > 0:  # the same curvature everywhere
             return torch.zeros((), dtype=torch.float64, device=shard.device)
         new = directive.posterior.weights(shard, shared.v, U, W, directive.typical)
@@ -157,7 +155,7 @@ class BlockRound:
     ) -> tuple[LocalSolution | _GradientSolution, Tensor]:
         if self.local:
             start = blocks.u
-            # v takes u_j along, and it comes closer: a quarter of the products saved; not where the slope of f_j jumps
+            # u_j moves with v and closer to it: saves a quarter of the products; not where the slope of f_j jumps
             if shared.v_prev is not None and not getattr(shard.loss, "expects", False):
                 start = v + START_SHARE * (start - shard.expand(shared.v_prev))
             known = (shared.reference, blocks.solver_memory)
@@ -193,7 +191,7 @@ class _GradientSolution:
 
 
 def _apply_action(memory: Mapping[str, Any], directive: Directive) -> dict[str, Any]:
-    """z_j of this round from what the server decided, with the last round kept for differences."""
+    """z_j of this round from what the server decided, keeping the last round for differences."""
     kept = dict(memory)
     if directive.action == Action.KEEP:
         return kept
@@ -207,7 +205,7 @@ def _apply_action(memory: Mapping[str, Any], directive: Directive) -> dict[str, 
     return {**kept, "z": z, **last}
 
 
-# ---------------------------------------------------------------------- the columns that a block keeps
+# ---------------------------------------------------------------------- Anderson columns of a block
 
 Columns = tuple[Tensor, ...]
 
@@ -221,7 +219,7 @@ def append(columns: Columns, new: Tensor) -> Columns:
 
 
 def latest(columns: Columns, most: int) -> Columns:
-    """The newest, after one more than `most` at most."""
+    """The newest: the oldest column is dropped once there are more than `most`."""
     if sum(piece.shape[1] for piece in columns) <= most:
         return columns
     first, *others = columns
@@ -229,7 +227,7 @@ def latest(columns: Columns, most: int) -> Columns:
 
 
 def inner(columns: Columns, x: Tensor) -> Tensor:
-    """⟨column_i, x⟩ over all blocks here, (q,) in float64."""
+    """⟨column_i, x⟩ over all blocks of this process, (q,) in float64."""
     rows = x.flatten(1)[:, None]  # vectors as rows: BLAS is slower with columns
     return sum_blocks(torch.cat([rows @ piece.flatten(2).mT for piece in columns], 2)[:, 0])
 

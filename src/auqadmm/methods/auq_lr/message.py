@@ -1,4 +1,4 @@
-"""What the blocks of AUQ-LR send of their weights, and how the server puts it together (S12).
+"""How the blocks of AUQ-LR send their weights, and how the server assembles them (S12).
 
 Blocks may keep different numbers of directions r_j, so parts are sent row after row, in the order of the blocks:
 
@@ -6,7 +6,7 @@ Blocks may keep different numbers of directions r_j, so parts are sent row after
     whenever renewed      the upper triangles of M_j (where classes are coupled, of U_jᵀA_abU_j for every pair of them)
                           and S_j, d_j, φ_j
 
-Shapes: B blocks here, N in all, r the most directions of any block; rows (Σ_j r_j, m), triangles (Σ_j r_j(r_j+1)/2,).
+Shapes: B local blocks, N in all, r the most directions of any block; rows (Σ_j r_j, m), triangles (Σ_j r_j(r_j+1)/2,).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def next_parts(shard: Shard, blocks: Blocks) -> dict[str, Tensor]:
 
 
 def directions(parts: Mapping[str, Tensor]) -> Tensor:
-    """U (N, m, r); the columns that a block does without are zero."""
+    """U (N, m, r); unused columns of a block are zero."""
     rank, rows = parts["rank"], parts["rows"]
     N, r = len(rank), int(rank.max()) if len(rank) else 0
     used = torch.arange(r, device=rank.device)[None] < rank[:, None]
@@ -66,7 +66,7 @@ def unpacked(U: Tensor, parts: Mapping[str, Tensor], columns: int, F: Basis) -> 
 
 
 def _coupled(U: Tensor, sent: Tensor, C: int, *rest: Any) -> Coupled:
-    """A few blocks at a time: pairs are as large as H itself."""
+    """In chunks of blocks: pairs are as large as H itself."""
     pairs, r = C * (C - 1) // 2, U.shape[2]
     M, H = U.new_empty(len(U), r, r), U.new_empty(len(U), r * C, r * C)
     used = _used(U).sum(1)
@@ -78,14 +78,14 @@ def _coupled(U: Tensor, sent: Tensor, C: int, *rest: Any) -> Coupled:
 
 
 def _sent(U: Tensor, squares: Tensor) -> Tensor:
-    """Of the upper triangles of (B, count, r, r), what joins two directions in use, flat."""
+    """Of the upper triangles of (B, count, r, r), the entries of two directions in use, flat."""
     i, j = _triangle(squares)
     triangles = squares[..., i, j]
     return triangles[_both(U, squares).expand_as(triangles)]
 
 
 def _squares(U: Tensor, sent: Tensor, count: int) -> Tensor:
-    """(N, count, r, r) from the upper triangles of what the blocks use."""
+    """(N, count, r, r) from the upper triangles of the directions in use."""
     square = U.new_zeros(len(U), count, U.shape[2], U.shape[2])
     i, j = _triangle(square)
     triangles = square.new_zeros(len(U), count, len(i))
@@ -94,7 +94,7 @@ def _squares(U: Tensor, sent: Tensor, count: int) -> Tensor:
 
 
 def _both(U: Tensor, like: Tensor) -> Tensor:
-    """Which entries of an upper triangle join two directions in use, (B, 1, k)."""
+    """Which entries of an upper triangle belong to two directions in use, (B, 1, k)."""
     used = _used(U)
     i, j = _triangle(like)
     return (used[:, i] & used[:, j])[:, None]

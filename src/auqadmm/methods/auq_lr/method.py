@@ -7,10 +7,10 @@ The iteration is S2 written on z_j = W_j v − λ_j. One round:
 
     server   v ← argmin g(v) + ½⟨v, Kv⟩ − ⟨Σ_j z_j, v⟩,  K = Σ_j W_j
     blocks   u_j from a local solve in the metric W_j, T z_j = z_j + αW_j(u_j − v)          (blocks.py)
-    server   Anderson on z, from scalars (anderson.py); Σ_j z_j follows from Σ_j T z_j  (server.py)
+    server   Anderson on z, from scalars; Σ_j z_j follows from Σ_j T z_j  (server.py)
 
 In the metric W = H the reflected resolvent of a quadratic f vanishes, so α near 2 makes this Newton's method.
-Weights are renewed at iterations 2, 4, 7, …, 1024 if they changed by a tenth (schedule.py): finitely often, so
+Weights are renewed at iterations 2, 4, 7, …, 1024 if they changed by a tenth (server.py): finitely often, so
 S8 applies. What blocks send of them is in message.py, what is proved in docs/theory.md.
 
 Shapes: N blocks, m features, C columns, r directions per block; v and sums over blocks (m, C).
@@ -57,15 +57,15 @@ if TYPE_CHECKING:
     from auqadmm.problem.regularizers import Regularizer
 
 ALPHA = 1.8  # over-relaxation; 1.6 and 1 are compared by benchmarks/ablation.py
-DIRECTIONS_BYTES = 2**30  # bytes that the directions of all blocks may take on the server
+DIRECTIONS_BYTES = 2**30  # memory that the directions of all blocks may take on the server
 MOST_DIRECTIONS = 140  # directions that a block may keep from the start
-# read off runs on images with 5 to 80 coupled directions; how often weights are sent; what renewing them may take
+# fitted to runs on images with 5 to 80 coupled directions; how often weights are sent; what renewing them may cost
 COUPLING_WORTH, COUPLING_RENEWALS, COUPLING_PRODUCTS = 500.0, 5, 20
-# products of a block in a local solve: in runs that arrive less than 80; one class and a weak ridge take ever more
+# products of a block in a local solve: runs that converge take fewer than 80; one class and a weak ridge ever more
 BOUND = 100
-FEWEST_COUPLED = 16  # with fewer that could be coupled, many directions with classes alike are better
-# Where rows have labels their curvature is largest at zero, and falls as they get them right: of that at zero the first
-# weights take so much, else the first rounds do nothing but follow it down; and so much where classes stay coupled
+FEWEST_COUPLED = 16  # with fewer coupled directions, many uncoupled ones are better
+# With labels the curvature of rows is largest at zero, and falls as they are classified: of that at zero the first
+# weights take this share, else the first rounds only track its fall; and this share where classes stay coupled
 FIRST_SHARE, FIRST_SHARE_COUPLED = 0.3, 0.1
 
 
@@ -94,9 +94,9 @@ class AUQLR:
     round_cost
         What a round costs beside the numbers it carries, in numbers: the dearer, the more directions pay.
     products
-        Hessian products that a block may spend on one local solve, which then hands back what it has; None: as many as
-        it takes. Where one class and a weak ridge make a block run away, more cost time and save no round. Rows of a
-        loss with corners bend by turns: four times as many there.
+        Hessian products that a block may spend on one local solve, which then returns its iterate; None: as many as
+        it takes. Where one class and a weak ridge make a block diverge, more cost time and save no round. For a
+        loss with corners, four times as many.
 
     Raises
     ------
@@ -175,7 +175,7 @@ class AUQLR:
         shared = Consensus(setup=setup, iteration=0, v=v)
         blocks = reduce.place(start_blocks, lam, shared)
         typical = 0.0
-        if posterior.l2 == 0:  # only then can a block without rows be left without weight
+        if posterior.l2 == 0:  # only then may a block without rows get zero weight
             typical = float(reduce(typical_curvature, blocks, v)[1]["mean"]) / setup.blocks
         cosines = None if setup.image is None else replace(posterior, image=setup.image)
         directive = Directive(posterior, typical, self._alpha, refresh=True, contest=cosines)
@@ -202,7 +202,7 @@ class AUQLR:
             failed_blocks=failed,
             cost=reduce.cost(old.hvps),
         )
-        if server.directive.refresh:  # the next v-step has another metric
+        if server.directive.refresh:  # K changes before the next v-step
             metric.drop_cache()
         sent = (v_step.v, server.directive.gamma, server.directive.home)
         down = tuple(x for x in sent if x is not None)
@@ -210,7 +210,7 @@ class AUQLR:
         return State(blocks, self._received(shared, sums, blocks, reduce))
 
     def _received(self, shared: Consensus, sums: Mapping[str, Tensor], blocks: Blocks, reduce: Reduce) -> Consensus:
-        """Book the sums of a round; renewed weights bring a new metric K."""
+        """Update the state with the sums of a round; renewed weights give a new metric K."""
         setup, server, metric = shared.setup, shared.memory, shared.metric
         N = setup.blocks
         if server.directive.refresh:
@@ -222,7 +222,7 @@ class AUQLR:
             metric = LowRankMetric(unpacked(U, parts, setup.columns, server.directive.posterior.basis(shared.v)))
             server = replace(server, U=U, z=metric.apply(shared.v) - lam_sum)
         names = ("rr", "dual", "primal", "u", "lam", "hvps", "failed", "not_finite")
-        numbers = torch.stack([sums[name].double() for name in names] + [shared.v.norm()]).tolist()  # one look
+        numbers = torch.stack([sums[name].double() for name in names] + [shared.v.norm()]).tolist()  # one transfer
         rr, dual, primal, u, lam, hvps, inner_failures, not_finite, v_norm = numbers
         norm, dual = math.sqrt(max(rr, 0.0)), math.sqrt(dual)
         heard = RoundSums(
@@ -280,7 +280,7 @@ def most_directions(rank: int | str, setup: Setup) -> int:
 def coupled_directions(setup: Setup, round_cost: float) -> int:
     """How many directions a block may keep in which classes stay coupled. r of them cost P·r²/2 numbers whenever
     weights are renewed, and save all but WORTH/r of the rounds that could be saved; a renewal takes (rC)³ operations
-    per block, which had better not be more than PRODUCTS with the data, and (rC)² numbers of the server's memory."""
+    per block, which should cost no more than PRODUCTS with the data, and (rC)² numbers of the server's memory."""
     N, C = setup.blocks, setup.columns
     pairs = C * (C - 1) / 2
     if not pairs:
@@ -309,7 +309,7 @@ def curvature_of(regularizer: Regularizer) -> float:
 
 
 def found(weights: object) -> str:
-    """What a run made of its weights: directions per block, and the basis of the rest."""
+    """A summary of a run's weights: directions per block, and the basis of the rest."""
     if not isinstance(weights, LowRank):
         return ""
     ranks = (weights.U != 0).any(1).sum(1)

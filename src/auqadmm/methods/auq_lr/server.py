@@ -6,7 +6,7 @@ Anderson acceleration (type II) of z ← Tz in the norm of W⁻¹, where only sc
     r = Tz − z,  ΔR_i, ΔZ_i the differences of r and z between neighbouring rounds
 
 Blocks keep their own columns ΔR_i, ΔZ_i (`blocks.py`). What travels is one row of the Gram matrix ⟨ΔR_i, ΔR_new⟩ and
-⟨ΔR_i, r⟩; the sums Σ_j of the columns, which the v-step needs, follow from Σ Tz and Σ z, which are known anyway.
+⟨ΔR_i, r⟩; the sums Σ_j of the columns, which the v-step needs, follow from Σ Tz and Σ z, which are known already.
 
 Safeguard. T is averaged, so plain steps converge, and they still do when perturbed by a summable amount. An
 accelerated step is taken only if it is such a perturbation, ‖z⁺ − Tz‖ ≤ D‖r⁰‖(a + 1)^{−(1+ε)} with a the number of
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from auqadmm.problem.regularizers import Regularizer
 
 ANDERSON_RIDGE = 1e-9  # on the scaled Gram matrix: columns of neighbouring rounds are nearly parallel
-STEP_BACK = 2.0  # of ‖r‖, beyond which an accelerated step is taken back
+STEP_BACK = 2.0  # growth of ‖r‖ beyond which an accelerated step is undone
 D, EPSILON = 1e3, 1e-6  # of the allowance of accelerated steps, D‖r⁰‖(a + 1)^{−(1+ε)}: summable for any of these
 TELLING = 1e-6  # relative differences below this count as none
-STRAY = 1e-2  # of F: so far above its best, twice in a row, a run has lost its way
+STRAY = 1e-2  # of F: a run this far above its best F twice in a row has diverged
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class ServerState:
 
 @dataclass(frozen=True)
 class BestPoint:
-    """The least F so far, with its v and Σ_j ∇f_j(v)."""
+    """The best F so far, with its v and Σ_j ∇f_j(v)."""
 
     F: float
     v: Tensor
@@ -86,8 +86,8 @@ class BestPoint:
 def watch_objective(
     server: ServerState, metric: LowRankMetric, g: Regularizer, v: Tensor, sums: Mapping[str, Tensor] | None
 ) -> ServerState:
-    """With F at v. Where the weights are far from the curvature, over-relaxed steps lead astray: a run that has lost
-    its way goes back to its best v, and on without over-relaxation."""
+    """With F at v. Where the weights are far from the curvature, over-relaxed steps may diverge: such a
+    run restarts at its best v, without over-relaxation."""
     if sums is None or server.directive.relaxation == 1.0:
         return server
     F, best = float(sums["f"]) + float(g.value(v)), server.best
@@ -102,8 +102,8 @@ def watch_objective(
 
 
 def first_z(server: ServerState, metric: LowRankMetric, g: Regularizer, v: Tensor) -> ServerState:
-    """After the first round. A start whose v does not come from its z (a neighbour's model and multipliers, say) has
-    taught nothing of T, nor has one that was a solution: keep z, and begin with the v that belongs to it."""
+    """After the first round. A start whose v does not come from its z (a neighbour's model and multipliers, say) gives
+    no information about T, nor does a solution: keep z, and begin with its own v."""
     assert server.heard is not None
     v_step = metric.solve(g, server.z, v, tolerance(server))
     consistent = float((v_step.v - v).norm()) <= TELLING * float(v.norm())
@@ -115,11 +115,11 @@ def first_z(server: ServerState, metric: LowRankMetric, g: Regularizer, v: Tenso
 
 
 def next_z(server: ServerState) -> ServerState:
-    """Judge the round that came back, and choose the next Σz: accelerated, plain, or the step taken back."""
+    """Assess the last round, and choose the next Σz: accelerated, plain, or the step undone."""
     heard, anderson, last = server.heard, server.anderson, server.directive
     assert heard is not None
     quiet = replace(last, gamma=None, refresh=False, home=None)
-    # a round with new weights measures r in another norm: no verdict on the step before it
+    # a round with new weights measures r in another norm: the step before it cannot be assessed
     if anderson.worse(heard.norm, last.action == Action.ACCELERATE and not last.refresh) and server.plain is not None:
         back = replace(quiet, action=Action.BACK)
         return replace(server, anderson=anderson.cleared(), directive=back, z=server.plain, before=None)
@@ -137,7 +137,7 @@ def next_z(server: ServerState) -> ServerState:
 
 
 def tolerance(server: ServerState) -> float:
-    """The v-step is solved far below the residual it follows, in the units of a gradient."""
+    """The tolerance of the v-step: far below the current residual, in the units of a gradient."""
     assert server.heard is not None
     scale = float(server.z.norm())
     return min(1e-9 * scale, max(1e-5 * server.heard.dual, 1e-13 * scale))
@@ -153,7 +153,7 @@ class Schedule:
     refresh: tuple[int, ...]
 
     def told(self, server: ServerState, k: int) -> ServerState:
-        """What the blocks are told for iteration k + 1. Whether weights are stale was found out one round earlier."""
+        """The directive for iteration k + 1. Whether weights are stale is known from the round before."""
         heard, directive_before = server.heard, server.directive
         assert heard is not None
         renew = heard.contest_won or ((k + 1) in self.refresh and heard.stale)
@@ -164,7 +164,7 @@ class Schedule:
             else directive_before.posterior,
             refresh=renew,
             look_ahead=(k + 2) in self.refresh,
-            forget=renew,  # another map: what was learned of the old one does not count
+            forget=renew,  # another map T: earlier differences are void
             contest=None,
         )
         anderson = server.anderson.cleared() if renew else server.anderson
@@ -199,7 +199,7 @@ class Anderson:
         return self.gram.shape[0]
 
     def cleared(self) -> Anderson:
-        """Forget the columns (the map has changed), keep the counts."""
+        """Drop the columns (the map has changed), keep the counts."""
         none = self.gram.new_zeros(0, 0)
         return replace(self, gram=none, heft=none, columns=self.columns[..., :0])
 

@@ -1,5 +1,5 @@
-"""What `method="auto"` does: `seen` looks at round 0, `cost` estimates, `method` chooses, watches and changes, `plan`
-remembers and explains."""
+"""What `method="auto"` does: `facts` evaluates round 0, `cost` estimates, `method` chooses, monitors and switches,
+`plan` records and explains."""
 
 from auqadmm.methods.auto.cost import ROUND_COST, CostEstimate, Facts, estimates
 from auqadmm.methods.auto.method import Auto

@@ -1,8 +1,8 @@
 """What a run is expected to cost, method by method: rounds × round_cost + numbers that one worker sends.
 
-`round_cost` is what a round costs beside the numbers it carries, in numbers: how many a link carries while it waits for
-an answer. Rounds to a gap of 10⁻⁶ are guesses from what was measured on tables and images (results/rounds); a run that
-finds them wrong changes its method (`method`).
+`round_cost` is what a round costs beside the numbers it carries, in numbers: how many a link carries during one
+round trip. Rounds to a gap of 10⁻⁶ are estimated from measurements on tables and images (results/rounds); a run that
+proves them wrong switches its method (`method`).
 
 Shapes: m features, C columns, n = mC unknowns, N blocks.
 """
@@ -27,9 +27,9 @@ __all__ = ["ROUND_COST", "CostEstimate", "Facts", "estimates"]
 # Rounds of Newton's method: squares, smooth losses, and what corners add for every factor e; with a working set, and
 # what it adds on squares whenever it has to double
 NEWTON_SQUARES, NEWTON_SMOOTH, NEWTON_CORNERS, NEWTON_ACTIVE, NEWTON_DOUBLED = 2.0, 7.0, 4.0, 8.0, 2.0
-BENDS, BENDS_STIFF = 7.0, 0.9  # where rows bend one after another, with l2: for every factor e of the stiffness
-STAY_ACTIVE = 0.7  # of the unknowns that would leave zero by themselves: so many do
-CROWD_FACTOR, CROWD_POWER = 4.0, 0.6  # without l2 they keep each other out: no more than 4·movers^0.6
+BENDS, BENDS_STIFF = 7.0, 0.9  # where active rows change one by one, with l2: for every factor e of the stiffness
+STAY_ACTIVE = 0.7  # of the unknowns whose own prox step leaves zero: so many end up active
+CROWD_FACTOR, CROWD_POWER = 4.0, 0.6  # without l2 they exclude each other: no more than 4·movers^0.6
 # of AUQ-LR: squares, one column, several; corners by the number of blocks; kinks of g
 LR_SQUARES, LR_SMOOTH, LR_CLASSES, LR_CORNERS, LR_SPLIT, LR_KINKS = 10.0, 14.0, 20.0, 14.0, 0.5, 3.0
 # of squares with l2: rounds at a stiffness of 1e5, the power of it for 784 features and at most, what a dearer round
@@ -38,22 +38,22 @@ LR_EASY, LR_EASY_AT, LR_POWER, LR_POWER_MOST, LR_DEARER = 7.0, 1e5, 0.1, 0.45, 0
 LR_DIRECTIONS, LR_BOUGHT = 110.0, 0.45
 # at least so many, and more where a block has few rows to keep directions of, by the root of what is missing
 LR_LEAST, LR_KEPT = 6.0, 250.0
-LR_SPARSE, LR_MOVERS = 60.0, 300.0  # and where nothing but kinks holds unknowns, so many that they compete
+LR_SPARSE, LR_MOVERS = 60.0, 300.0  # and where only kinks keep unknowns at zero, so many that they compete
 LR_WEIGHTS = 12.0  # times n: numbers of the weights
-LR_COUPLED, LR_HINGED = 4.2, 2.0  # times n: numbers of a round, all told, where classes are coupled; of a hinge
-LR_NEAR, LR_FARTHER = 1e2, 0.3  # how far logits may have to go; beyond, rounds grow with this power
+LR_COUPLED, LR_HINGED = 4.2, 2.0  # times n: numbers of a round in all, where classes are coupled; of a hinge
+LR_NEAR, LR_FARTHER = 1e2, 0.3  # how far logits may have to move; beyond, rounds grow with this power
 # of L-BFGS, and of FISTA where g has kinks
 GRADIENT, PROXIMAL = 300.0, 3000.0
 LBFGS_LEAST = 8.0  # of L-BFGS, however easy
 GRADIENT_MOST = 4.0, 0.4  # times this power of the stiffness, however hard
 # of L-BFGS with the weights of AUQ-LR: not known, one column, several, and where those of AUQ-LR would couple classes
 W_UNKNOWN, W_SMOOTH, W_CLASSES, W_UNCOUPLED = 60.0, 2.2, 1.8, 3.0
-W_AFTER = 1.05  # times AUQ-LR: which goes first, since it loses nothing when it is left
-# and where logits do not have to go far: coupled classes (the more features, the less directions of AUQ-LR say of them;
+W_AFTER = 1.05  # times AUQ-LR: on a tie AUQ-LR goes first, since leaving it loses nothing
+# and where logits need not move far: coupled classes (the more features, the less AUQ-LR's directions cover them;
 # times the features squared), and hinges, with the numbers of their weights, times n
 W_NEAR, W_NEAR_ROUNDS, W_NEAR_POWER, W_NEAR_WEIGHTS = 0.05, 3.0, 0.2, 5.0
 W_HINGE, W_HINGE_ROUNDS, W_HINGE_WEIGHTS = 30.0, 2.3, 20.0
-W_BENDS = 5.5, 0.3  # where rows bend one after another: times this power of the stiffness
+W_BENDS = 5.5, 0.3  # where active rows change one after another: times this power of the stiffness
 # of squares: the power of the stiffness, that of features per row where there are more (the directions of one block
 # then say little of the others), and the numbers of the weights, times n: at most, and times the directions of a block
 W_SQUARES, W_WIDE, W_SQUARES_WEIGHTS, W_KEPT = 0.19, 1.3, 80.0, 2.0
@@ -61,8 +61,8 @@ W_SQUARES, W_WIDE, W_SQUARES_WEIGHTS, W_KEPT = 0.19, 1.3, 80.0, 2.0
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known before the first iteration; `movers`: unknowns that would leave zero by themselves; `stiff`: the
-    trace of the curvature at zero over the least l2; `far`: by how much logits would move, had they l2 alone against
+    """What is known before the first iteration; `movers`: unknowns whose own prox step leaves zero; `stiff`: the
+    trace of the curvature at zero over the least l2; `far`: by how much logits would move if only l2 opposed
     them. Infinite: not known, or no l2. `spread`: of the target. `coupled`: weights of AUQ-LR couple the classes.
     `rows`: of all blocks, 0 where they are not known."""
 
@@ -177,8 +177,8 @@ def _lowrank(facts: Facts, round_cost: float) -> CostEstimate:
 
 
 def _weighted(facts: Facts, round_cost: float) -> CostEstimate | None:
-    """L-BFGS on the weights of AUQ-LR: no local solve that could run away. A hinge has use for it only nearby, squares
-    with a ridge alone."""
+    """L-BFGS on the weights of AUQ-LR: no local solve that could diverge. For a hinge only near the optimum, for
+    squares only with a ridge."""
     loss, n, far = facts.loss, facts.unknowns, facts.far
     why = "curvature weights serve it without local solves"
     if not facts.g.quadratic:

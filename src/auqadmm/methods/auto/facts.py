@@ -1,4 +1,4 @@
-"""What round 0 tells of how hard a problem is.
+"""How hard a problem is, from the sums of round 0.
 
 Shapes: m features, C columns; G, l2 (m, C), spread (m,).
 """
@@ -15,7 +15,7 @@ from auqadmm.methods.auto.cost import Facts
 
 
 def facts_of(setup: Setup) -> Facts:
-    """What a choice goes by."""
+    """The facts that the choice depends on."""
     known = (setup.blocks, setup.features, setup.columns, setup.loss, setup.regularizer)
     stiff, far = hardness(setup)
     coupled = coupled_directions(setup, setup.round_cost) >= FEWEST_COUPLED
@@ -23,7 +23,7 @@ def facts_of(setup: Setup) -> Facts:
 
 
 def spread_of(setup: Setup) -> float:
-    """What corners are narrow against: the spread of the target, about zero where there is no intercept."""
+    """The scale for widths of corners: the spread of the target, about zero where there is no intercept."""
     if setup.seen is None:
         return 1.0
     return setup.seen.target_spread if setup.intercept else setup.seen.target_size
@@ -44,7 +44,7 @@ def hardness(setup: Setup) -> tuple[float, float]:
     trace = float(seen.spread[some][filled].sum())
     far = math.sqrt(trace / seen.weight) * float(G[some].norm()) / least
     spread = spread_of(setup)
-    if loss.dispersed and spread > 0:  # few rows bend at a time; and logits move in units of the target
+    if loss.dispersed and spread > 0:  # few rows have curvature at a time; and logits move in units of the target
         loss, far = loss.eased(loss.easing(spread)), far / spread
     return bend_at_zero(loss, setup.columns) * trace / least, far
 
@@ -59,7 +59,7 @@ def bend_at_zero(loss: object, columns: int) -> float:
 
 
 def would_move(setup: Setup) -> int | None:
-    """How many unknowns would leave zero by themselves, by the gradient that round 0 found."""
+    """How many unknowns leave zero by their own prox step, from the gradient of round 0."""
     seen = setup.seen
     if seen is None or not setup.regularizer.separable:
         return None

@@ -1,13 +1,13 @@
-"""`auto`: the method that should cost least, watched, and changed where it does not keep its promise.
+"""`auto`: the method that should cost least, monitored, and replaced where it costs more than expected.
 
 A method is left when
-    F has not fallen below its best for a few iterations, local solves take too much, or v is not finite any more;
+    F has not fallen below its best for a few iterations, local solves take too much, or v is NaN or infinite;
     its working set has grown so much that the next Hessian would cost more than all of another method;
     by how its steps shrink, the rest would cost more than all of another, or take AUQ-LR longer than L-BFGS with W;
     it has cost twice what was expected of it, and more than all of another, and so would the rest.
-Newton's method falls in every iteration and arrives, however hard the problem: it is not left otherwise. The next one
+Newton's method decreases F in every iteration and converges however hard the problem: not left otherwise. The next one
 starts from the best v so far (with λ_j = −∇f_j(v), where it has multipliers), in the same run; where that one fails,
-another that was left for its promise may come back.
+one that was left for a cheaper one may return.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ AUTO_PATIENCE = 3  # iterations without progress, or too hard, before another me
 RATE_LEAST, RATE_MOST = 8, 16  # iterations that a rate is measured over, at least and at most
 AUTO_START = 6  # iterations in which a method may be worse than the one before
 GOAL = 1e-7  # of F: where runs are expected to end
-HARD = 50  # Hessian products of a block in one iteration, on average; one that meets its bound is too hard in any case
-ALIKE = 0.8  # of the rounds of L-BFGS with weights: it goes on where AUQ-LR is, so that a change costs nothing
-# of its expected cost: nobody is left before, nor before a good part of what the other one costs is spent
+HARD = 50  # Hessian products of a block in one iteration, on average; at the bound it is too hard in any case
+ALIKE = 0.8  # of the rounds of L-BFGS with weights: it continues from AUQ-LR's iterate, so that a switch costs nothing
+# of its expected cost: no switch before, nor before a good part of the other one's cost is spent
 BEFORE_LEAVING = 1.0
-NEAR_BEST = 1e-3  # of F, above the best so far: on its way
+NEAR_BEST = 1e-3  # of F, above the best so far: still progressing
 TWICE = 2.0  # the expected cost: a method that took more may be left
-DEARER = 3.0  # the rest of a method than all of another
+DEARER = 3.0  # the remaining cost of a method over all of another's
 
 
 REST, DEAR, LONGER = "the rest would cost more", "it has cost more than another would", "the rest would take longer"
 ACTIVE = "too many unknowns are active"
-PROMISED = (REST, DEAR, LONGER, ACTIVE)  # reasons to leave a method that has not failed
+PROMISED = (REST, DEAR, LONGER, ACTIVE)  # reasons to leave a method that did not fail
 
 
 @dataclass(frozen=True)
 class Auto:
-    """The method of least expected cost, and another one where it disappoints.
+    """The method of least expected cost, and a switch to another where it costs more.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ class Auto:
         return known
 
     def _left(self, plan: Plan, shared: Consensus) -> tuple[str, CostEstimate | None]:
-        """Why the method is left, and for which one; None: it goes on."""
+        """Why to leave the method, and for which one; None: keep it."""
         tried = {plan.method, *(c.old for c in plan.changes)}
         known = self._estimates(shared.setup)
         others = [e for e in known if e.method not in tried]
@@ -131,7 +131,7 @@ class Auto:
             return (ACTIVE, others[0]) if dear else ("", None)
         mine = next(e for e in known if e.method == plan.method)
         spent = (shared.cost.rounds - plan.rounds) * self.round_cost + shared.cost.up / 8 - plan.numbers
-        if plan.method == "lbfgs-w":  # which gains by its weights, and without them would lose that
+        if plan.method == "lbfgs-w":  # would lose the weights that it gains by
             others = [e for e in others if e.method != "lbfgs"]
             if not others:
                 return "", None
@@ -148,8 +148,8 @@ class Auto:
         return "", None
 
     def _instead(self, plan: Plan, known: tuple[CostEstimate, ...], others: list[CostEstimate]) -> CostEstimate | None:
-        """The cheapest method that has not been tried, or that was left, once, for the promise of another: the rest of
-        its way was more than the other's cost."""
+        """The cheapest method that has not been tried, or that was left, once, for a cheaper estimate: its remaining
+        cost was more than the other's."""
         cost = {e.method: e.cost(self.round_cost) for e in known}
         prices = {e.method: cost[e.method] for e in others}
         begun = [c.new for c in plan.changes]
@@ -160,7 +160,7 @@ class Auto:
         return next((e for e in known if e.method == least), None)
 
     def _method(self, name: str) -> Any:
-        from auqadmm import baselines, methods  # which know this one
+        from auqadmm import baselines, methods  # late: they import this module
 
         if name not in self._made:
             method = methods.resolve(name, {**methods.KNOWN, **baselines.KNOWN})
@@ -171,7 +171,7 @@ class Auto:
 
     # ------------------------------------------------------------------ data in other columns (`inside`)
     def view(self, reduce: Reduce) -> Reduce:
-        """What the state of blocks is asked with."""
+        """The shard as block functions take it."""
         return InnerReduce(reduce, self._run)
 
     def resume(self, shared: Consensus, reduce: Reduce) -> None:
@@ -204,9 +204,9 @@ class Auto:
 
 
 def _observe(plan: Plan, shared: Consensus) -> Plan:
-    """With the products, the objective and the expected fall of the new iterate."""
+    """With the products, the objective and the expected decrease of the new iterate."""
     hard = shared.inner_failures > 0 or shared.hvps - plan.hvps > HARD * shared.setup.blocks
-    hard = hard and not shared.setup.loss.cornered  # whose rows bend by turns: many products, and few rounds
+    hard = hard and not shared.setup.loss.cornered  # whose active rows change: many products, and few rounds
     plan = replace(plan, inner=shared.memory, hvps=shared.hvps, hard=plan.hard + 1 if hard else 0)
     sums = shared.scored
     if sums is None:
@@ -215,7 +215,7 @@ def _observe(plan: Plan, shared: Consensus) -> Plan:
     better = math.isfinite(F) and plan.best > F
     delta = shared.predicted
     if delta is None and better and math.isfinite(plan.best):
-        delta = plan.best - F  # which shrinks as what is left does
+        delta = plan.best - F  # shrinks with the gap
     expected = plan.expected if delta is None else (*plan.expected, delta / max(abs(F), 1e-300))[-RATE_MOST:]
     if better:
         return replace(plan, best=F, best_v=shared.v, waited=0, expected=expected)
@@ -243,13 +243,13 @@ def _next_hessian(newton: Any) -> float:
 
 
 def _remaining_cost(plan: Plan, spent: float, iterations: int) -> float | None:
-    """What the rest of the method's way costs; None: not known yet."""
+    """The remaining cost of the method; None: not known yet."""
     ahead = _iterations_left(plan)
     return None if ahead is None else spent / max(iterations, 1) * ahead
 
 
 def _iterations_left(plan: Plan) -> float | None:
-    """Iterations that are left, by how fast expected falls shrink; None: not known yet."""
+    """Remaining iterations, by how fast expected decreases shrink; None: not known yet."""
     seen = [x for x in plan.expected if 0 < x < math.inf]
     if len(seen) < RATE_LEAST:
         return None

@@ -1,4 +1,4 @@
-"""What `auto` decided, and how it went."""
+"""The decisions of `auto`, and their outcome."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from auqadmm.methods.auto.cost import CostEstimate
 
 @dataclass(frozen=True)
 class Change:
-    """After an iteration: from one method to another, why, and what had travelled until then."""
+    """After an iteration: from one method to another, why, and the traffic until then."""
 
     iteration: int
     old: str
@@ -44,12 +44,12 @@ class Plan:
 
     @property
     def exactly(self) -> Any:
-        """What the method knows at v (`Consensus.exactly`)."""
+        """The method's own sums at v (`Consensus.exactly`)."""
         return getattr(self.inner, "exactly", None)
 
     @property
     def still(self) -> bool:
-        """Whether it can go no further (`Consensus.still`)."""
+        """Whether it cannot progress (`Consensus.still`)."""
         return getattr(self.inner, "still", False)
 
 

@@ -1,5 +1,5 @@
-"""Newton's method on sums over workers: `method` is the iteration, `round` what workers are asked, `working` for which
-unknowns, `model` the step, `here` what is known at v."""
+"""Newton's method on sums over workers: `method` is the iteration, `query` what workers send, `working_set` for which
+unknowns, `model` the step, `state` what is known at v."""
 
 from auqadmm.methods.newton.method import Newton
 

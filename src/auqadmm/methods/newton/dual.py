@@ -3,13 +3,13 @@
 Slopes θ_i = s(φ'_i − φ″_i a) are a dual point: a = G_b/H_bb makes them add up to zero beside an intercept, s ≤ 1 brings
 Σxθ into the domain of g*. Their conjugates D(s, a) = Σφ*(θ) would take one more round; they are bounded instead:
 
-    D(1, 0) = ⟨G, v⟩ − f,    D(0, 0) = −inf f,    D(r, 0) for a few r: numbers that came along, or for squares known
+    D(1, 0) = ⟨G, v⟩ − f,    D(0, 0) = −inf f,    D(r, 0) for a few r: sent with the round, or for squares known
     D(1, a) ≤ D(1, 0) − a⟨HE_b, v⟩ + ½a²H_bb/(1 − M|a|)
     D(s, a) ≤ tD(1, a′) + (1 − t)D(r, 0),    t = (s − r)/(1 − r),  a′ = sa/t
 
-Beside an accepted step d from u to v = u + d the slopes that its model foresaw, θ_i = s(φ'_i + φ″_i x_iᵀd) at u, are a
+Beside an accepted step d from u to v = u + d the slopes that its model predicts, θ_i = s(φ'_i + φ″_i x_iᵀd) at u, are a
 dual point too. d minimises that model, so that they add up to zero, and Σxθ is in the domain of g* on the working set,
-to rounding: their gap is of the fourth order in d, where that of slopes at v is of the second. Their D(r) come along.
+to rounding: their gap is of the fourth order in d, where that of slopes at v is of the second. Their D(r) are sent too.
 
 With φ″ ≤ L the optimal slopes are no farther from θ than √(2L·gap), so that at the optimum no entry of Σxθ is farther
 from this one than √(2L·gap)·‖x_k‖: where g keeps an unknown at zero for all of these, it is zero.
@@ -38,30 +38,30 @@ if TYPE_CHECKING:
     from auqadmm.problem.regularizers import Regularizer
 
 SCALES = (0.5, 0.9, 0.99, 0.999, 0.9999)
-ANY_SLOPE = 1e300  # a slope that no g with kinks leaves as it is
-SPREAD_ROUNDING = 64.0  # of ε: what is left of a column's mean in its spread
+ANY_SLOPE = 1e300  # a slope that every g with kinks changes
+SPREAD_ROUNDING = 64.0  # of ε: rounding error of a column's mean in its spread
 
 
 @dataclass(frozen=True)
 class DualBound:
-    """A bound of F(v) − F*, and −Σxθ for the slopes that it was found with."""
+    """A bound of F(v) − F*, and −Σxθ of the slopes it was computed with."""
 
     gap: float
     w: Tensor
 
     def zero(self, g: Regularizer, bend: float, columns: ColumnMoments) -> Tensor | None:
-        """Which unknowns (m, C) are zero at the optimum, as far as this shows; None: nothing is known."""
+        """Which unknowns (m, C) are zero at the optimum, as far as proved; None: nothing is known."""
         if not math.isfinite(bend):
             return None
         size = columns.spread.to(self.w)
-        if columns.centre is not None:  # a difference of sums
+        if columns.centre is not None:  # a difference of sums: add rounding
             size = size + SPREAD_ROUNDING * EPS * columns.weight * columns.centre.to(self.w).square()
         radius = (2 * bend * self.gap * size).sqrt()[:, None].expand_as(self.w)
         return g.at_rest(self.w, radius)
 
 
 def scales(g: Regularizer, loss: Loss, like: Tensor) -> tuple[float, ...]:
-    """The r whose conjugates are worth sending: where slopes may have to be scaled."""
+    """The scales r whose conjugates are worth sending: where slopes may have to be scaled."""
     inner = getattr(g, "inner", g)
     if loss.quadratic or not hasattr(loss, "row_value"):
         return ()
@@ -72,7 +72,7 @@ def scales(g: Regularizer, loss: Loss, like: Tensor) -> tuple[float, ...]:
 def predicted_bound(
     g: Regularizer, loss: Loss, columns: ColumnMoments, v: Tensor, sums: Mapping[str, Tensor]
 ) -> DualBound | None:
-    """The bound at v by slopes that the step to it foresaw; None: they are no dual point, or did not come along."""
+    """The bound at v by the slopes that the step predicted; None: no dual point, or not sent."""
     if "foreseen_G" not in sums:
         return None
     f, slopes, noise, inner, inside = float(sums["f"]), sums["foreseen_G"], float(sums["noise"]), g, v
@@ -97,7 +97,7 @@ def predicted_bound(
 def _gap_bound(
     inner: Regularizer, terms: list[float], s: float, slopes: Tensor, noise: float, intercept: bool
 ) -> DualBound | None:
-    """The gap f + g + D + g*(−Σxθ), with what rounding leaves of it."""
+    """The gap f + g + D + g*(−Σxθ), no smaller than its rounding error."""
     w = -s * slopes
     gap = at_least_rounding([*terms, float(inner.conjugate(w))], EPS, noise)
     if gap is None:

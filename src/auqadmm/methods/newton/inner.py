@@ -2,15 +2,15 @@
 
     m(x) = g(x) − g(v) + ⟨G, x − v⟩ + ½⟨x − v, H(x − v)⟩
 
-Every guess of who rests takes one linear system on those that move, A. Guesses differ by few after the first ones, so
-that the factor of one set serves for the next: with P who came and R who left since A was factored, and B the borders,
+Every guess of the active set A takes one linear system on A. After the first, guesses differ by few unknowns, so
+that the factor of one set serves for the next: with P added and R removed since A was factored, and B the borders,
 
     [ H_AA  B ] [x]   [b]        B = [H_AP, E_R],   C = diag(H_PP, 0),    S = C − BᵀH_AA⁻¹B is as small as B is thin
     [ Bᵀ    C ] [y] = [c]
 
 Value and slope of the model are exact at every point. Guesses go on until nothing moves, or until one lowers the model
-by no more than `enough`, or than a `share` of all that was gained. There is no bound of what was missed: steps do not
-need one, and verdicts have their own (verdict/model.py).
+by no more than `enough`, or than a `share` of all that was gained. The error is not bounded: steps do not
+need that, and verdicts have their own bound (verdict/model.py).
 
 Reference: J. Nocedal, S. J. Wright, Numerical Optimization, 2nd ed., section 16.2, for solves by borders.
 
@@ -33,14 +33,14 @@ from auqadmm.metrics.weights import Penalty
 from auqadmm.verdict.model import EPS, SINGULAR
 
 THIN = 1 / 8  # of a factor: borders up to which it is worth keeping
-MODEL_ROUNDING = 1e-6  # of a value, that rounding may cost
-MANY_ARRIVALS = 64  # that come at once
+MODEL_ROUNDING = 1e-6  # of a value: tolerable loss by rounding
+MANY_ARRIVALS = 64  # new active unknowns of one guess
 SAME = 1e-12  # of a diagonal
 
 
 @dataclass(frozen=True)
 class ActiveFactor:
-    """(H + diag h)_AA = LLᵀ for the unknowns `where` (a,), `place` (p,) among them, −1: not one of them."""
+    """(H + diag h)_AA = LLᵀ for the unknowns `where` (a,), `place` (p,) their position, −1: not among them."""
 
     H: Tensor
     h: Tensor
@@ -51,7 +51,7 @@ class ActiveFactor:
 
     @classmethod
     def of(cls, H: Tensor, active: Tensor, h: Tensor) -> ActiveFactor | None:
-        """None: it is not positive, or hardly."""
+        """None: not positive definite to rounding."""
         where = active.nonzero()[:, 0]
         A = H if len(where) == len(H) else H[where].index_select(1, where)
         A = A.clone() if A is H else A
@@ -76,7 +76,7 @@ class ActiveFactor:
         came, left = (active & ~old).nonzero()[:, 0], (old & ~active).nonzero()[:, 0]
         k = len(came) + len(left)
         both = active & old
-        same = (h[both] - self.h[both]).abs() <= SAME * self.H.diagonal()[both]  # of a proximal map, by rounding
+        same = (h[both] - self.h[both]).abs() <= SAME * self.H.diagonal()[both]  # rounding of the prox
         if k > THIN * len(self.where) or not bool(same.all()):
             return None
         out = torch.zeros_like(b)
@@ -120,7 +120,7 @@ class ModelPoint:
 
 
 def minimise_model(g: Penalty, H: Tensor, G: Tensor, v: Tensor, enough: float, share: float) -> ModelPoint | None:
-    """The minimiser, or a point that is as good for a step; None: guesses went round in circles."""
+    """The minimiser, or a point that is as good for a step; None: the guesses cycled."""
     D = H.diagonal()[:, None]
     if not bool((D > 0).all()):
         return None
@@ -144,7 +144,7 @@ def minimise_model(g: Penalty, H: Tensor, G: Tensor, v: Tensor, enough: float, s
         gained = best.value - there.value
         best = there if gained >= 0 else best
         guess, moves = guess.moved(problem, there.x, there.w)
-        if moves == 0:  # once more for the digits
+        if moves == 0:  # iterative refinement
             left = torch.where(guess.active, there.w - guess.line(there.x), 0.0)
             if settled or 0.5 * float((left.square() / D).sum()) <= enough:
                 return there if gained >= -MODEL_ROUNDING * abs(best.value) else None
@@ -160,7 +160,7 @@ def minimise_model(g: Penalty, H: Tensor, G: Tensor, v: Tensor, enough: float, s
 
 
 def _first(problem: Composite, v: Tensor, w: Tensor) -> ActivePieces:
-    """Of those at rest that g does not hold there, the half that would move farther: most others would be back."""
+    """Of the unknowns at a kink that violate optimality, the half that would move farther: most others would return."""
     D = problem.D
     guess = ActivePieces.at(problem, D * v + w, D)
     coming = (v == problem.g.prox(torch.zeros_like(v), torch.ones_like(v))) & guess.active
@@ -183,11 +183,11 @@ def _model_at(g: Penalty, H: Tensor, G: Tensor, v: Tensor) -> Callable[[Tensor],
 
 
 def _cholesky(A: Tensor) -> Tensor | None:
-    """The lower factor of A, which is lost; None: it has none."""
+    """The lower factor of A, which is overwritten; None: not positive definite."""
     if A.device.type != "cpu" or not len(A):
         L, info = torch.linalg.cholesky_ex(A)
         return None if bool(info != 0) else L
-    from scipy.linalg.lapack import dpotrf  # without the copies of torch's
+    from scipy.linalg.lapack import dpotrf  # avoids the copies of torch's
 
     factor, info = dpotrf(A.numpy().T, lower=1, overwrite_a=1)
     return None if info else torch.from_numpy(factor)

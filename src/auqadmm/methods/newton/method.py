@@ -1,12 +1,12 @@
-"""Proximal Newton on sums: few rounds, whatever the split of the rows, and nothing of a single site but in a sum.
+"""Proximal Newton on sums: few rounds, whatever the split of the rows, and only sums over sites are sent.
 
-    d ← argmin g(v + d) + ⟨G, d⟩ + ½⟨d, Hd⟩           at the server, on all unknowns or a working set (`working`)
-    v ← v + td,  t = 1 if F falls by 10⁻⁴ of what d promises; else the t of a fan at which F is least
+    d ← argmin g(v + d) + ⟨G, d⟩ + ½⟨d, Hd⟩           at the server, on all unknowns or a working set (`working_set`)
+    v ← v + td,  t = 1 if F falls by 10⁻⁴ of the linear model's decrease; else the t of a fan at which F is least
 
-One round asks for value, gradient and Hessian at v + d, and for the values of the fan: the next step begins with what
-the test of this one brought. A refused step takes one more round. Where the fan found twice the step to be clearly
+One round sums value, gradient and Hessian at v + d, and the values of the fan: the next step reuses the
+sums of this test. A rejected step takes one more round. Where the fan found twice the step to be clearly
 better, the next one is doubled. Losses with corners are eased at first, and a third as much after every accepted step,
-or two thirds where steps were refused. For squares the Hessian is asked for once, column by column as the working
+or two thirds where steps were rejected. For squares the Hessian is summed once, column by column as the working
 set grows.
 
 Columns are centred inside, so that neither means nor units of columns matter; v, multipliers and certificates are the
@@ -53,12 +53,12 @@ if TYPE_CHECKING:
     from auqadmm.problem.regularizers import Regularizer
 
 FAN = (2.0, 1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
-DECREASE = 1e-4  # of what the linear model promises
-FORESEEN_DECREASE = 0.1  # of F: steps that promise no more foresee slopes well enough to be told of them
-CLEARLY = 0.1  # better at twice the step: of the fall at once
-TIGHTER, SLOWER = 0.35, 0.7  # corners after an accepted step; and after a refused one
+DECREASE = 1e-4  # of the decrease that the linear model predicts
+FORESEEN_DECREASE = 0.1  # of F: steps that predict no larger decrease have slopes accurate enough to send
+CLEARLY = 0.1  # better at twice the step: share of the decrease
+TIGHTER, SLOWER = 0.35, 0.7  # corners after an accepted step; and after a rejected one
 TRIES = 4  # fans, each a thousand times as small
-NEWTON_NOISE = 4.0  # roundings of F that a difference may be off by
+NEWTON_NOISE = 4.0  # rounding errors of F that a difference may be off by
 HESSIAN_ROOM = 2**27  # numbers of a Hessian
 
 
@@ -103,9 +103,9 @@ class Newton:
             columns = ColumnMoments.of(reduce.once(moments), setup.intercept, setup.loss, setup.columns)
         zero = torch.zeros(setup.features, setup.columns, dtype=torch.float64, device=setup.device)
         v = zero if setup.warm is None else setup.warm.v.to(zero)
-        if setup.warm is None and setup.intercept:  # the best constant is a better start than none
+        if setup.warm is None and setup.intercept:  # the best constant is a better start than zero
             v = columns.outside(torch.cat([v[:-1], columns.null.to(v)]))
-        if setup.warm is not None:  # columns of zeros are g's alone
+        if setup.warm is not None:  # columns of zeros are determined by g alone
             rest = setup.regularizer.prox(zero, torch.ones_like(zero))
             v = torch.where(columns.empty.to(v.device)[:, None], rest, v)
         inside = columns.inside(v)
@@ -172,14 +172,14 @@ class Newton:
                 current, ease=easier, tighter=tighter, stretch=stretch, shrink=1.0, fell=max(current.F - F[full], 0.0)
             )
             return v, state_from_sums(new, setup, inside, sums, index), cost
-        good -= {t for t in good if not F[t] < current.F}  # a smaller step must be better, and not only no worse
+        good -= {t for t in good if not F[t] < current.F}  # a smaller step must lower F, not only not raise it
         if not good:
             return v, None, cost
         t = min(good, key=lambda t: F[t])
         v, inside = _outside(columns, _along(g, current, move, t)[0])
         index = self._next(current, setup, inside)
         cost = reduce.cost(hvps=0)
-        ease = current.ease if current.eased else _easing(setup, columns)  # a start that was far away after all
+        ease = current.ease if current.eased else _easing(setup, columns)  # a warm start that was far from the optimum
         sums = self._ask(current, setup, reduce, inside, None, index, (), ease, ease)
         new = replace(
             current,
@@ -205,7 +205,7 @@ class Newton:
         eased: float,
         foreseen: bool = False,
     ) -> dict[str, Tensor]:
-        """One round at `inside`; for squares only products that are not known yet."""
+        """One round at `inside`; for squares only products not yet known."""
         known = None
         if current.gram is not None:
             index, known = drop_screened(index, current.index), current.index
@@ -214,13 +214,13 @@ class Newton:
             current.columns.centre, index, known, fan, None, None, aside, ease, eased, current.scales, foreseen
         )
         down = (inside,) if d is None else (inside, d)
-        if not current.complete:  # workers are told for which unknowns
+        if not current.complete:  # workers need the index of the working set
             down = (*down, index)
         return reduce(ask, None, (inside, d), down=down)[1]
 
     # ------------------------------------------------------------------ the working set
     def _first(self, setup: Setup, columns: ColumnMoments, inside: Tensor) -> Tensor:
-        """Of the first round: all, or by the gradient that round 0 knows."""
+        """Of the first round: all unknowns, or by the gradient of round 0."""
         free = ~columns.empty.to(inside.device)[:, None].expand(inside.shape)
         if self._complete(setup):
             return everything((setup.features, setup.columns), free)
@@ -232,7 +232,7 @@ class Newton:
         )
 
     def _complete(self, setup: Setup) -> bool:
-        """Are all unknowns asked for? Not where g leaves most of them where they are, and they are many."""
+        """Is the Hessian of all unknowns formed? Not where g keeps most of many at their kinks."""
         shape = (setup.features, setup.columns)
         if some_rest(setup.regularizer, setup.loss, shape, self.round_cost):
             return False
@@ -245,7 +245,7 @@ class Newton:
         return True
 
     def _next(self, current: NewtonState, setup: Setup, inside: Tensor) -> Tensor:
-        """Of the round at `inside`: its support, and those that would move farthest by what is known now."""
+        """Of the round at `inside`: its support, and those that would move farthest by the current gradient."""
         if current.complete:
             return current.index
         movers = current.movers(setup)
@@ -254,7 +254,7 @@ class Newton:
         return chosen(movers, together(setup.regularizer, inside.shape, inside.device), current.least, setup.columns)
 
     def _wider(self, current: NewtonState, setup: Setup, reduce: Reduce) -> NewtonState:
-        """One more round at the same point, for unknowns that would move farther than all that were asked for."""
+        """One more round at the same point, for unknowns that would move farther than all in the working set."""
         index = chosen(
             current.movers(setup),
             together(setup.regularizer, current.inside.shape, current.inside.device),
@@ -288,7 +288,7 @@ def _along(g: Regularizer, current: NewtonState, move: NewtonStep, t: float) -> 
 
 
 def _outside(columns: ColumnMoments, inside: Tensor) -> tuple[Tensor, Tensor]:
-    """v in the user's columns, and where exactly that is inside."""
+    """v in the user's columns, and the same point in centred columns, exactly."""
     v = columns.outside(inside)
     return v, columns.inside(v)
 

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from auqadmm.problem.regularizers import Regularizer
 
 LIFTS = (1e-6, 1e-4, 1e-2)  # of the diagonal of a singular GroupedHessian, one after the other
-SHARP = 1e100  # a metric in which a proximal step moves nothing that may stay
+SHARP = 1e100  # a metric in which a proximal step moves nothing that may stay at its kink
 
 
 @dataclass(frozen=True)
 class RestrictedRegularizer:
-    """g as a function of some unknowns, the others left where they are in v."""
+    """g as a function of some unknowns, the others fixed at v."""
 
     g: Regularizer
     v: Tensor
@@ -72,7 +72,7 @@ class GroupedHessian:
 
     @classmethod
     def of(cls, upper: Tensor, index: Tensor, columns: int, apart: bool) -> GroupedHessian:
-        """From what workers send: a triangle for every class (`apart`), or one for all."""
+        """From the sums of workers: a triangle for every class (`apart`), or one for all."""
         parts = [index[index % columns == c] for c in range(columns)] if apart else [index]
         groups, first = [], 0
         for part in parts:
@@ -83,14 +83,14 @@ class GroupedHessian:
         return cls(tuple(groups))
 
     def joined(self) -> GroupedHessian:
-        """In one group."""
+        """Merged into one group."""
         if len(self.groups) <= 1:
             return self
         index = torch.cat([i for i, _ in self.groups])
         return GroupedHessian(((index, torch.block_diag(*[H for _, H in self.groups])),))
 
     def where(self, flat: Tensor) -> GroupedHessian:
-        """Of the unknowns for which `flat` holds alone."""
+        """Restricted to the unknowns where `flat` is True."""
         groups = []
         for index, H in self.groups:
             few = flat[index].nonzero()[:, 0]
@@ -130,7 +130,7 @@ class NewtonStep:
 
 
 def into_domain(g: Regularizer, x: Tensor) -> tuple[Tensor, float]:
-    """x, moved back by a rounding where g would be infinite for it, and g there."""
+    """x, moved by a rounding error into the domain of g if needed, and g there."""
     value = float(g.value(x))
     if math.isfinite(value):
         return x, value
@@ -142,8 +142,8 @@ def into_domain(g: Regularizer, x: Tensor) -> tuple[Tensor, float]:
 def newton_step(
     g: Regularizer, v: Tensor, G: Tensor, H: GroupedHessian, enough: float, share: float | None = None
 ) -> NewtonStep:
-    """The step; a singular H is given a little curvature in every direction, and more where the step would not lower
-    the model. With a `share` of δ that may be missing δ is what was found, else a bound of what there is."""
+    """The step; a singular H gets a little extra curvature in every direction, and more where the step would not lower
+    the model. With a `share` of δ that may be missing, δ is the decrease attained, else an upper bound."""
     step = _newton_step(g, v, G, H, enough, share)
     for lift in LIFTS:
         if math.isfinite(step.linear) and step.linear >= -enough:
@@ -163,8 +163,8 @@ def _newton_step(
         if share is not None and g.separable and not g.quadratic:
             few = (g.some(index, len(v)) if v.shape[1] == 1 else None) or RestrictedRegularizer(g, v, index)
             quick = minimise_model(few, matrix.to(v), slopes, some, enough, share)
-            # with more unknowns than rows that bend guesses go on and on, and a step need not be exact; several columns
-            # may be singular by their intercepts alone, which is no trouble
+            # with more unknowns than curved rows pivoting may not end, and a step need not be exact; several columns
+            # may be singular by their intercepts alone, which is harmless
             for lift in LIFTS if quick is None and share > 0 and v.shape[1] == 1 else ():
                 quick = quick or minimise_model(few, _lifted(matrix, lift).to(v), slopes, some, enough, share)
         if quick is not None:

@@ -1,13 +1,13 @@
-"""What one round of Newton's method asks of every worker: sums over all rows, and nothing of a single site.
+"""One round of Newton's method: sums over all rows, nothing of a single site.
 
     up     f, ∇f and the Hessian of some unknowns at v, each once; f alone at v_old + t·d for every t of a fan;
-           what rounding leaves of f and of δ; for a duality gap Σφ*(rφ′) of a few scales r, and Σxθ and Σφ*(rθ) of
-           the slopes θ that the step foresaw
+           rounding errors of f and of δ; for a duality gap Σφ*(rφ′) of a few scales r, and Σxθ and Σφ*(rθ) of
+           the slopes θ that the step predicts
     down   v and d
 
 Columns are centred (verdict/moments.py), sums in double precision (blocks/exact.py). Where the loss has corners
 that are eased on the way, f, ∇f and the Hessian are those of the eased loss, the fan that of the one before, and value
-and gradient of the loss itself come along.
+and gradient of the loss itself are sent too.
 
 Shapes: m features, C columns; v, d, G (m, C); index flat.
 """
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NewtonQuery:
-    """The question. `index`: unknowns whose Hessian is asked for, `known`: those that were told before (squares);
-    `aside`: whether products with the intercept are; `ease` and `eased`: how many times as wide corners are now, and
-    were when d was found; `foreseen`: whether slopes by the model that d minimises come along."""
+    """The query. `index`: unknowns whose Hessian is needed, `known`: those already sent (squares);
+    `aside`: are products with the intercept needed; `ease` and `eased`: how many times as wide corners are now, and
+    were when d was computed; `foreseen`: whether to send slopes predicted by d's model."""
 
     centre: Tensor | None
     index: Tensor

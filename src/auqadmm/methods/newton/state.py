@@ -1,4 +1,4 @@
-"""What Newton's method knows at v: all that a step is made of, and all that a verdict is.
+"""What Newton's method knows at v: all that a step and a verdict need.
 
 Shapes: m features, C columns; inside, G (m, C); index flat; gram (p, p).
 """
@@ -21,8 +21,8 @@ from auqadmm.methods.newton.working_set import Movers
 from auqadmm.metrics.triangles import pack
 from auqadmm.verdict.moments import ColumnMoments
 
-STEP_SHARE = 1e-4  # of the decrease of the last step: what the next may miss of its own
-MISS = 1e-2  # of its own decrease: what a step on a working set may miss at first
+STEP_SHARE = 1e-4  # of the last step's decrease: the error allowed in the next step
+MISS = 1e-2  # of its own decrease: the error allowed in a first step on a working set
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class NewtonState:
     (next time by `tighter` times that), `plain` are value and gradient of the loss itself. `index`: unknowns whose
     Hessian is known, `upper` as it was sent, or `gram`, the products of squares; `aside`: products of all columns with
     the intercept. `least` unknowns that a working set has; `scale` of the diagonal of H to the spread of columns;
-    `fell`: F in the last step. `dual`: a bound of the gap, `out`: unknowns that one proved to be zero;
-    `scales` of slopes whose conjugates come along. `turned`: how much the last step changed G.
+    `fell`: decrease of F in the last step. `dual`: a bound of the gap, `out`: unknowns proved to be zero;
+    `scales` of slopes whose conjugates are sent. `turned`: how much the last step changed G.
     """
 
     columns: ColumnMoments
@@ -80,7 +80,7 @@ class NewtonState:
 
     @cached_property
     def free(self) -> Tensor:
-        """Unknowns that F depends on and that may be other than zero, (m, C)."""
+        """Unknowns that F depends on and that may be nonzero, (m, C)."""
         there = ~self.columns.empty.to(self.inside.device)[:, None].expand(self.inside.shape)
         if self.out is not None:
             there = there & ~self.out
@@ -91,13 +91,13 @@ class NewtonState:
 
     @cached_property
     def diagonal(self) -> Tensor:
-        """About the diagonal of H, (m, C): as it is where it is known."""
+        """The diagonal of H, (m, C): exact where known, else estimated."""
         about = self.scale * self.columns.spread.to(self.inside)[:, None].expand(self.inside.shape)
         size = self.hessian.diagonal(self.inside)
         return torch.where(size.isfinite() & (size > 0), size, about)
 
     def movers(self, setup: Setup) -> Movers:
-        """Found once."""
+        """Computed once."""
         if "_movers" not in vars(self):
             vars(self)["_movers"] = Movers.at(
                 setup.regularizer, self.inside, self.G, self.diagonal, self.free, self.turned
@@ -105,10 +105,10 @@ class NewtonState:
         return vars(self)["_movers"]
 
     def move(self, setup: Setup) -> NewtonStep:
-        """The step from here; found once."""
+        """The step from this point; computed once."""
         if "_move" not in vars(self):
             enough = max(STEP_SHARE * self.fell, 1e-3 * float(self.noise), 1e-300)
-            if self.dual is not None:  # which shrinks with the root of δ
+            if self.dual is not None:  # shrinks with the root of δ
                 share = 0.0 if setup.loss.quadratic else self.fell / max(abs(self.F), 1e-300)
                 enough *= min(1.0, max(share, 1e-6)) ** 2
             miss = None if self.complete else self._miss(setup)
@@ -119,12 +119,12 @@ class NewtonState:
         return vars(self)["_move"]
 
     def _miss(self, setup: Setup) -> float:
-        """The share of its decrease that a step may miss: the less, the closer v is; of squares none."""
+        """The share of its decrease that a step may miss: less, the closer v is to the optimum; none for squares."""
         return 0.0 if setup.loss.quadratic else min(MISS, self.fell / max(abs(self.F), 1e-300))
 
     def expected(self, setup: Setup) -> float:
-        """How much F may fall: by the model, and by unknowns outside of it, each by itself; so by all of them, where
-        more is asked for before the next step."""
+        """How much F may fall: by the model, and by each unknown outside of it; by all of them, where
+        the working set grows before the next step."""
         if self.ease > 1:
             return math.inf
         outside = 0.0
@@ -186,5 +186,5 @@ class NewtonState:
         return pack(H)
 
     def rest(self) -> NewtonState:
-        """Nothing is better within rounding."""
+        """No further decrease beyond rounding."""
         return replace(self, stalled=True)

@@ -1,4 +1,4 @@
-"""What a round told, as what is known at v.
+"""The state at v from the sums of a round.
 
 Shapes: m features, C columns; inside, G (m, C); index flat.
 """
@@ -21,7 +21,7 @@ from auqadmm.metrics.triangles import unpack
 def state_from_sums(
     current: NewtonState, setup: Setup, inside: Tensor, sums: dict[str, Tensor], index: Tensor
 ) -> NewtonState:
-    """What a round told, at `inside`."""
+    """The state at `inside` from the sums of a round."""
     f, g = float(sums["f"]), setup.regularizer
     plain = {"f": sums.get("plain_f", sums["f"]), "G": sums.get("plain_G", sums["G"])}
     F = f + float(g.value(inside))
@@ -41,7 +41,7 @@ def state_from_sums(
         index=index,
         upper=upper if upper is not None or gram is not None else inside.new_zeros(0),
         gram=gram,
-        reach=sums.get("reach", current.reach),  # which v has no part in
+        reach=sums.get("reach", current.reach),  # does not depend on v
         aside=sums.get("aside"),
         dual=None,
         turned=current.turned if inside is current.inside else sums["G"] - current.G,
@@ -49,12 +49,12 @@ def state_from_sums(
     known, size = new.hessian, scale(new)
     new = replace(new, scale=size)
     new = new if new.complete or new.ease > 1 else screen(new, setup, sums)
-    vars(new)["hessian"] = known  # which does not depend on these
+    vars(new)["hessian"] = known  # cached: unchanged by this update
     return new
 
 
 def screen(current: NewtonState, setup: Setup, sums: Mapping[str, Tensor]) -> NewtonState:
-    """With a duality gap, where there is one; unknowns at zero which it proves to be zero stay there for good."""
+    """With a duality gap, if available; unknowns that it proves to be zero are screened for good."""
     g, loss, columns = setup.regularizer, setup.loss, current.columns
     bounds = (
         dual_bound(g, loss, columns, current.inside, sums, current.aside),

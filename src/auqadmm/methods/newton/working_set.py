@@ -1,16 +1,16 @@
-"""Which unknowns the Hessian is asked for: all of them, or, where g sets most of them to zero, a working set.
+"""The unknowns whose Hessian is needed: all of them, or, where g sets most of them to zero, a working set.
 
     support of v, and the unknowns that would move farthest by themselves: √D_i|x_i − v_i|, x = prox(Dv − G, D),
     at most half as many again as the support has, no fewer than a triangle of one round's worth has, and all where
     that is half of them
 
-Where fewer would move, those come along that would if slopes changed once more by what they changed in the last step,
-or by what slopes of such columns changed on average: the set is for the next point, whose slopes are not known yet. One
-that would move there and is missing costs a round, and until then the gap that it leaves. The set is no larger for it
-than it might have been, and slopes change less and less.
+Where fewer would move, the set also takes those that would if gradients changed again as in the last step,
+or as such columns changed on average: the set serves the next point, whose gradient is not known yet. An unknown
+that would move there and is missing costs a round. The set is no larger for it
+than its limit, and gradients change less and less.
 
-D is about the diagonal of the Hessian, so that no unit of a column decides. Unknowns that g ties together (groups) come
-together. When those that would move farthest lie outside, one more round at the same point asks for them.
+D approximates the diagonal of the Hessian, so that column units drop out. Unknowns of one group of g enter
+together. When those that would move farthest are outside, one more round at the same point adds them.
 
 Shapes: m features, C columns; v, G, D (m, C); index flat, class by class.
 """
@@ -34,7 +34,7 @@ SET_GROWTH = 1.5  # times the support: the next working set has room for that ma
 
 @dataclass(frozen=True)
 class Movers:
-    """How far each unknown would move, (m, C), how far it might soon, and which are not at rest already."""
+    """How far each unknown would move, (m, C), how far it might soon, and which are not at a kink."""
 
     far: Tensor
     support: Tensor
@@ -49,7 +49,7 @@ class Movers:
         def moved(G: Tensor) -> Tensor:
             return torch.where(free, root * (g.prox(D * v - G, D) - v).abs(), 0.0)
 
-        rest = g.prox(torch.zeros_like(v), torch.ones_like(v))  # where g alone would leave them
+        rest = g.prox(torch.zeros_like(v), torch.ones_like(v))  # the minimiser of g alone
         soon = None
         if turned is not None:
             usual = root * (turned / root)[free].square().mean().sqrt()
@@ -97,7 +97,7 @@ def _add(taken: Tensor, score: Tensor, many: int) -> None:
 
 
 def everything(shape: Sequence[int], free: Tensor) -> Tensor:
-    """All unknowns that count, class by class."""
+    """All free unknowns, class by class."""
     return by_class(free.expand(*shape).reshape(-1).nonzero()[:, 0], shape[1])
 
 
@@ -114,8 +114,8 @@ def affordable(round_cost: float) -> int:
 
 
 def some_rest(g: Regularizer, loss: Loss, shape: Sequence[int], round_cost: float) -> bool:
-    """Does g leave most unknowns where they are, and are they many? Then a working set is asked for, and not all."""
-    own = not hasattr(loss, "row_value")  # whose Hessian is known as a whole
+    """Are there many unknowns, most of which g keeps at a kink? Then a working set is used."""
+    own = not hasattr(loss, "row_value")  # a user-defined loss: its Hessian comes as a whole
     if g.quadratic or own or math.prod(shape) <= affordable(round_cost):
         return False
     units = together(g, shape, "cpu")
@@ -139,7 +139,7 @@ def numbers(unknowns: int) -> int:
 
 
 def together(g: Regularizer, shape: Sequence[int], device: torch.device | str) -> Tensor | None:
-    """Which unknowns g ties together, a label each; None: none, and where nothing is known all of them."""
+    """Group labels of the unknowns that g couples; None: none; if unknown, all in one group."""
     inner, (m, C) = getattr(g, "inner", g), shape
     if g.separable:
         return None

@@ -1,9 +1,9 @@
 """Download one published file: size and SHA-256 as published, or a `DataError` and nothing on the disk.
 
 Of a .tar.gz only expected files are written. An archive can name files outside the folder it is unpacked in, links to
-them, devices, and sizes that fill a disk. Here the caller lists the members it wants, with their sizes. Anything but
-plain files and folders with plain names makes the whole archive refused, as do other sizes; plain files that nobody
-asked for are skipped. No more is decompressed than the wanted members and a small allowance, and all files get their
+them, devices, and sizes that fill a disk. So the caller lists the members it wants, with their sizes. Anything but
+plain files and folders with plain names makes the whole archive refused, as do other sizes; other plain files
+are skipped. No more is decompressed than the wanted members and a small allowance, and all files get their
 names at the end or none does.
 """
 
@@ -25,7 +25,7 @@ from auqadmm.files.atomic import keep, part, sweep, write
 from auqadmm.paper.data.images import READ_AT_ONCE, DataError
 from auqadmm.paper.data.sources import Source
 
-# called with the name of a file, the bytes that have arrived and the bytes it has
+# called with the name of a file, the bytes received and the total
 Progress = Callable[[str, int, int], Any]
 # seconds without a byte after which a server counts as gone
 DOWNLOAD_PATIENCE = 30.0
@@ -37,8 +37,8 @@ def fetch(source: Source, folder: Path, progress: Progress | None = None, timeou
     Parameters
     ----------
     progress
-        Called as `progress(file, done, total)` before the first byte and after every piece. What it raises ends the
-        download, and nothing is kept.
+        Called as `progress(file, done, total)` before the first byte and after every piece. An exception ends the
+        download, without a file.
     timeout
         Seconds without a byte after which the download fails.
     """
@@ -54,7 +54,7 @@ def fetch(source: Source, folder: Path, progress: Progress | None = None, timeou
 
 
 def _pieces(source: Source, progress: Progress, timeout: float) -> Iterator[bytes]:
-    """The bytes of the file as they arrive; an error in place of the last ones if they are not those published."""
+    """The bytes of the file as they arrive; an error before the last ones if the checksum differs."""
     digest, done = hashlib.sha256(), 0
     progress(source.file, 0, source.size)
     with _network(source, timeout):
@@ -62,11 +62,11 @@ def _pieces(source: Source, progress: Progress, timeout: float) -> Iterator[byte
     with response:
         announced = response.headers.get("Content-Length", "")
         if announced.isdigit() and int(announced) != source.size:
-            # another file, a page that says so politely, a login
+            # another file, an error page, a login
             raise _refusal(source, f"the file there has {announced} bytes, the published one {source.size}")
         while True:
             with _network(source, timeout):
-                piece = response.read1(READ_AT_ONCE)  # what has arrived, so that slow servers show progress too
+                piece = response.read1(READ_AT_ONCE)  # returns what has arrived, so that slow servers show progress too
             if not piece:
                 break
             done += len(piece)
@@ -101,7 +101,7 @@ def _network(source: Source, timeout: float) -> Iterator[None]:
     except HTTPError as error:
         error.close()
         raise _refusal(source, f"the server answers {error.code} ({_line(error.reason)})") from None
-    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: redirected to no address
+    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: a redirect to an invalid address
         cause = error.reason if isinstance(error, URLError) else error
         if isinstance(cause, TimeoutError):
             raise _refusal(source, f"nothing arrived for {timeout:g} s") from None
@@ -110,7 +110,7 @@ def _network(source: Source, timeout: float) -> Iterator[None]:
 
 
 def _line(words: object) -> str:
-    """What a server or urllib says, short and in one line; a terminal is not to obey it."""
+    """An error of the server or urllib, short and in one line, without control characters."""
     return " ".join("".join(c if c.isprintable() else " " for c in str(words)[:200]).split())
 
 
@@ -126,9 +126,9 @@ def _writing(folder: Path) -> Iterator[None]:
         ) from None
 
 
-# bytes of headers, padding and small files that come along
+# bytes of headers, padding and small files besides the members
 ALLOWANCE = 4 << 20
-# members; tarfile remembers every one it has seen
+# members; tarfile keeps every one in memory
 MOST_FILES = 1000
 PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
 
@@ -180,7 +180,7 @@ def _members(archive: Path, limit: int, label: str) -> Iterator[tarfile.TarFile]
                 yield tar
     except DataError:
         raise
-    except Exception as error:  # tarfile answers damage with whatever its parser runs into
+    except Exception as error:  # tarfile raises many kinds of errors on damaged input
         if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
             raise  # the disk, not the archive
         reason = " ".join(str(error).split()) or "it ends early"

@@ -1,6 +1,6 @@
 """Data sets by name: found on this machine, or downloaded once.
 
-Looked for in this order; the first place that holds anything of the data set is the one that is read, so that two
+Searched in this order; only the first place with any file of the data set is read, so that two
 copies are never mixed:
 
     1. the folder the caller names (`--data DIR`): DIR/<name>, or DIR itself
@@ -41,7 +41,7 @@ def load(
     name
         "mnist", "cifar10", "svhn", or "digits", which comes with scikit-learn.
     data
-        A folder to look in first: the folder of the data set, or one that holds a folder `name`.
+        A folder to look in first: the folder of the data set, or one with a folder `name`.
     train
         The training images; False for the test images.
     download
@@ -101,14 +101,14 @@ def locate(
 
 
 def user_cache() -> Path:
-    """Where downloads are kept: the place for caches of this system, in a folder `auqadmm`."""
+    """Where downloads are kept: the system's cache folder, in a folder `auqadmm`."""
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
     elif sys.platform == "darwin":
         base = "~/Library/Caches"
     else:
         base = os.environ.get("XDG_CACHE_HOME", "")
-        # the XDG rules: a path that is not absolute is as good as none
+        # by the XDG rules a relative path is ignored
         base = base if os.path.isabs(base) else "~/.cache"
     folder = Path(os.path.expanduser(base))
     if not folder.is_absolute():

@@ -8,12 +8,12 @@
 A file that cannot be used is a `DataError`, one sentence that names the file and what is wrong with it. Sizes that a
 header claims are compared with the size of the file before anything is allocated for them.
 
-Shapes: n images; X (n, pixels), colour images plane by plane: reshape a row to `Images.shape` to see it.
+Shapes: n images; X (n, pixels), colour images plane by plane: reshape a row to `Images.shape` to view it.
 
-What a MATLAB 5 file announces is checked against its size before a parser believes it. Such a file is a header of 128
-bytes, then one element per variable: a tag (type, bytes) and its bytes, as they are (miMATRIX) or deflated
+Lengths in a MATLAB 5 file are checked against its size before it is parsed. Such a file is a header of 128
+bytes, then one element per variable: a tag (type, bytes) and its bytes, uncompressed (miMATRIX) or deflated
 (miCOMPRESSED around a miMATRIX). A matrix starts with four elements of its own: flags, dimensions, name, data. Every
-one announces its length, and parsers allocate what is announced.
+one declares its length, and parsers allocate that much.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _idx(path: Path, dimensions: int) -> np.ndarray:
         if count == 0:
             raise DataError(f"{path}: its header announces an array of shape {shape}, which is empty.")
         room = EXPANSION * size if zipped else size - len(head)
-        # one byte more than announced: that there is none shows the end, and makes gzip compare its checksum
+        # one byte more than declared: its absence confirms the end, and makes gzip verify its checksum
         body = _take(stream, count + 1) if count <= room else bytearray()
         available = len(body) if zipped and body else room
         if available != count:
@@ -109,11 +109,11 @@ def _idx(path: Path, dimensions: int) -> np.ndarray:
                 "more" if available > count else f"at most {available}" if zipped and not body else f"only {available}"
             )
             raise DataError(f"{path}: its header announces {count} bytes of data (shape {shape}), it holds {amount}.")
-    return np.frombuffer(body, dtype=np.uint8).reshape(shape)  # of a bytearray, so that it can be written to
+    return np.frombuffer(body, dtype=np.uint8).reshape(shape)  # of a bytearray, so that it is writable
 
 
 def _take(stream: BinaryIO, count: int) -> bytearray:
-    """Up to `count` bytes, in pieces: memory follows what the file holds, not what was asked for."""
+    """Up to `count` bytes, in chunks: memory grows with the file, not with `count`."""
     taken = bytearray()
     while len(taken) < count and (part := stream.read(min(count - len(taken), READ_AT_ONCE))):
         taken += part
@@ -124,7 +124,7 @@ def _take(stream: BinaryIO, count: int) -> bytearray:
 def cifar10(root: str | os.PathLike[str], train: bool = True) -> Images:
     """CIFAR-10 from its binary version: `data_batch_1.bin` … `data_batch_5.bin` or `test_batch.bin`.
 
-    The files may hold any number of records. The Python version is refused: it consists of pickles, and reading
+    The files may have any number of records. The Python version is refused: it consists of pickles, and reading
     a pickle runs whatever code its author put there.
     """
     folder = Path(root)
@@ -190,7 +190,7 @@ def _load_mat(path: Path) -> tuple[np.ndarray, np.ndarray]:
             raise DataError(f"{path}: {wrong}.")
     try:
         variables = loadmat(path, variable_names=("X", "y"))
-    except Exception as error:  # scipy answers a damaged file with whatever its parser runs into
+    except Exception as error:  # scipy raises many kinds of errors on damaged files
         raise DataError(f"{path}: is damaged ({type(error).__name__}: {error}).") from None
     return np.asarray(variables["X"]), np.asarray(variables["y"])
 
@@ -233,7 +233,7 @@ NUMERIC = range(6, 16)
 COMPLEX = 0x08
 # deflate cannot expand data by more than this factor
 EXPANSION = 1032
-MATRIX_HEAD = 512  # bytes that hold flags, dimensions and name of a variable
+MATRIX_HEAD = 512  # bytes with flags, dimensions and name of a variable
 
 
 def check_mat5(path: Path, names: tuple[str, ...]) -> str | None:

@@ -2,17 +2,17 @@
 
     by_class            one class per worker: the hardest split
     iid                 equal shares of shuffled rows: the easiest
-    dirichlet           the rows of each class, shared out in proportions drawn from Dirichlet(α): between the two
-    classes_per_worker  k classes per worker, the rows of a class shared evenly by those who hold it
+    dirichlet           the rows of each class, split in proportions drawn from Dirichlet(α): between the two
+    classes_per_worker  k classes per worker, the rows of a class split evenly among its workers
     sizes               shuffled rows, a given number per worker
-    by_column           where the rows come from: one block per value of a site column
+    by_column           by origin: one block per value of a site column
 
-All but `by_class` give every row to exactly one block; all depend on nothing but their arguments, and rows keep their
+All but `by_class` give every row to exactly one block; all depend only on their arguments, and rows keep their
 order inside a block.
 
 Shapes: n rows; X (n, m), y (n,).
 
-`partition_table` tells who holds what: rows per class and worker.
+`partition_table` counts rows per class and worker.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def by_class(X: ArrayLike, y: ArrayLike, per_class: int | None = None, classes: 
 
 
 def iid(X: ArrayLike, y: ArrayLike, blocks: int, seed: int) -> Blocks:
-    """Shuffle, then cut into shares whose sizes differ by at most one row."""
+    """Shuffle, then split into shares whose sizes differ by at most one row."""
     X, y = _rows(X, y)
     shares = _count(blocks, len(y))
     return _take(X, y, np.array_split(np.random.default_rng(seed).permutation(len(y)), shares))
 
 
 def dirichlet(X: ArrayLike, y: ArrayLike, blocks: int, alpha: float, seed: int) -> Blocks:
-    """Share out each class in proportions drawn from Dirichlet(alpha); a small alpha leaves few classes per block.
+    """Split each class in proportions drawn from Dirichlet(alpha); a small alpha leaves few classes per block.
 
     A block may end up empty, which `Problem` accepts.
     """
@@ -80,10 +80,10 @@ def dirichlet(X: ArrayLike, y: ArrayLike, blocks: int, alpha: float, seed: int) 
 
 
 def classes_per_worker(X: ArrayLike, y: ArrayLike, blocks: int, k: int, seed: int) -> Blocks:
-    """Every worker holds rows of exactly k classes, every class is held by somebody.
+    """Every worker has rows of exactly k classes, every class has a worker.
 
-    Classes are held by as equal numbers of workers as possible, drawn at random, and their rows shared evenly among
-    those; a class with fewer rows than that is held by as many workers as it has rows.
+    Classes get numbers of workers as equal as possible, drawn at random, and their rows are split evenly among
+    those; a class with fewer rows than that gets as many workers as it has rows.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def classes_per_worker(X: ArrayLike, y: ArrayLike, blocks: int, k: int, seed: in
             f"{shares} workers with {each} classes each hold {shares * each} at most, there are {len(labels)} classes; "
             f"k must be at least {-(-len(labels) // shares)}, or blocks at least {-(-len(labels) // each)}."
         )
-    room = np.minimum(counts, shares)  # a holder has a row at least
+    room = np.minimum(counts, shares)  # every holder needs at least one row
     if room.sum() < shares * each:
         raise InputError(
             f"{shares} workers with {each} classes each need {shares * each} rows of the right classes, there are "
@@ -108,7 +108,7 @@ def classes_per_worker(X: ArrayLike, y: ArrayLike, blocks: int, k: int, seed: in
         )
     rng = np.random.default_rng(seed)
     holders = np.ones(len(labels), dtype=int)
-    while (left := shares * each - holders.sum()) > 0:  # one more for those with the fewest, as far as they have room
+    while (left := shares * each - holders.sum()) > 0:  # one more for those with the fewest, where rows allow
         free = np.flatnonzero(holders < room)
         fewest = free[holders[free] == holders[free].min()]
         holders[rng.permutation(fewest)[:left]] += 1
@@ -123,8 +123,8 @@ def classes_per_worker(X: ArrayLike, y: ArrayLike, blocks: int, k: int, seed: in
 def _deal(holders: np.ndarray, workers: int, each: int, rng: np.random.Generator) -> list[list[int]]:
     """For each class its `holders` workers, `each` different classes per worker.
 
-    Every worker takes the classes with the most places left. That works out (Gale and Ryser): a class never has more
-    places left than there are workers still to come.
+    Every worker takes the classes with the most places left. This succeeds (Gale and Ryser): a class never has more
+    places left than there are remaining workers.
     """
     left = holders.copy()
     members: list[list[int]] = [[] for _ in holders]
@@ -137,7 +137,7 @@ def _deal(holders: np.ndarray, workers: int, each: int, rng: np.random.Generator
 
 
 def sizes(X: ArrayLike, y: ArrayLike, sizes: Sequence[int], seed: int) -> Blocks:
-    """Shuffle, then cut into blocks of the given sizes, which must add up to the number of rows."""
+    """Shuffle, then split into blocks of the given sizes, which must add up to the number of rows."""
     X, y = _rows(X, y)
     if any(isinstance(n, bool) or n != int(n) or n < 0 for n in sizes) or sum(sizes) != len(y):
         raise InputError(f"sizes must be whole numbers ≥ 0 that add up to the {len(y)} rows, got {list(sizes)}.")
@@ -166,8 +166,8 @@ def sites(column_values: ArrayLike) -> list[Any]:
 
 
 def _sites(values: ArrayLike) -> tuple[list[Any], np.ndarray]:
-    """The sorted distinct values, and which of them each row has."""
-    # without a type of its own a list such as ["a", nan] would become the texts "a", "nan"
+    """The sorted distinct values, and the index of each row's value."""
+    # without dtype=object a list such as ["a", nan] would become the strings "a", "nan"
     values = np.asarray(values) if hasattr(values, "dtype") else np.asarray(values, dtype=object)
     if values.ndim != 1:
         raise InputError(f"column_values must be one value per row, got shape {values.shape}.")
@@ -265,7 +265,7 @@ def partition_table(
     Parameters
     ----------
     blocks
-        Pairs (X, y) as the partitions give them; only y is looked at. Blocks may be empty.
+        Pairs (X, y) as the partitions return them; only y is used. Blocks may be empty.
     workers
         Names, one per block, e.g. those of `sites`; 0, 1, … if None.
     classes
@@ -290,5 +290,5 @@ def _text(count: int) -> str:
 
 
 def _label(label: object) -> str:
-    """1.0 as people write it: 1."""
+    """1.0 without its trailing zero: 1."""
     return f"{label:g}" if isinstance(label, float) else str(label)

@@ -1,4 +1,4 @@
-"""What the published data sets consist of: addresses, sizes, checksums, and the files that give them away.
+"""What the published data sets consist of: addresses, sizes, checksums, and the files that identify them.
 
 MNIST's own page has been gone for years; the address is that of a mirror of its files. The MD5 sums that the authors
 of CIFAR-10 publish, and those commonly quoted for MNIST and SVHN, belong to the same files as these SHA-256 sums.
@@ -27,11 +27,11 @@ class Source:
         return self.url.rsplit("/", 1)[1]
 
     def in_cache(self, folder: Path) -> bool:
-        """Whether all it leaves in a folder is there, with the published sizes."""
+        """Whether all its files exist, with the published sizes."""
         left = self.members or {self.file: self.size}
         try:
             return all((folder / name).stat().st_size == size for name, size in left.items())
-        except OSError:  # not there, or out of reach
+        except OSError:  # missing, or not accessible
             return False
 
 
@@ -39,7 +39,7 @@ class Source:
 class DataSet:
     """How a data set is read and from where it is downloaded.
 
-    A folder with anything that matches one of `traces` is meant to hold the data set.
+    A folder with anything that matches one of `traces` counts as a folder of the data set.
     """
 
     read: Callable[[Path, bool], Images]

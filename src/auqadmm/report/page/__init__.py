@@ -3,7 +3,7 @@
 data     the curves of a report as JSON, thinned out and packed
 color    the colours of a report, on light and on dark
 html     everything else as HTML
-assets   the style sheet and the scripts, which go into the file as they are
+assets   the style sheet and the scripts, which are embedded unchanged
 """
 
 from auqadmm.report.page.html import page_html, write_page

@@ -1,11 +1,11 @@
 """The curves of a report as JSON: thinned out, packed, and safe inside a script element.
 
 A column is [start, step, count] where it is an arithmetic progression, as iterations and bytes often are, and otherwise
-little-endian float32 in base64: half the size of digits, and read by the browser in one go. In it NaN is "not measured"
+little-endian float32 in base64: half the size of digits, and parsed at once by the browser. In it NaN is "not measured"
 (None; a line goes on across it) and infinity is "not finite" (a line breaks).
 
-Colours are for light and for dark ground: the hue of a method is that of every figure, its lightness what the ground
-asks for. A line needs a contrast of 3 to be seen and text one of 4.5 (WCAG 2, AA); some of the printed colours have 2.2
+Colours are for light and for dark ground: the hue of a method is that of every figure, its lightness fits the ground
+by contrast. Lines need a contrast of 3 and text one of 4.5 (WCAG 2, AA); some of the printed colours have 2.2
 on white.
 """
 
@@ -22,14 +22,14 @@ import numpy as np
 from auqadmm.report.content import Chapter, Curve, Panel, Report
 from auqadmm.report.style import METHODS, MethodStyle
 
-POINTS = 500  # more than a panel has pixels to show them
-LARGEST_FLOAT32 = float(np.finfo(np.float32).max)  # what is larger becomes infinity
+POINTS = 500  # more than a panel has pixels for
+LARGEST_FLOAT32 = float(np.finfo(np.float32).max)  # larger values become infinity
 
 Column = str | list[float] | None
 
 
 class Palette:
-    """The looks of all series of a report, handed out in order of appearance."""
+    """The looks of all series of a report, assigned in order of appearance."""
 
     def __init__(self) -> None:
         self.colors: dict[tuple[str, str], int] = {}
@@ -69,7 +69,7 @@ def report_data(report: Report) -> tuple[list[dict[str, Any]], Palette]:
 
 
 def script_json(value: object) -> str:
-    """JSON that cannot end the script element it stands in, nor open a comment there."""
+    """JSON that cannot end its script element, nor open a comment there."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
@@ -122,7 +122,7 @@ def _columns(panel: Panel, curve: Curve) -> tuple[list[np.ndarray | None], list[
 
 
 def _numbers(values: Sequence[float | None]) -> np.ndarray:
-    """None becomes NaN; NaN, infinities and what float32 cannot hold become infinity."""
+    """None becomes NaN; NaN, infinities and float32 overflows become infinity."""
     numbers = np.array([np.nan if value is None else float(value) for value in values], dtype=float)
     missing = np.array([value is None for value in values], dtype=bool)
     numbers[~missing & ~(np.abs(numbers) <= LARGEST_FLOAT32)] = np.inf
@@ -131,7 +131,7 @@ def _numbers(values: Sequence[float | None]) -> np.ndarray:
 
 def thin(x: Sequence[np.ndarray | None], y: Sequence[np.ndarray | None], points: int = POINTS) -> np.ndarray:
     """Which points of a curve to keep: all, if there are few; else both ends and the extremes of every column of `y`
-    in each of many short stretches, some equally long and some growing, for axes of both kinds."""
+    in each of many short intervals, equal and geometric ones, for axes of both kinds."""
     columns = [column for column in y if column is not None]
     count = next((column.size for column in [*x, *y] if column is not None), 0)
     if count <= points or not columns:
@@ -167,11 +167,11 @@ def pack(column: np.ndarray | None, kept: np.ndarray) -> Column:
 
 LIGHT, DARK = "#ffffff", "#191c20"  # the grounds of charts, as in page.css
 INK_LIGHT, INK_DARK = "#000000", "#f1f3f5"
-CONTRAST = 3.1  # of lines on light ground, a little above the 3 that is asked for
-CONTRAST_DARK = 4.6  # lines on dark look thinner than they are
+CONTRAST = 3.1  # of lines on light ground, a little above the required 3
+CONTRAST_DARK = 4.6  # lines on dark ground look thinner
 STEPS = (0.0, 0.38, 0.6, 0.76)
 
-# For methods nobody styled, in order of appearance.
+# For methods without a style, in order of appearance.
 OTHERS = (
     ("#667085", "X"),
     ("#7048b6", "*"),
@@ -205,19 +205,19 @@ def mix(color: str, other: str, share: float) -> str:
 def on_grounds(color: str, variant: int = 0) -> tuple[str, str]:
     """A colour for a light and for a dark ground; variants of one method move away from the ground, in order."""
     share = STEPS[min(variant, len(STEPS) - 1)]
-    if luminance(color) < 0.01:  # black: the ink of each ground, whose variants move towards it
+    if luminance(color) < 0.01:  # black: the ink colour of each ground
         return mix(INK_LIGHT, "#8c8c8c", share), mix(INK_DARK, "#85898f", share)
     light, dark = mix(color, INK_LIGHT, share), mix(color, INK_DARK, share)
     return _until(light, INK_LIGHT, LIGHT, CONTRAST), _until(dark, INK_DARK, DARK, CONTRAST_DARK)
 
 
 def other_style(method: str, index: int) -> MethodStyle:
-    """How the method that is number `index` among the unknown ones looks."""
+    """The style of the `index`-th unknown method."""
     color, marker = OTHERS[index % len(OTHERS)]
     return MethodStyle(method, color, marker)
 
 
 def _until(color: str, ink: str, ground: str, ratio: float) -> str:
-    """As little ink as gives the contrast."""
+    """The least change of colour that reaches the contrast."""
     shares = (step / 20 for step in range(21))
     return next(c for c in (mix(color, ink, share) for share in shares) if contrast(c, ground) >= ratio)

@@ -1,7 +1,7 @@
-"""The page around the charts, as HTML: whatever comes from a report is text and stays text.
+"""The page around the charts, as HTML: everything from a report is escaped.
 
-The file allows itself no connection and only the scripts and styles written into it (a Content-Security-Policy with
-their hashes), so that even a label that looked like a script would not run.
+The file allows no connection and only its embedded scripts and styles (a Content-Security-Policy with
+their hashes), so that not even injected scripts would run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def write_page(report: Report, path: str | Path) -> Path:
     Parameters
     ----------
     report
-        What to say. The same report gives the same bytes.
+        The content. The same report gives the same bytes.
     path
         The file; its folder must exist.
 
@@ -168,7 +168,7 @@ def _chapter(number: int, anchor: str, chapter: Chapter) -> str:
 def _picture(picture: Picture, chapter: Chapter) -> str:
     if not picture.png.startswith(PNG) or len(picture.png) < 24:
         raise ValueError(f"Picture {picture.title or picture.alt!r} of {chapter.title!r} is not a PNG.")
-    width, height = (int.from_bytes(picture.png[i : i + 4], "big") for i in (16, 20))  # the header comes first
+    width, height = (int.from_bytes(picture.png[i : i + 4], "big") for i in (16, 20))  # from the PNG header
     source = base64.b64encode(picture.png).decode("ascii")
     caption = f"<figcaption>{escape(picture.title)}</figcaption>" if picture.title else ""
     return (
@@ -271,7 +271,7 @@ def _asset(name: str) -> str:
 
 
 def escape(text: str) -> str:
-    """Safe in an element and in a quoted attribute; characters that no file can hold become question marks."""
+    """Safe in an element and in a quoted attribute; characters that UTF-8 cannot encode become question marks."""
     return html.escape(text.encode("utf-8", "replace").decode("utf-8"), quote=True)
 
 
@@ -287,7 +287,7 @@ def paragraphs(text: str, kind: str) -> str:
 
 
 def slugs(names: Sequence[str]) -> list[str]:
-    """Names as anchors: letters, digits and hyphens, no two alike."""
+    """Names as anchors: letters, digits and hyphens, unique."""
     taken: list[str] = []
     for name in names:
         base = "figure-" + (re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "x")
