@@ -43,7 +43,7 @@ def instance():
 
 @pytest.fixture(scope="module")
 def workers(instance):
-    with engines.Ray(workers=3, timeout=60).start() as started:
+    with engines.Ray(workers=3, timeout=200).start() as started:
         yield started
 
 
