@@ -10,7 +10,7 @@ import results as lines_of
 import tables_base as base
 from tables_base import Table, grid
 
-GPU, CPU = "results/speed/h200.json", "results/speed/cpu.json"
+GPU = "results/speed/h200.json"
 VSTEP = "results/rounds/vstep-h200.json"
 PROBLEMS = {
     "mnist-multinomial-mean": "MNIST multinomial, means",
@@ -53,37 +53,26 @@ def iteration(file: str) -> Table:
 
 
 def seconds_to_gap() -> Table:
-    who = ("auq-lr", "lbfgs", "c-admm", "fista", "scipy L-BFGS, pooled")
-    rows, files, origins = [], [], []
-    for name, file in (("two cores", CPU), ("H200", GPU)):
-        found = _speed(file)
-        if not found["gap"]:
-            continue
-        files.append(file)
-        origins.append(_spoken(found["about"]))
-        for row in found["gap"]:
-            cells = ["" if w not in row else "> 20" if row[w] is None else _number(row[w]) for w in who]
-            rows.append([f"{name}: {PROBLEMS[row['workload']]}", *cells])
-    heads = ["", "AUQ-LR", "L-BFGS", "C-ADMM", "FISTA", "scipy's L-BFGS, pooled rows"]
-    some = [k for k in range(len(heads)) if any(row[k] for row in rows)]  # what nobody measured has no column
-    picked = [[row[k] for k in some] for row in rows]
-    return Table(grid([heads[k] for k in some], picked), tuple(files), "; ".join(dict.fromkeys(origins)))
+    who = {"auq-lr": "AUQ-LR", "lbfgs": "L-BFGS", "c-admm": "C-ADMM", "fista": "FISTA"}
+    found = _speed(GPU)
+    rows = []
+    for row in found["gap"]:
+        cells = ["" if w not in row else "> 20" if row[w] is None else _number(row[w]) for w in who]
+        rows.append([PROBLEMS[row["workload"]], *cells])
+    return Table(grid(["", *who.values()], rows), (GPU,), _spoken(found["about"]))
 
 
 def growth() -> Table:
-    rows, origins = [], []
-    both = [_speed(file) for file in (GPU, CPU)]
-    for along in dict.fromkeys(row["along"] for found in both for row in found["growth"]):
-        cells = []
-        for found in both:
-            points = [(row["value"], row["milliseconds"]) for row in found["growth"] if row["along"] == along]
-            first, last = points[0], points[-1]
-            few, many = (f"{p[0]:,}".replace(",", " ") for p in (first, last))
-            cells += [f"{few} → {many}", f"{_number(first[1])} → {_number(last[1])}"]
-        rows.append([along, *cells])
-    origins = [_spoken(found["about"]) for found in both]
-    head = ["", "on the H200", "ms", "on two cores", "ms"]
-    return Table(grid(head, rows), (GPU, CPU), "; ".join(dict.fromkeys(origins)))
+    found = _speed(GPU)
+    points: dict[str, list[tuple[int, float]]] = {}
+    for row in found["growth"]:
+        points.setdefault(row["along"], []).append((row["value"], row["milliseconds"]))
+    rows = []
+    for along, measured in points.items():
+        ends = measured[0], measured[-1]
+        few, many = (f"{value:,}".replace(",", " ") for value, _ in ends)
+        rows.append([along, f"{few} → {many}", " → ".join(_number(took) for _, took in ends)])
+    return Table(grid(["", "from → to", "ms"], rows), (GPU,), _spoken(found["about"]))
 
 
 def memory() -> Table:
@@ -95,25 +84,6 @@ def memory() -> Table:
             peaks.setdefault(row["workload"], {"data": row["data, MiB"]})[row["method"]] = row["peak, MiB"]
     rows = [[PROBLEMS[w], *(f"{per[k]:.0f}" for k in ("data", *methods))] for w, per in peaks.items()]
     return Table(grid(["", "data, MiB", *methods.values()], rows), (GPU,), _spoken(found["about"]))
-
-
-def peers() -> Table:
-    found = _speed(CPU)
-    targets = sorted({row["target"] for row in found["peers"] if "target" in row}, reverse=True)
-    per: dict[str, dict[float, float]] = {}
-    rows = []
-    for row in found["peers"]:
-        if "target" in row:
-            per.setdefault(row["who"], {})[row["target"]] = row["seconds"]
-    for who, reached in per.items():
-        rows.append([who, *(_number(reached[t]) if t in reached else "" for t in targets)])
-    for row in found["peers"]:
-        if "target" not in row:  # it ended by itself, at some gap
-            column = next((i for i, t in enumerate(targets) if row["gap"] > t), len(targets))
-            cells = [""] * len(targets)
-            cells[max(column - 1, 0)] = f"{_number(row['seconds'])} ({row['gap']:.1e})"
-            rows.append([row["who"], *cells])
-    return Table(grid(["", *(f"{t:g}" for t in targets)], rows), (CPU,), _spoken(found["about"]))
 
 
 def single() -> Table:
