@@ -157,6 +157,7 @@ def test_a_run_that_lost_its_worker_begins_again_and_arrives_at_the_same_answer(
     assert place.closed[1] is None
 
 
+@pytest.mark.campaign
 def test_lost_in_a_verdict_or_after_it(tmp_path):
     """Rounds of verdicts are counted once, whether or not the run that asked for them is lost."""
     options = {"certificate_tol": 1e-8, "evaluate_every": 0, "max_iter": 200}

@@ -145,6 +145,7 @@ PATHS = {
 @pytest.mark.parametrize("kind", ["identity", "dct"])
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", ["l2", "ridge", "l1", "elastic net", "box", "nonnegative", "group lasso", "free l2"])
+@pytest.mark.thin(3)
 def test_the_consensus_step_finds_what_a_plain_solver_finds(name, path, kind, monkeypatch):
     for option, value in PATHS[path].items():
         monkeypatch.setattr(kronecker_sum, option, value)

@@ -37,6 +37,7 @@ def client():
             yield found
 
 
+@pytest.mark.campaign
 def test_dask_conforms(client):
     """On the current client. Every method, each on one problem: Ray, with the same driver, runs on all of them."""
     checks = EngineSuite(lambda: engines.Dask(timeout=60)).checks()

@@ -13,10 +13,10 @@ SINGLE = 1e-7
 
 
 # one run of five processes serves all tests here: they stay together, and may take their time on busy cores
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.campaign]
 
 
-@pytest.fixture(scope="module", params=[6, pytest.param(30, marks=pytest.mark.campaign)])
+@pytest.fixture(scope="module", params=[30])
 def off(tmp_path_factory, request):
     """How far the models of one process and of five are apart in each iteration, by the name of the case."""
     folder = tmp_path_factory.mktemp("placement")

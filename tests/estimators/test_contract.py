@@ -27,7 +27,7 @@ ESTIMATORS = [
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=str)
-@pytest.mark.thin(3)
+@pytest.mark.thin(6)
 def test_check_estimator_passes_without_expected_failures(estimator):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the checks look at those they care about

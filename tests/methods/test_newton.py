@@ -152,6 +152,7 @@ def test_squares_send_each_product_once():
 @pytest.mark.parametrize(
     "regularizer", [aq.GroupLasso(2.0, [i // 5 for i in range(300)]), aq.NonNegative(), aq.Box(-0.2, 0.3)]
 )
+@pytest.mark.thin(3)
 def test_groups_and_bounds(regularizer):
     rng = np.random.default_rng(1)
     X = rng.normal(size=(150, 300))

@@ -210,7 +210,7 @@ def test_the_weights_adapt_and_their_changes_are_summable(name):
 
 @pytest.mark.parametrize("where", CASES)
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.thin(3)
+@pytest.mark.thin(6)
 def test_every_step_descends_up_to_the_change_of_weights(name, where):
     """Lemma A.1 and (8.1): E_k + ‖y^k − y^{k−1}‖²_{T^k} ≤ (1 + c_k) E_{k−1}."""
     run = trail(where, name)
@@ -222,7 +222,7 @@ def test_every_step_descends_up_to_the_change_of_weights(name, where):
 
 @pytest.mark.parametrize("where", CASES)
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.thin(3)
+@pytest.mark.thin(6)
 def test_successive_differences_vanish(name, where):
     """Theorem A.1: Σ_k ‖y^k − y^{k−1}‖²_{T^k} is bounded by the same constants, and its terms vanish."""
     run = trail(where, name)
@@ -234,6 +234,7 @@ def test_successive_differences_vanish(name, where):
 
 @pytest.mark.parametrize("where", CASES)
 @pytest.mark.parametrize("name", METHODS)
+@pytest.mark.thin(3)
 def test_ergodic_bound(name, where):
     """Theorem 4.1 for every i."""
     used = trail(where, name).used(paper)
