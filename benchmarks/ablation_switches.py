@@ -89,12 +89,12 @@ def _unwatched(old: Any, hit: Hit, server: Any, *rest: Any) -> Any:
 
 
 def _newton_only(old: Any, hit: Hit, self: Any, problem: Any, u0: Any, reference: Any, memory: Any) -> Any:
-    from auqadmm.local import hinge_rows, mixed
+    from auqadmm.local import hinge, mixed
     from auqadmm.local.newton_cg import NewtonCG
 
     shard = problem.shard
     small = sum(shard.census.rows) * shard.census.unknowns < mixed.SMALL_PRODUCT
-    if not (problem.curved or shard.programs.active or small or hinge_rows.is_applicable(problem)):
+    if not (problem.curved or shard.programs.active or small or hinge.is_applicable(problem)):
         hit()
     return NewtonCG(self.factor, self.tol).solve(problem, u0, reference, memory)
 
@@ -132,15 +132,15 @@ def _rough(old: Any, hit: Hit, shard: Any, u: Any) -> Any:
 
 
 def _plain_prox(problem: Any, guess: Any, tol: float) -> Any:
-    from auqadmm.metrics.proximal_gradient import accelerated
+    from auqadmm.metrics.composite import accelerated
     from auqadmm.metrics.vstep import MAX_STEPS
 
     return accelerated(problem, guess, tol, MAX_STEPS)
 
 
 NO_CORNERS = (
-    Patch(f"{NEWTON}:hinge_rows_apply", _where(False, bool)),
-    Patch(f"{LOCAL}.hinge_rows:is_applicable", _where(False, bool)),
+    Patch(f"{NEWTON}:hinge_applies", _where(False, bool)),
+    Patch(f"{LOCAL}.hinge:is_applicable", _where(False, bool)),
 )
 NO_SECANT = (Patch(f"{NEWTON}:averaged", returns(lambda point, last, width=None: point)),)
 NO_DIRECT = (Patch(f"{LOCAL}:direct_suits", _where(False, bool)),)
@@ -148,7 +148,7 @@ NO_LIGHT = (Patch("auqadmm.blocks.single_precision:suits", _where(False, bool)),
 DIRECTIONS, WEIGHTS = f"{POSTERIOR}:Posterior.directions", f"{POSTERIOR}:Posterior.weights"
 SOLVE, TOLD = f"{ROUND}:BlockRound._solve", f"{SCHEDULE}:Schedule.told"
 IMAGE = ("image",)
-INSIDE = "columns/frame.py, columns/reduce.py, columns/method.py, blocks/framed.py, scaled.py"
+INSIDE = "columns.py, blocks/framed.py, scaled.py"
 
 # ---------------------------------------------------------------------- the catalogue
 S = Switch
@@ -198,15 +198,15 @@ SWITCHES = (
       patches=(Patch(f"{AUQLR}.method:D", instead(torch.inf)),), probes=(SOLVE,)),
     S("products-any", "a block's local solve takes at most 100 products", "method.py, local/descent.py, base.py", 40,
       {"products": None}, models=SMOOTH + HINGE),
-    S("starts-are-ends", "local solves go beyond a start that is good enough", "local/tolerance.py, descent.py", 12,
-      patches=(Patch(f"{LOCAL}.tolerance:Tolerance.beyond", returns(lambda self, start: self)),),
+    S("starts-are-ends", "local solves go beyond a start that is good enough", "local/descent.py", 12,
+      patches=(Patch(f"{LOCAL}.descent:Tolerance.beyond", returns(lambda self, start: self)),),
       models=SMOOTH + HINGE),
     S("nearly-half", "linear systems of local solves to 0.9 of the goal: to 0.5", "local/newton_cg.py", 2,
       patches=(Patch(f"{NEWTON}:NEARLY", instead(0.5)),), probes=(f"{NEWTON}:_newton_system",), models=SMOOTH),
     S("forcing-0.1", "linear systems more exact as gradients shrink: always to 0.1", "local/newton_cg.py", 5,
       patches=(Patch(f"{NEWTON}:_forcing_term", returns(lambda here: torch.full_like(here.grad_norm, 0.1))),),
       models=SMOOTH + HINGE),
-    S("no-direct", "factorisations for squares: Newton-CG", "local/direct.py, direct_factors.py", 346,
+    S("no-direct", "factorisations for squares: Newton-CG", "local/direct.py", 346,
       patches=NO_DIRECT, models=SQUARES),
     S("no-secant", "curvature of a hinge averaged over the last step", "local/cg.py", 72, patches=NO_SECANT,
       models=HINGE),
@@ -217,8 +217,8 @@ SWITCHES = (
     S("rank-50", "the same: 50", "posterior.py", 45, {"rank": 50}),
     S("no-cap", "at most 140 directions from the start", "method.py", 3,
       patches=(Patch(f"{AUQLR}.method:MOST_DIRECTIONS", instead(10**6)),), probes=(DIRECTIONS,)),
-    S("lanczos-to-end", "the search for directions ends when enough are found", "posterior.py, krylov.py", 18,
-      patches=(Patch(f"{CURVATURE}.krylov:KRYLOV_STEPS", instead(10**9)),), probes=(f"{POSTERIOR}:krylov",)),
+    S("lanczos-to-end", "the search for directions ends when enough are found", "posterior.py, lanczos.py", 18,
+      patches=(Patch(f"{CURVATURE}.lanczos:KRYLOV_STEPS", instead(10**9)),), probes=(f"{POSTERIOR}:krylov",)),
     S("lanczos-one-step", "directions in four steps of Lanczos: all at a time", "posterior.py", 2,
       patches=(Patch(f"{POSTERIOR}:LANCZOS_STEPS", instead(1)),), probes=(DIRECTIONS,)),
     S("first-whole", "first weights take a share of the curvature at zero: all of it", "posterior.py, method.py", 20,
@@ -239,7 +239,7 @@ SWITCHES = (
       patches=(Patch(f"{POSTERIOR}:DIRECTION_SHARE", instead(1.0)),), probes=(DIRECTIONS,)),
     # images
     S("image-never", "the rest in cosines where that fits better (the problem says: image)",
-      "metrics/kronecker.py, curvature/basis.py, posterior.py, …", 150,
+      "metrics/lowrank.py, curvature/posterior.py, …", 150,
       patches=(Patch(f"{AUQLR}.method:second_wins", _where(False, bool)),), priors=IMAGE),
     S("image-always", "the contest of bases: cosines always", "posterior.py, blocks.py, schedule.py", 25,
       patches=(Patch(f"{AUQLR}.method:second_wins", _where(True, lambda won: not won)),), priors=IMAGE),
@@ -247,13 +247,13 @@ SWITCHES = (
     S("vstep-1e-13", "the v-step's tolerance follows the residual: 1e-13 of ‖z‖", "server.py", 3,
       patches=_both("tolerance", _tolerance(1e-13))),
     S("vstep-1e-9", "the same: 1e-9 of ‖z‖", "server.py", 3, patches=_both("tolerance", _tolerance(1e-9))),
-    S("no-pivot", "block pivoting for l1: accelerated proximal gradient", "metrics/pivoting.py", 182,
+    S("no-pivot", "block pivoting for l1: accelerated proximal gradient", "metrics/composite.py", 182,
       patches=(Patch(f"{METRICS}.vstep:pivot", returns(_plain_prox)),), models=SQUARES),
     # columns
     S("raw-columns", "columns centred and scaled inside", INSIDE, 480, {"columns": "raw"}, only=TABLES,
       models=("table",)),
     # machines
-    S("no-graphs", "CUDA graphs and unit steps taken unseen", "runtime/cuda_graphs.py, newton_cg.py", 400,
+    S("no-graphs", "CUDA graphs and unit steps taken unseen", "runtime.py, newton_cg.py", 400,
       environment={"AUQADMM_GRAPHS": "0"}, probes=(SOLVE,), device="cuda"),
     S("no-light", "single precision between anchors", "blocks/single_precision.py, single.py, local/descent.py", 310,
       patches=NO_LIGHT, device="cpu"),
@@ -261,10 +261,10 @@ SWITCHES = (
       patches=(Patch(f"{POSTERIOR}:rough", around(_rough, always=False)),), device="cpu"),
     S("no-anchor-kept", "an anchor outlives the u-step", "local/newton_cg.py", 8,
       patches=(Patch(f"{NEWTON}:NewtonCG.remember", _where(None, _there)),), models=SMOOTH, device="cpu"),
-    S("no-corners", "steps of a hinge over the rows that bend", "local/hinge_*.py, newton_cg.py", 323,
+    S("no-corners", "steps of a hinge over the rows that bend", "local/hinge.py, newton_cg.py", 323,
       patches=NO_CORNERS, models=HINGE, device="cpu"),
-    S("parabolas", "rows of a hinge keep their loss in a step: parabolas", "local/hinge_step.py", 45,
-      patches=(Patch(f"{LOCAL}.hinge_step:_solved", returns(lambda bends, G, delta, s, *rest: s)),), models=HINGE,
+    S("parabolas", "rows of a hinge keep their loss in a step: parabolas", "local/hinge.py", 45,
+      patches=(Patch(f"{LOCAL}.hinge:_solved", returns(lambda bends, G, delta, s, *rest: s)),), models=HINGE,
       device="cpu"),
     S("no-leaving", "blocks that are solved leave the batch", "local/descent.py, blocks/parts.py", 60,
       patches=(Patch(f"{LOCAL}.descent:blocks_to_keep", _where(None, _there)),), models=SMOOTH + HINGE, device="cpu"),
@@ -272,27 +272,27 @@ SWITCHES = (
       patches=(Patch(f"{NEWTON}:open_runs", _where(_all_open, bool)),),
       models=SMOOTH + HINGE, device="cpu"),
     # C-ADMM: what weights without directions use
-    S("c:no-trail", "u-steps start where the last ones lead", "local/base.py", 45, method="c-admm",
-      patches=(Patch(f"{LOCAL}.base:Extrapolation.ahead", returns(lambda self, u, *rest: u)),),
+    S("c:no-trail", "u-steps start where the last ones lead", "local/descent.py", 45, method="c-admm",
+      patches=(Patch(f"{LOCAL}.descent:Extrapolation.ahead", returns(lambda self, u, *rest: u)),),
       models=SMOOTH + HINGE),
-    S("c:new-diagonal", "the diagonal preconditioner is kept for 2, 4, 8, … solves", "base.py, …", 10,
+    S("c:new-diagonal", "the diagonal preconditioner is kept for 2, 4, 8, … solves", "descent.py, …", 10,
       method="c-admm", models=SMOOTH,
-      patches=(Patch(f"{LOCAL}.base:Extrapolation.renew", returns(lambda self: True)),)),
-    S("c:no-memory", "Newton-CG remembers anything", "local/newton_cg.py, factored.py, …", 230, method="c-admm",
+      patches=(Patch(f"{LOCAL}.descent:Extrapolation.renew", returns(lambda self: True)),)),
+    S("c:no-memory", "Newton-CG remembers anything", "local/newton_cg.py, cg.py, …", 230, method="c-admm",
       patches=(Patch(f"{NEWTON}:NewtonCG.recall", returns(_forgets)),), models=SMOOTH + HINGE),
-    S("c:no-factor", "a kept factor for hard blocks", "local/factored.py, newton_cg.py", 145, method="c-admm",
-      patches=(Patch(f"{NEWTON}:is_applicable", _where(False, bool)),
-               Patch(f"{LOCAL}.mixed:is_applicable", _where(False, bool))), only=HARD, models=("table",)),
-    S("c:no-direct", "factorisations for squares: Newton-CG", "local/direct.py, direct_factors.py", 346,
+    S("c:no-factor", "a kept factor for hard blocks", "local/cg.py, newton_cg.py", 145, method="c-admm",
+      patches=(Patch(f"{NEWTON}:factor_is_applicable", _where(False, bool)),
+               Patch(f"{LOCAL}.mixed:factor_is_applicable", _where(False, bool))), only=HARD, models=("table",)),
+    S("c:no-direct", "factorisations for squares: Newton-CG", "local/direct.py", 346,
       method="c-admm", patches=NO_DIRECT, models=SQUARES),
     S("c:no-secant", "curvature of a hinge averaged over the last step", "local/cg.py", 72, method="c-admm",
       patches=NO_SECANT, models=HINGE),
     S("c:no-lbfgs", "L-BFGS in place of Newton-CG on a CPU", "local/lbfgs.py, …, mixed.py", 480,
       method="c-admm", patches=(Patch(f"{LOCAL}.mixed:Mixed._together", around(_newton_only, always=False)),),
       models=SMOOTH, device="cpu"),
-    S("c:no-model", "L-BFGS upon a model with directions: upon the diagonal", "…_model.py", 100, method="c-admm",
-      patches=(Patch(f"{LOCAL}.curvature_model:_rank", _where(0, bool)),), models=SMOOTH, device="cpu"),
-    S("c:no-corners", "steps of a hinge over the rows that bend", "local/hinge_*.py, …", 323,
+    S("c:no-model", "L-BFGS upon a model with directions: upon the diagonal", "lbfgs.py", 100, method="c-admm",
+      patches=(Patch(f"{LOCAL}.lbfgs:_rank", _where(0, bool)),), models=SMOOTH, device="cpu"),
+    S("c:no-corners", "steps of a hinge over the rows that bend", "local/hinge.py, …", 323,
       method="c-admm", patches=NO_CORNERS, models=HINGE, device="cpu"),
     S("c:no-light", "single precision between anchors", "blocks/single_precision.py, single.py, local/descent.py", 310,
       method="c-admm", patches=NO_LIGHT, device="cpu"),

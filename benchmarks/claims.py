@@ -34,10 +34,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from auqadmm.api import solve
 from auqadmm.methods import UQ
-from auqadmm.paper import controls, problems
+from auqadmm.paper import problems
+from auqadmm.paper.bundle import read_optima
 from auqadmm.paper.catalogue import select
-from auqadmm.paper.results import read_optima
-from auqadmm.paper.runner import Runner, system
+from auqadmm.paper.run import Runner, system
 from auqadmm.paper.spec import RunSpec
 from auqadmm.paper.store import Store
 
@@ -174,7 +174,7 @@ def counted(spec: RunSpec, problem: Any, count: int) -> Counter:
     with counter.counting():
         solve(
             problem,
-            controls.make(spec.method, spec.rank),
+            problems.make_method(spec.method, spec.rank),
             max_iter=count,
             abs_tol=0.0,
             rel_tol=0.0,
@@ -194,7 +194,7 @@ def cost(data: Path | None) -> list[dict[str, Any]]:
         own = {s.problem.name + s.protocol: s for s in specs(figure, "mnist", ("auq-admm",))}
         plain = {s.problem.name + s.protocol: s for s in specs(figure, "mnist", ("c-admm-a",))}
         for key, spec in own.items():
-            problem, count = problems.make(spec.problem, data, sparse=False), ITERATIONS[spec.protocol]
+            problem, count = problems.make_problem(spec.problem, data, sparse=False), ITERATIONS[spec.protocol]
             bare = counted(plain[key], problem, count)
             ranks = (1, 5, 10, 100) if figure == "fig-multinomial" else (spec.rank,)
             for rank in ranks:

@@ -1,7 +1,9 @@
 """Second-order rivals of the benchmark, run by the library's own loop: what rounds cost where numbers cost nothing.
 
-newton      exact distributed Newton on Σ_j f_j(v) + l1‖v‖₁ + l2/2‖v‖². Up in every round: f, ∇f and the upper triangle
-            of ∇²f at the trial point, n(n+1)/2 + n + 1 numbers, and f at shorter steps of a fan. The server minimises
+newton-plain
+            exact Newton, nothing more, on Σ_j f_j(v) + l1‖v‖₁ + l2/2‖v‖². Up in every round: f, ∇f and the upper
+            triangle of ∇²f at the trial point, n(n+1)/2 + n + 1 numbers, and f at shorter steps of a fan. The server
+            minimises
 
                 ⟨∇f(v), d⟩ + ½⟨d, ∇²f(v) d⟩ + g(v + d)
 
@@ -27,7 +29,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from auqadmm.baselines.objective import Elastic, advance, dot, elastic, first_point, stay
+from auqadmm.baselines.objective import Elastic, advance, dot, elastic, stay
 from auqadmm.blocks.design import DensePiece
 from auqadmm.blocks.rows import RowLoss
 from auqadmm.core.reduce import Reduce
@@ -210,7 +212,7 @@ class Known:
 class Newton:
     """Exact Newton on the sum over all workers, proximal where there is l1."""
 
-    name: ClassVar[str] = "newton"
+    name: ClassVar[str] = "newton-plain"
 
     def init(self, setup: Setup, reduce: Reduce) -> State:
         v, penalty = _first(self.name, setup, reduce, _dense_rows, "is written for dense blocks and losses of rows")
@@ -302,7 +304,7 @@ class Gram:
 
 def _first(name: str, setup: Setup, reduce: Reduce, suits: Callable[[Any], bool], why: str) -> tuple[Tensor, Elastic]:
     """Where to begin, and the penalty; refuses what the method is not made for."""
-    v = first_point(setup)
+    v = setup.first_v()
     penalty = _penalty(name, setup, v)
     if not reduce.every(suits):
         raise ValueError(f"{name!r} {why}.")

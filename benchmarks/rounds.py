@@ -45,7 +45,7 @@ from auqadmm.core.state import Residuals
 GRID = (1.0, 0.1, 10.0, 0.01, 100.0, 0.001, 1000.0)
 BASELINES = ("lbfgs", "lbfgs-50", "lbfgs-w", "owl-qn", "fista")
 PAPER = ("c-admm", "rb-admm", "ac-admm", "uq-admm", "auq-admm")
-METHODS = ("auq-lr", *rivals.KNOWN, *BASELINES, *PAPER, "auto", TUNED)
+METHODS = ("auq-lr", "newton", "gram", *BASELINES, *PAPER, "auto", TUNED)
 PRIORS = ("", IMAGE)
 INFORMED = ("auq-lr", "auto", "lbfgs-w")  # the methods that look at the prior
 

@@ -51,7 +51,8 @@ class Group:
 
 GROUPS = (
     Group(("auq-lr",), (120.0, 120.0)),
-    Group(("newton", "gram", "lbfgs", "lbfgs-50", "lbfgs-w"), (20.0, 20.0)),
+    Group(("newton",), (40.0, 40.0)),
+    Group(("gram", "lbfgs", "lbfgs-50", "lbfgs-w"), (20.0, 20.0)),
     Group(("owl-qn", "fista"), (12.0, 12.0)),
     Group(PAPER[:3], (45.0, 6.0)),
     Group(PAPER[3:], (45.0, 6.0)),

@@ -11,7 +11,7 @@ import torch
 
 import auqadmm as aq
 from auqadmm import local, methods
-from auqadmm.comparison.digits import digits_elastic_net, digits_multinomial
+from auqadmm.comparison import digits_elastic_net, digits_multinomial
 from auqadmm.diagnosis import diagnosis, evidence
 from tests.problems import class_blocks, least_squares, multinomial, pooled, regression_blocks, svm
 

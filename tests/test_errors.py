@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import auqadmm as aq
-from auqadmm.cli.errors import CommandError
+from auqadmm.cli.outputs import CommandError
 from auqadmm.core.processes import CallbackError
 from auqadmm.paper.data import DataError
 

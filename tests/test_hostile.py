@@ -14,8 +14,7 @@ import torch
 import auqadmm as aq
 from auqadmm.core.reduce import Reduce
 from auqadmm.engines import LocalEngine
-from auqadmm.verdict.certifier import Certifier
-from auqadmm.verdict.duality import at_least_rounding
+from auqadmm.verdict.duality import Certifier, at_least_rounding
 from tests.core.checkpoints import assert_same
 from tests.problems import least_squares, multinomial, regression_blocks
 

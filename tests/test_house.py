@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from typing import Protocol
 
 import pytest
 
@@ -120,6 +121,17 @@ def test_files_lines_and_rooms(tiny):
     assert [module.name for module in found] == sorted(FILES)
     assert sum(module.lines for module in found) == sum(len(text.splitlines()) for text in FILES.values())
     assert house.rooms(found) == {".": 2, "core": 3}
+    by_name = {module.name: module for module in found}
+    # inner.py: __all__, LIMIT, def, return, class, pass; 11 lines of docstring
+    assert (by_name["inner.py"].code, by_name["inner.py"].docstrings) == (6, 11)
+    assert (by_name["core/__init__.py"].code, by_name["core/__init__.py"].docstrings) == (0, 0)
+
+
+def test_lines_of_code():
+    text = '"""Title."""\n\nX = """a\n\nb"""  # 3\n# none\n\ndef f():\n    "Doc."\n    return (\n        X\n    )\n'
+    told = house.docstring_lines(house.ast.parse(text))
+    assert told == {1, 9}
+    assert house.code_lines(text) - told == {3, 4, 5, 8, 10, 11, 12}
 
 
 def test_annotations(tiny):
@@ -153,6 +165,42 @@ def test_docstrings(tiny):
     assert told["Loop.go"].wanted == {"Parameters", "Returns"}
     assert (told["inner.twice"].wanted, told["inner.twice"].inner) == (told["inner.twice"].has, True)
     assert told["run"].wanted == {"Parameters", "Examples"}
+
+
+def test_a_method_is_documented_where_it_is_defined_first():
+    class Shape(Protocol):
+        def area(self) -> float: ...
+
+    class Named:
+        def name(self) -> str:
+            return "square"
+
+    class Square(Named):
+        """A square.
+
+        Attributes
+        ----------
+        side
+            Its length.
+        """
+
+        def __init__(self, side: float) -> None:
+            self.side = side
+
+        def area(self) -> float:
+            return self.side**2
+
+        def name(self) -> str:
+            return "mine"
+
+        def half(self) -> float:
+            return self.side / 2
+
+    known = house.defined_elsewhere(Square, __name__, [Shape])
+    assert {"area", "name"} <= known
+    assert "half" not in known
+    assert house.documented("Shape", Shape).wanted == frozenset()  # nobody constructs a protocol
+    assert house.documented("Square", Square).has == {"Parameters"}
 
 
 def test_files_that_a_step_enters(tiny):

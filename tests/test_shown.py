@@ -122,6 +122,7 @@ def test_parts_are_short(name):
         "CustomRegularizer": (some, some),
         "FreeIntercept": (aq.L2(1.0),),
         "OneAgainstRest": (aq.Logistic(),),
+        "SiteIntercepts": (aq.Logistic(),),
     }
     bases = (
         "Loss",

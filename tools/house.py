@@ -12,10 +12,13 @@ from __future__ import annotations
 import argparse
 import ast
 import difflib
+import enum
 import importlib
 import inspect
+import io
 import sys
 import textwrap
+import tokenize
 import types
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,6 +32,7 @@ SECTIONS = ("Parameters", "Returns", "Raises", "Examples")
 SMALLEST = 20  # words of a function's tree; below that a like body is chance or a protocol's one-liner
 ALIKE = 0.85  # share of two trees that must match, as difflib counts it
 WIDTH = 118
+NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 Def = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -37,6 +41,8 @@ Def = ast.FunctionDef | ast.AsyncFunctionDef
 class Module:
     name: str  # path below the package, "core/solve.py"
     lines: int
+    code: int  # without blank lines, comments and docstrings
+    docstrings: int
     tree: ast.Module = field(repr=False)
 
 
@@ -45,8 +51,30 @@ def modules(package: Path) -> list[Module]:
     found = []
     for path in sorted(package.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
-        found.append(Module(path.relative_to(package).as_posix(), len(text.splitlines()), ast.parse(text)))
+        tree = ast.parse(text)
+        told = docstring_lines(tree)
+        code = len(code_lines(text) - told)
+        found.append(Module(path.relative_to(package).as_posix(), len(text.splitlines()), code, len(told), tree))
     return found
+
+
+def docstring_lines(tree: ast.Module) -> set[int]:
+    """Lines that docstrings take, quotes and blank lines in them included."""
+    taken: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, Def)) and ast.get_docstring(node, clean=False) is not None:
+            first = node.body[0]
+            taken.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+    return taken
+
+
+def code_lines(text: str) -> set[int]:
+    """Lines with anything but spaces and comments on them; all lines of a text over several lines."""
+    taken: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in NO_CODE:
+            taken.update(range(token.start[0], token.end[0] + 1))
+    return taken
 
 
 def rooms(found: Iterable[Module]) -> Counter[str]:
@@ -271,7 +299,24 @@ class Documented:
 
 
 def public(package: types.ModuleType) -> Iterator[Documented]:
-    """What `__all__` of the package and of its public modules names, and the methods of public classes."""
+    """What `__all__` of the package and of its public modules names, and the methods of public classes.
+
+    A method that a base class or a public protocol of the package defines is documented there, and counted there alone.
+    """
+    things = list(named(package))
+    protocols = [thing for _, thing, _ in things if is_protocol(thing)]
+    for name, thing, inner in things:
+        yield documented(name, thing, inner)
+        if inspect.isclass(thing):
+            known = defined_elsewhere(thing, package.__name__, protocols)
+            for part, member in vars(thing).items():
+                member = getattr(member, "__func__", member)  # of classmethods
+                if not part.startswith("_") and part not in known and inspect.isfunction(member):
+                    yield documented(f"{name}.{part}", member, inner)
+
+
+def named(package: types.ModuleType) -> Iterator[tuple[str, Any, bool]]:
+    """Every callable that `__all__` names, once: its name, itself, whether a public module names it."""
     seen: set[int] = set()
     todo = [(name, getattr(package, name), False) for name in package.__all__]
     for name, thing, inner in todo:  # grows on the way
@@ -280,14 +325,22 @@ def public(package: types.ModuleType) -> Iterator[Documented]:
         seen.add(id(thing))
         if inspect.ismodule(thing):
             todo += [(f"{name}.{part}", getattr(thing, part), True) for part in getattr(thing, "__all__", ())]
-        elif inspect.isclass(thing):
-            yield documented(name, thing, inner)
-            for part, member in vars(thing).items():
-                member = getattr(member, "__func__", member)  # of classmethods
-                if not part.startswith("_") and inspect.isfunction(member):
-                    yield documented(f"{name}.{part}", member, inner)
         elif callable(thing) and getattr(thing, "__module__", "").startswith(package.__name__):
-            yield documented(name, thing, inner)
+            yield name, thing, inner
+
+
+def is_protocol(thing: Any) -> bool:
+    return inspect.isclass(thing) and bool(getattr(thing, "_is_protocol", False))
+
+
+def defined_elsewhere(thing: type, package: str, protocols: Sequence[type]) -> set[str]:
+    """Names that base classes of the package define, and protocols of which the class has everything."""
+    known = {part for base in thing.__mro__[1:] if base.__module__.startswith(package) for part in vars(base)}
+    for protocol in protocols:
+        parts = {part for part in vars(protocol) if not part.startswith("_")}
+        if protocol is not thing and all(hasattr(thing, part) for part in parts):
+            known |= parts
+    return known
 
 
 def raises(thing: Callable[..., Any]) -> bool:
@@ -303,22 +356,27 @@ def raises(thing: Callable[..., Any]) -> bool:
 
 
 def documented(name: str, thing: Callable[..., Any], inner: bool = False) -> Documented:
+    """Protocols and enumerations are not constructed: they need a sentence. What a frozen object holds may be told
+    as Attributes, if it is made by the library and not by its users."""
     is_class = inspect.isclass(thing)
+    made = not is_protocol(thing) and not (is_class and issubclass(thing, enum.Enum))
     try:
         signature = inspect.signature(thing)
     except (TypeError, ValueError):
         signature = inspect.Signature()
-    wanted = {"Parameters"} if set(signature.parameters) - {"self", "cls"} else set()
+    wanted = {"Parameters"} if made and set(signature.parameters) - {"self", "cls"} else set()
     if not is_class and str(signature.return_annotation) not in ("None", str(inspect.Signature.empty)):
         wanted.add("Returns")
-    if raises(thing):
+    if made and raises(thing):
         wanted.add("Raises")
-    if is_class or "." not in name:
+    if made and (is_class or "." not in name):
         wanted.add("Examples")
     own = thing.__doc__ or ""
     lines = [line.strip() for line in own.splitlines()]
-    has = {s for s in SECTIONS for i, line in enumerate(lines[:-1]) if line == s and set(lines[i + 1]) == {"-"}}
-    return Documented(name, frozenset(wanted), frozenset(has), inner)
+    titles = {line for i, line in enumerate(lines[:-1]) if line and set(lines[i + 1]) == {"-"}}
+    if is_class and "Attributes" in titles:
+        titles.add("Parameters")
+    return Documented(name, frozenset(wanted), frozenset(titles & set(SECTIONS)), inner)
 
 
 # ------------------------------------------------------------------ one iteration
@@ -399,7 +457,9 @@ def listed(title: str, names: Mapping[str, Sequence[str]], every: bool) -> list[
 def page(package: Path, every: bool = False, profile: bool = True) -> list[str]:
     """The lines that are printed."""
     found = modules(package)
-    lines = [f"{package.name}: {len(found)} files, {sum(module.lines for module in found)} lines"]
+    code, told = sum(module.code for module in found), sum(module.docstrings for module in found)
+    size = f"{len(found)} files, {sum(module.lines for module in found)} lines, {code} of them code, {told} docstrings"
+    lines = [f"{package.name}: {size}"]
     lines += wrapped(
         'files per room (".": the package itself)',
         (f"{room} {count}" for room, count in sorted(rooms(found).items())),
@@ -415,10 +475,10 @@ def page(package: Path, every: bool = False, profile: bool = True) -> list[str]:
             )
             if every:
                 lines += [f"            {file}" for file in sorted(middle.step)]
-    told = count_any(found)
+    any_ = count_any(found)
     lines.append(
-        f"annotations: {told['all']}; {told['bare']} are Any and {told['contain']} contain it; "
-        f"`shard: Any`: {told['shard']}"
+        f"annotations: {any_['all']}; {any_['bare']} are Any and {any_['contain']} contain it; "
+        f"`shard: Any`: {any_['shard']}"
     )
     classes = repeated_classes(found)
     lines += listed(f"class names used twice or more: {len(classes)}", classes, every)

@@ -28,17 +28,18 @@ if TYPE_CHECKING:
     from auqadmm.api import solve
     from auqadmm.checkpoint.codec import CheckpointError
     from auqadmm.checkpoint.settings import Checkpoint
-    from auqadmm.core.certificate import Certificate
     from auqadmm.core.history import History
     from auqadmm.core.reduce import WorkerLost
     from auqadmm.core.result import Result
     from auqadmm.core.solve import Iteration
     from auqadmm.core.state import Status, WarmStart
+    from auqadmm.core.stopping import Certificate
     from auqadmm.diagnosis.diagnosis import Diagnosis, Finding
     from auqadmm.errors import AuqadmmError, InputError, InputTypeError
     from auqadmm.estimators import (
         ConsensusElasticNet,
         ConsensusElasticNetCV,
+        ConsensusGLM,
         ConsensusLasso,
         ConsensusLassoCV,
         ConsensusLinearSVC,
@@ -48,25 +49,31 @@ if TYPE_CHECKING:
         ConsensusRidgeCV,
         enet_path,
     )
-    from auqadmm.files.model_files import ModelError, load, save
+    from auqadmm.files.model import ModelError, load, save
+    from auqadmm.inference import Inference
     from auqadmm.problem import (
         L1,
         L2,
         Box,
+        CLogLog,
         CustomLoss,
         CustomRegularizer,
         ElasticNet,
+        Gamma,
         GroupLasso,
         Huber,
         LeastSquares,
         Logistic,
         Multinomial,
+        NegativeBinomial,
         NonNegative,
         Poisson,
+        Probit,
         Problem,
         ProcessError,
         Quantile,
         SmoothedHinge,
+        Tweedie,
         Zero,
     )
 
@@ -76,7 +83,7 @@ __version__ = "0.1.0"  # the only place; pyproject.toml reads it from here
 # command line need no torch, and only estimators and saved models need scikit-learn.
 _PLACES = {
     "auqadmm.api": ["solve"],
-    "auqadmm.core.certificate": ["Certificate"],
+    "auqadmm.core.stopping": ["Certificate"],
     "auqadmm.checkpoint.settings": ["Checkpoint"],
     "auqadmm.checkpoint.codec": ["CheckpointError"],
     "auqadmm.diagnosis.diagnosis": ["Diagnosis", "Finding"],
@@ -89,6 +96,7 @@ _PLACES = {
     "auqadmm.estimators": [
         "ConsensusElasticNet",
         "ConsensusElasticNetCV",
+        "ConsensusGLM",
         "ConsensusLasso",
         "ConsensusLassoCV",
         "ConsensusLinearSVC",
@@ -98,25 +106,31 @@ _PLACES = {
         "ConsensusRidgeCV",
         "enet_path",
     ],
-    "auqadmm.files.model_files": ["ModelError", "load", "save"],
+    "auqadmm.files.model": ["ModelError", "load", "save"],
+    "auqadmm.inference": ["Inference"],
     "auqadmm.problem": [
         "L1",
         "L2",
         "Box",
+        "CLogLog",
         "CustomLoss",
         "CustomRegularizer",
         "ElasticNet",
+        "Gamma",
         "GroupLasso",
         "Huber",
         "LeastSquares",
         "Logistic",
         "Multinomial",
+        "NegativeBinomial",
         "NonNegative",
         "Poisson",
+        "Probit",
         "Problem",
         "ProcessError",
         "Quantile",
         "SmoothedHinge",
+        "Tweedie",
         "Zero",
     ],
 }
@@ -127,11 +141,13 @@ __all__ = [
     "L2",
     "AuqadmmError",
     "Box",
+    "CLogLog",
     "Certificate",
     "Checkpoint",
     "CheckpointError",
     "ConsensusElasticNet",
     "ConsensusElasticNetCV",
+    "ConsensusGLM",
     "ConsensusLasso",
     "ConsensusLassoCV",
     "ConsensusLinearSVC",
@@ -144,9 +160,11 @@ __all__ = [
     "Diagnosis",
     "ElasticNet",
     "Finding",
+    "Gamma",
     "GroupLasso",
     "History",
     "Huber",
+    "Inference",
     "InputError",
     "InputTypeError",
     "Iteration",
@@ -154,14 +172,17 @@ __all__ = [
     "Logistic",
     "ModelError",
     "Multinomial",
+    "NegativeBinomial",
     "NonNegative",
     "Poisson",
+    "Probit",
     "Problem",
     "ProcessError",
     "Quantile",
     "Result",
     "SmoothedHinge",
     "Status",
+    "Tweedie",
     "WarmStart",
     "WorkerLost",
     "Zero",

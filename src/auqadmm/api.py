@@ -1,33 +1,46 @@
-"""`solve`: names are resolved here, so that the core knows no method, solver or engine by name."""
+"""`solve`: names are resolved here, so that the core knows no method, solver or engine by name.
+
+What `solve(on_loss=…)` does when a worker is lost:
+
+    "stop"      return the last complete iterate; the message names the worker, and the folder to resume from
+    "restart"   place the problem anew and resume from the last checkpoint, a few times at most without progress
+
+Only an engine whose loop runs in one process can be restarted here. Where every process calls `solve`, those
+that survive cannot restart the lost one: they raise `WorkerLost`, and whoever started them starts all again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from auqadmm import baselines, engines, local, methods, recovery
+from auqadmm import baselines, engines, local, methods
 from auqadmm.blocks.shard import Census
 from auqadmm.checkpoint.settings import Checkpoint, RunCheckpoints
-from auqadmm.columns.method import in_columns
+from auqadmm.columns import in_columns
 from auqadmm.core.history import Clock
 from auqadmm.core.processes import CallbackError, SharedCallbacks, all_weights
+from auqadmm.core.record import count, sentence
 from auqadmm.core.reduce import Engine, Reduce, WorkerLost
 from auqadmm.core.result import Result
 from auqadmm.core.solve import Callback, Method, block_view, run
 from auqadmm.core.state import Setup, WarmStart
 from auqadmm.core.stopping import Stopping, whole_number
 from auqadmm.errors import InputError, InputTypeError
+from auqadmm.inference.statistics import Statistics, measured
 from auqadmm.local.base import LocalStep
 from auqadmm.problem import Problem
 from auqadmm.states import REGISTRY, identify
+from auqadmm.verdict.queries import ColumnMoments
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
@@ -54,6 +67,7 @@ def solve(
     checkpoint: Checkpoint | str | PathLike[str] | None = None,
     on_loss: str = "stop",
     round_cost: float = methods.ROUND_COST,
+    inference: bool = False,
 ) -> Result:
     """Minimise Σ_j f_j(u) + g(u) over all blocks of a problem.
 
@@ -112,6 +126,8 @@ def solve(
     round_cost
         What a round costs beside the numbers it carries, in numbers: how many a link carries during one
         round trip (4000 within a machine, 256 000 between continents). "auto", "newton" and "auq-lr" use it.
+    inference
+        Ask for the sums of `Result.inference` at the end, while the problem is placed: one more round, counted.
 
     Returns
     -------
@@ -156,7 +172,7 @@ def solve(
     if whole_number("seed", seed) >= 2**31:
         raise InputError(f"seed must be below 2**31, got {seed!r}.")
     callbacks = _functions(callbacks)
-    checkpoint, on_loss = recovery.read(checkpoint, on_loss, engine)
+    checkpoint, on_loss = _checkpoint_and_rule(checkpoint, on_loss, engine)
     kind, place = _dtype(dtype), _device(device)
     clocks: list[Clock] = []  # of every attempt; the time limit counts from the first
     where = engine if hasattr(engine, "map_sum") else engines.resolve(engine)
@@ -217,13 +233,31 @@ def solve(
                     chosen.leave(reduce)
             except WorkerLost:  # everything else is known
                 result = replace(result, weights=None)
+            if inference:
+                result = replace(result, statistics=measured(reduce, problem, census, result.v, result.moments))
             traffic, choice = reduce.traffic, result.choice
             if choice is not None:
                 choice = replace(choice, rounds=traffic.rounds, numbers=traffic.up // 8)
             result = replace(result, history=result.history.counted(traffic), choice=choice)
-        return _labelled(result, census)
+        return replace(_labelled(result, census), source=RunSource(where, problem, kind, place))
 
-    return recovery.recovered(attempt, checkpoint, on_loss, spmd=getattr(where, "spmd", False))
+    return _recovered(attempt, checkpoint, on_loss, spmd=getattr(where, "spmd", False))
+
+
+@dataclass(frozen=True, eq=False)
+class RunSource:
+    """Where a problem was solved, to place it there once more."""
+
+    engine: Any
+    problem: Problem
+    dtype: torch.dtype
+    device: torch.device
+
+    def measured(self, v: Tensor, columns: ColumnMoments | None, frequency: bool, sites: bool) -> Statistics:
+        """The sums of inference at v."""
+        with _opened(self.engine, self.problem, self.dtype, self.device) as opened:
+            v = v.to(getattr(opened, "device", self.device))
+            return measured(Reduce(opened), self.problem, opened.census, v, columns, frequency, sites)
 
 
 def _labelled(result: Result, census: Census) -> Result:
@@ -330,3 +364,72 @@ def _tensor(name: str, x: object) -> Tensor:
     if not np.isfinite(array).all():
         raise InputError(f"warm_start: {name} holds NaN or infinity.")
     return torch.from_numpy(array)
+
+
+# ---------------------------------------------------------------------- a worker is lost
+Attempt = Callable[[Checkpoint | None], Result]
+SHOWN_LOSSES = 3  # losses named in a message
+
+
+def _checkpoint_and_rule(
+    checkpoint: Checkpoint | str | PathLike[str] | None, on_loss: Any, engine: Any
+) -> tuple[Checkpoint | None, str]:
+    """Both settings, checked."""
+    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
+        checkpoint = Checkpoint(checkpoint)
+    if on_loss not in ("stop", "restart"):
+        raise InputError(f"on_loss must be 'stop' or 'restart', got {on_loss!r}.")
+    if on_loss == "restart" and checkpoint is None:
+        raise InputError("on_loss='restart' needs checkpoint, a folder: a run begins again from what is saved there.")
+    if on_loss == "restart" and hasattr(engine, "map_sum"):
+        raise InputError(
+            "on_loss='restart' needs an engine that can be placed anew, by its name or its settings; "
+            f"this {type(engine).__name__} holds a problem already."
+        )
+    return checkpoint, on_loss
+
+
+def _recovered(attempt: Attempt, checkpoint: Checkpoint | None, on_loss: str, spmd: bool) -> Result:
+    """The result of `attempt`, repeated after a loss if `on_loss` says so. `spmd`: every process calls `solve`."""
+    losses: list[str] = []
+    left: Result | None = None
+    furthest, vain = -1, 0
+    while True:
+        try:
+            result = attempt(checkpoint)
+            return replace(result, message=result.message + _told(losses))
+        except WorkerLost as lost:
+            left = lost.left or left
+            if checkpoint is None or on_loss == "stop":
+                return _stopped(lost, left, "")
+            if spmd:
+                raise WorkerLost(_start_again(lost, checkpoint)) from lost
+            at = -1 if lost.saved is None else lost.saved
+            furthest, vain = max(at, furthest), 1 if at > furthest else vain + 1
+            if vain > checkpoint.restarts:
+                return _stopped(lost, left, f" It began again {checkpoint.restarts} times and got no further.")
+            if at >= 0 and checkpoint.resume is False:  # the checkpoint is now ours
+                checkpoint = replace(checkpoint, resume=True)
+            where = f" from iteration {furthest}" if furthest >= 0 else ""
+            losses.append(f"{sentence(lost)} The run began again{where}.")
+
+
+def _stopped(lost: WorkerLost, left: Result | None, more: str) -> Result:
+    if left is None:
+        raise lost
+    return replace(left, message=left.message + more)
+
+
+def _told(losses: list[str]) -> str:
+    if not losses:
+        return ""
+    earlier = len(losses) - SHOWN_LOSSES
+    before = "" if earlier <= 0 else f"Workers were lost {count(len(losses), 'time')}; of late: "
+    return f" ({before}{' '.join(losses[-SHOWN_LOSSES:])})"
+
+
+def _start_again(lost: WorkerLost, checkpoint: Checkpoint) -> str:
+    again = f"{sentence(lost)} All processes have to be started again, as torchrun --max-restarts does"
+    if lost.saved is None:
+        return f"{again}."
+    return f"{again}; the same call goes on from iteration {lost.saved}, saved in {Path(checkpoint.folder).absolute()}."

@@ -15,6 +15,7 @@ C columns. A shard has flat rows (R of them, those that pad a block have weight 
     shard.design.sum_rows(x)           sums over the rows of each block, (R, …) → (B, …)
     shard.design.block_of_row          which block a row belongs to, (R,)
     shard.target, shard.row_weight     y and c, (R,); c contains the scale of `reduction`
+    shard.logits(u)                    logits with the offsets of rows, for losses that say takes_offset = True
     shard.linearize(u)                 the `Point` of the loss at u
 
 `auqadmm.testing.LossSuite` checks a loss of your own.
@@ -23,26 +24,34 @@ C columns. A shard has flat rows (R of them, those that pad a block have weight 
 from auqadmm.blocks.curvature import DiagonalCurvature, RowCurvature, SoftmaxCurvature
 from auqadmm.blocks.rows import Line, Loss, PlainLine, Point, RowLoss
 from auqadmm.problem.custom_loss import CustomLoss
+from auqadmm.problem.families import CLogLog, Gamma, NegativeBinomial, Probit, Tweedie
 from auqadmm.problem.losses import Huber, LeastSquares, Logistic, Multinomial, Poisson, SmoothedHinge
 from auqadmm.problem.one_against_rest import OneAgainstRest
 from auqadmm.problem.quantile import Quantile
+from auqadmm.problem.site_intercepts import SiteIntercepts
 
 __all__ = [
+    "CLogLog",
     "CustomLoss",
     "DiagonalCurvature",
+    "Gamma",
     "Huber",
     "LeastSquares",
     "Line",
     "Logistic",
     "Loss",
     "Multinomial",
+    "NegativeBinomial",
     "OneAgainstRest",
     "PlainLine",
     "Point",
     "Poisson",
+    "Probit",
     "Quantile",
     "RowCurvature",
     "RowLoss",
+    "SiteIntercepts",
     "SmoothedHinge",
     "SoftmaxCurvature",
+    "Tweedie",
 ]

@@ -17,34 +17,31 @@ from auqadmm.baselines import fista, objective, preconditioned, quasi_newton
 from auqadmm.blocks.design import DensePiece
 from auqadmm.blocks.shard import Census, Shard
 from auqadmm.blocks.sparse import SparsePiece
-from auqadmm.checkpoint.codec import Registry
-from auqadmm.checkpoint.identity import Identity, describe
-from auqadmm.columns.frame import Frame
-from auqadmm.columns.method import FramedState
+from auqadmm.checkpoint.codec import Identity, Registry, describe
+from auqadmm.columns import Frame, FramedState
 from auqadmm.core import state
-from auqadmm.core.certificate import Certificate
 from auqadmm.core.reduce import Reduce, score
+from auqadmm.core.stopping import Certificate
 from auqadmm.curvature.posterior import Posterior
 from auqadmm.local import (
-    base,
-    direct_factors,
-    factored,
+    cg,
+    descent,
+    direct,
     inverse_hessian,
     lbfgs,
     mixed,
     newton_cg,
 )
-from auqadmm.local.pairs import Pairs
 from auqadmm.methods.auq_lr.blocks import Directive
 from auqadmm.methods.auq_lr.server import Anderson, BestPoint, RoundSums, ServerState
-from auqadmm.methods.auto.plan import Change, Plan
+from auqadmm.methods.auto.method import Change, Plan
 from auqadmm.methods.newton.dual import DualBound
 from auqadmm.methods.newton.state import NewtonState
-from auqadmm.metrics import kronecker, lowrank, vstep, weights
+from auqadmm.metrics import lowrank, vstep, weights
 from auqadmm.metrics.coupled import Coupled
 from auqadmm.problem.scaled import ScaledRegularizer
-from auqadmm.verdict.gate import Gate
-from auqadmm.verdict.moments import ColumnMoments
+from auqadmm.verdict.monitor import Gate
+from auqadmm.verdict.queries import ColumnMoments
 
 if TYPE_CHECKING:
     from auqadmm.blocks.rows import Loss
@@ -70,24 +67,24 @@ REGISTRY = Registry(
         "LowRank": lowrank.LowRank,
         "Coupled": Coupled,
         "LowRankMetric": vstep.LowRankMetric,
-        "Kronecker": kronecker.Kronecker,
+        "Kronecker": lowrank.Kronecker,
         "Anderson": Anderson,
         "Posterior": Posterior,
         "auq-lr.Server": ServerState,
         "auq-lr.Best": BestPoint,
         "auq-lr.Heard": RoundSums,
         "auq-lr.Directive": Directive,
-        "direct.Factors": direct_factors.BlockFactors,
-        "direct.Tall": direct_factors.TallFactor,
-        "direct.Wide": direct_factors.WideFactor,
+        "direct.Factors": direct.BlockFactors,
+        "direct.Tall": direct.TallFactor,
+        "direct.Wide": direct.WideFactor,
         "local.lbfgs.Memory": lbfgs.LBFGSMemory,
         "local.lbfgs.Curve": inverse_hessian.InverseHessian,
         "local.mixed.Both": mixed.MixedMemory,
         "local.newton-cg.Memory": newton_cg.NewtonMemory,
         "local.newton-cg.Nearby": newton_cg.AnchorMemory,
-        "local.newton-cg.Factored": factored.KeptFactor,
-        "local.Trail": base.Extrapolation,
-        "Pairs": Pairs,
+        "local.newton-cg.Factored": cg.KeptFactor,
+        "local.Trail": descent.Extrapolation,
+        "Pairs": inverse_hessian.Pairs,
         "Elastic": objective.Elastic,
         "Point": objective.ObjectivePoint,
         "Frame": Frame,
@@ -126,11 +123,12 @@ def identify(reduce: Reduce, census: Census, loss: Loss, settings: Mapping[str, 
 
 
 def contents(shard: Shard, blocks: object) -> Tensor:
-    """SHA-256 of the rows, targets and weights of every block, (B, 32); the same wherever a block is placed."""
+    """SHA-256 of the rows, targets, weights and offsets of every block, (B, 32); the same wherever it is placed."""
     design = shard.design
     digests: dict[int, np.ndarray] = {}
-    parts = zip(design.pieces, design.split(shard.target), design.split(shard.row_weight), strict=True)
-    for piece, target, weight in parts:
+    offsets = [()] * len(design.pieces) if shard.offset is None else [(o,) for o in design.split(shard.offset)]
+    parts = zip(design.pieces, design.split(shard.target), design.split(shard.row_weight), offsets, strict=True)
+    for piece, target, weight, offset in parts:
         if isinstance(piece, DensePiece):
             heights, matrix = [piece.X.shape[1]] * len(piece.blocks), partial(_dense, piece)
         else:
@@ -138,7 +136,7 @@ def contents(shard: Shard, blocks: object) -> Tensor:
         first = 0
         for slot, (j, height) in enumerate(zip(piece.blocks.tolist(), heights, strict=True)):
             rows = slice(first, first + shard.census.rows[shard.index[j]])  # without padding
-            digests[j] = _digest(*matrix(slot, rows), target[rows], weight[rows])
+            digests[j] = _digest(*matrix(slot, rows), target[rows], weight[rows], *(o[rows] for o in offset))
             first += height
     return torch.from_numpy(np.stack([digests[j] for j in range(shard.blocks)]))
 

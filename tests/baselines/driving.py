@@ -10,7 +10,7 @@ import auqadmm as aq
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Setup
 from auqadmm.engines import LocalEngine
-from auqadmm.verdict.certifier import Certifier
+from auqadmm.verdict.duality import Certifier
 
 CPU = torch.device("cpu")
 

@@ -12,7 +12,7 @@ import torch
 import auqadmm as aq
 from auqadmm.baselines import FISTA, LBFGS, OWLQN, PreconditionedLBFGS
 from auqadmm.baselines.objective import Objective, elastic
-from auqadmm.comparison.digits import digits_blocks
+from auqadmm.comparison import digits_blocks
 from tests.baselines.driving import CPU, Watched, certifier, objective, reduction, states
 from tests.problems import multinomial
 

@@ -10,7 +10,7 @@ import torch
 
 import auqadmm as aq
 from auqadmm.baselines import FISTA, OWLQN
-from auqadmm.baselines.owlqn import pseudo_gradient
+from auqadmm.baselines.quasi_newton import pseudo_gradient
 from tests.baselines.driving import objective, reduction, states
 from tests.problems import class_blocks, least_squares, pooled, regression_blocks
 

@@ -17,8 +17,8 @@ from rich.console import Console
 
 import auqadmm as aq
 from auqadmm.callbacks import Progress
-from auqadmm.callbacks.drawing import duration, speed
-from auqadmm.diagnosis.trend import trend
+from auqadmm.callbacks.progress import duration, speed
+from auqadmm.diagnosis.evidence import trend
 from auqadmm.words import visible
 from tests.problems import least_squares, multinomial, regression_blocks
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from auqadmm.cli import demo
-from auqadmm.cli.errors import reason
+from auqadmm.cli import compare
+from auqadmm.cli.outputs import reason
 from tests.cli import files
 from tests.cli.files import people, split
 
@@ -52,7 +52,7 @@ def test_compare_on_a_full_disk_still_tells_its_result(aq, tmp_path):
 
 
 def test_demo_on_a_full_disk_leaves_no_half_of_a_picture(aq, tmp_path, monkeypatch):
-    monkeypatch.setattr(demo, "MODELS", (dataclasses.replace(demo.MODELS[0], quick=2),))
+    monkeypatch.setattr(compare, "MODELS", (dataclasses.replace(compare.MODELS[0], quick=2),))
     with little_room(20_000):
         ran = aq("demo", "--quick", "--quiet", "--out", tmp_path / "out")
     assert ran.code == 1

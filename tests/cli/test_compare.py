@@ -11,9 +11,8 @@ from scipy.optimize import minimize
 
 import auqadmm as aq
 from auqadmm.cli.compare import contest
-from auqadmm.cli.errors import CommandError
-from auqadmm.comparison.digits import digits_elastic_net
-from auqadmm.comparison.equal_gap import compare, optimum
+from auqadmm.cli.outputs import CommandError
+from auqadmm.comparison import compare, digits_elastic_net, optimum
 from tests.problems import class_blocks, least_squares, multinomial, pooled
 
 FEW = ["auto", "c-admm", "lbfgs", "fista"]

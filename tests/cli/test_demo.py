@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import auqadmm
 from auqadmm.cli import app, main
-from auqadmm.cli import demo as demo_module
+from auqadmm.cli import compare as demo_module
 from auqadmm.methods import KNOWN
 
 FIGURES = ("convergence.png", "weights-elastic-net.png", "weights-multinomial.png")

@@ -188,7 +188,7 @@ def test_a_full_disk_at_the_end_is_one_sentence(aq, parts, tmp_path, monkeypatch
     def full(*_args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("auqadmm.files.model_files.write", full)
+    monkeypatch.setattr("auqadmm.files.model.write", full)
     ran = aq("fit", *parts, *MODEL, "--out", tmp_path / "out")
     assert ran.code == 1
     assert ran.err.splitlines()[-1].endswith("No space left on device; make room, and go on with --resume.")

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from auqadmm.cli import app, main
 from auqadmm.cli import reproduce as reproduce_module
-from auqadmm.paper.runner import Runner
+from auqadmm.paper.run import Runner
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import auqadmm as aq
 from auqadmm.core.reduce import Reduce
 from auqadmm.engines.local import LocalEngine
-from auqadmm.verdict.certifier import Certifier
+from auqadmm.verdict.duality import Certifier
 from tests.problems import class_blocks, regression_blocks
 
 LOSSES = {

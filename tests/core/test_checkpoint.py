@@ -18,7 +18,7 @@ from auqadmm.checkpoint.codec import leaves
 from auqadmm.checkpoint.settings import RunCheckpoints
 from auqadmm.local import mixed
 from auqadmm.methods.auq_lr import method as lowrank
-from auqadmm.metrics.kronecker import Kronecker
+from auqadmm.metrics.lowrank import Kronecker
 from auqadmm.states import REGISTRY
 from tests.core.checkpoints import PROBLEMS, TIGHT, TOTALS, assert_same, names, no_waiting, rows
 from tests.problems import class_blocks, least_squares, multinomial, regression_blocks

@@ -99,10 +99,12 @@ def test_classes_outside_the_registry_are_refused_on_both_sides():
         Reader(REGISTRY, {}, CPU, writer.arrays).decode(tree)
     reader = Reader(registry, {}, CPU, writer.arrays)
     assert reader.decode(tree).b == 1.0
+    assert reader.decode({"is": "Pair", "fields": {"a": tree["fields"]["a"]}}).b is None  # a field that came later
     for fields, words in (
         ({"a": 1, "b": 1.0}, r"Pair\.a is a int"),
         ({"a": {"tensor": "x.a", "shape": [2]}, "b": "text"}, r"Pair\.b is a str"),
-        ({"a": {"tensor": "x.a", "shape": [2]}}, "the fields of Pair are not those"),
+        ({"b": 1.0}, r"the fields of Pair are not those of this version \(a\)"),
+        ({"a": {"tensor": "x.a", "shape": [2]}, "c": 1.0}, r"the fields of Pair are not those of this version \(c\)"),
         ({"a": {"tensor": "x.a", "shape": [3]}, "b": None}, r"is \(2,\), not \(3,\)"),
     ):
         with pytest.raises(CheckpointError, match=words):

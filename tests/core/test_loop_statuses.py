@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import auqadmm as aq
-from auqadmm.core.certificate import two_digits
+from auqadmm.core.stopping import two_digits
 from tests.problems import least_squares, multinomial, regression_blocks
 
 

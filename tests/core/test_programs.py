@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 import auqadmm as aq
+from auqadmm import runtime
 from auqadmm.local import LBFGS, Direct, NewtonCG, Released, descent
-from auqadmm.runtime import cuda_graphs
-from auqadmm.runtime.cuda_graphs import Programs
+from auqadmm.runtime import Programs
 from tests.problems import class_blocks, regression_blocks
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -94,7 +94,7 @@ def test_outputs_that_are_parts_of_inputs():
 
 @cuda
 def test_recordings_of_a_large_tensor_can_be_dropped(monkeypatch):
-    monkeypatch.setattr(cuda_graphs, "READ_IN_PLACE", 10)
+    monkeypatch.setattr(runtime, "READ_IN_PLACE", 10)
     run = Programs(GPU)
     big = torch.arange(20.0, device=GPU)
     for k in range(3):
@@ -152,7 +152,7 @@ def test_a_function_that_looks_at_numbers_is_called():
 
 @cuda
 def test_large_tensors_are_not_copied(monkeypatch):
-    monkeypatch.setattr(cuda_graphs, "READ_IN_PLACE", 10)
+    monkeypatch.setattr(runtime, "READ_IN_PLACE", 10)
     run = Programs(GPU)
     for start in (0.0, 100.0):
         big = torch.arange(20.0, device=GPU) + start

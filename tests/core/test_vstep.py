@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auqadmm.metrics import kronecker_sum, pivoting, vstep
+from auqadmm.metrics import composite, kronecker_sum, vstep
 from auqadmm.metrics.vstep import LowRankMetric
 from auqadmm.problem.group_lasso import GroupLasso
 from auqadmm.problem.regularizers import L1, L2, ElasticNet
@@ -100,7 +100,7 @@ def test_ill_conditioned_linear_systems(condition, C):
 
 @pytest.mark.parametrize("name", SEPARABLE)
 def test_a_cycle_is_left_by_the_proximal_point_method(monkeypatch, name):
-    monkeypatch.setattr(pivoting, "PIVOT_ROUNDS", 2)
+    monkeypatch.setattr(composite, "PIVOT_ROUNDS", 2)
     g, prox = CASES[name]
     W = blocks(C=3)
     metric = LowRankMetric(W)
@@ -113,8 +113,8 @@ def test_a_cycle_is_left_by_the_proximal_point_method(monkeypatch, name):
 
 def test_when_the_steps_run_out_the_best_point_comes_with_its_residual(monkeypatch):
     monkeypatch.setattr(vstep, "MAX_STEPS", 5)
-    monkeypatch.setattr(pivoting, "PIVOT_ROUNDS", 1)
-    monkeypatch.setattr(pivoting, "BUDGET", 3)
+    monkeypatch.setattr(composite, "PIVOT_ROUNDS", 1)
+    monkeypatch.setattr(composite, "PIVOT_BUDGET", 3)
     metric = LowRankMetric(blocks(condition=1e4))
     s = target(metric, 12, 1)
     for g in (GroupLasso(0.5), L1(0.8)):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from auqadmm.metrics import cg, kronecker_sum, proximal_gradient, vstep
+from auqadmm.metrics import cg, composite, kronecker_sum, vstep
 from auqadmm.metrics.kronecker_sum import Cholesky, KroneckerSum, Submatrix, Woodbury
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.vstep import LowRankMetric
@@ -130,7 +130,7 @@ def test_the_scale_dominates_the_metric():
         metric = LowRankMetric(blocks(m=30, seed=seed, condition=1e3))
         root = metric.diagonal().flatten().rsqrt()
         largest = torch.linalg.eigvalsh(root[:, None] * explicit(metric.parts).sum(0) * root)[-1]
-        assert proximal_gradient.scale(metric.apply, metric.diagonal()) >= largest
+        assert composite.scale(metric.apply, metric.diagonal()) >= largest
 
 
 # ---------------------------------------------------------------------- cost

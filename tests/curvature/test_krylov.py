@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from auqadmm.curvature.krylov import krylov
+from auqadmm.curvature.lanczos import krylov
 
 
 def matrices(*spectra, n=60):

@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from auqadmm.paper.data import find
-from auqadmm.paper.data.sources import DATA_SETS
+from auqadmm.paper.data import fetch
+from auqadmm.paper.data.fetch import DATA_SETS
 from tests.data.serving import Site, answer, tar_gz
 from tests.data.test_images import idx, records
 
@@ -74,5 +74,5 @@ def published(site, tmp_path, monkeypatch, rng):
         "cifar10": replace(DATA_SETS["cifar10"], train=(cifar,), test=(cifar,)),
         "svhn": replace(DATA_SETS["svhn"], train=(site.source("train_32x32.mat", b"?"),)),
     }
-    monkeypatch.setattr(find, "DATA_SETS", sets)
+    monkeypatch.setattr(fetch, "DATA_SETS", sets)
     return sets

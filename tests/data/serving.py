@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from auqadmm.paper.data.sources import Source
+from auqadmm.paper.data.fetch import Source
 
 
 @dataclass

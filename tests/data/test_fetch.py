@@ -17,8 +17,7 @@ import pytest
 
 from auqadmm.files import atomic
 from auqadmm.paper.data import DataError
-from auqadmm.paper.data.fetch import fetch
-from auqadmm.paper.data.sources import Source
+from auqadmm.paper.data.fetch import Source, fetch
 from tests.data.serving import answer, redirect, tar_gz
 
 CONTENT = bytes(range(256)) * 2000
@@ -202,7 +201,7 @@ def test_a_killed_process_leaves_nothing_that_counts(site, tmp_path):
     source = site.source("x.bin", CONTENT, half)
     code = (
         "from pathlib import Path; from auqadmm.paper.data.fetch import fetch;"
-        "from auqadmm.paper.data.sources import Source;"
+        "from auqadmm.paper.data.fetch import Source;"
         f"fetch(Source({source.url!r}, {source.size}, {source.sha256!r}), Path({str(tmp_path)!r}),"
         " lambda name, done, total: print(done, flush=True))"
     )

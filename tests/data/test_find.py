@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from auqadmm.paper.data import NAMES, DataError, find, load, locate, user_cache
-from auqadmm.paper.data.sources import DATA_SETS
+from auqadmm.paper.data import NAMES, DataError, fetch, load, locate, user_cache
+from auqadmm.paper.data.fetch import DATA_SETS
 from tests.data.serving import tar_gz
 
 
@@ -157,7 +157,7 @@ def test_a_failed_download_is_one_sentence_and_leaves_nothing(published, site, t
 def test_an_archive_without_the_expected_files(published, site, monkeypatch):
     members = published["cifar10"].train[0].members
     source = site.source("other.tar.gz", tar_gz({"readme": b"hello"}), members=members)
-    monkeypatch.setitem(find.DATA_SETS, "cifar10", replace(published["cifar10"], train=(source,)))
+    monkeypatch.setitem(fetch.DATA_SETS, "cifar10", replace(published["cifar10"], train=(source,)))
     sentence("holds no cifar-10-batches-bin/data_batch_1.bin", "nothing was unpacked", source.url, name="cifar10")
 
 

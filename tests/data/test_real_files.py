@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from auqadmm.paper.data import DataError, by_class, cifar10, find, load, locate, mnist, svhn
-from auqadmm.paper.data.sources import DATA_SETS
+from auqadmm.paper.data import DataError, by_class, cifar10, fetch, load, locate, mnist, svhn
+from auqadmm.paper.data.fetch import DATA_SETS
 
 BESIDE = Path(__file__).parents[2].parent / "shared" / "data"
 
@@ -111,13 +111,13 @@ def test_mnist_under_its_published_checksums(site, tmp_path, monkeypatch):
     """The real files from a server of our own: what a download from the real address would give."""
     folder, mnist_set = root("mnist"), DATA_SETS["mnist"]
     monkeypatch.delenv("AUQADMM_DATA", raising=False)
-    monkeypatch.setattr(find, "user_cache", lambda: tmp_path)
+    monkeypatch.setattr(fetch, "user_cache", lambda: tmp_path)
     for source in mnist_set.test:
         if not (folder / source.file).exists():
             pytest.skip(f"{folder} holds no {source.file}")
         site.pages[f"/{source.file}"] = (folder / source.file).read_bytes()
     moved = tuple(replace(source, url=f"{site.address}/{source.file}") for source in mnist_set.test)
-    monkeypatch.setitem(find.DATA_SETS, "mnist", replace(mnist_set, test=moved))
+    monkeypatch.setitem(fetch.DATA_SETS, "mnist", replace(mnist_set, test=moved))
     assert len(load("mnist", train=False).y) == 10_000
     with pytest.raises(DataError, match="may not be downloaded"):
         load("mnist", download=False)

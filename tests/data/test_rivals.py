@@ -57,7 +57,7 @@ def test_squares_are_solved_in_one_round(method):
     assert row.objective == pytest.approx(best, rel=1e-9)
     np.testing.assert_allclose(result.v[:, 0], model.coef_, atol=1e-6)
     triangle = m * (m + 1) // 2
-    numbers = triangle + m + (2 if method.name == "newton" else 0)  # the value, and how sharp corners are
+    numbers = triangle + m + (2 if method.name == "newton-plain" else 0)  # the value, and how sharp corners are
     assert (row.rounds, row.bytes_up) == (1, 8 * numbers)
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from auqadmm.columns.frame import Frame
-from auqadmm.columns.reduce import EnterFrame, InFrame
+from auqadmm.columns import EnterFrame, Frame, InFrame
 from auqadmm.core.reduce import score
 from auqadmm.engines.messages import dumps
 from tests.engines.processes import ended, ranks

@@ -45,13 +45,13 @@ def test_dask_conforms(client):
         chosen = ("elastic-net", "auq-lr image", "lbfgs logistic", "lbfgs-w logistic")
         if not name.startswith(("iterates", "answer")) or name.endswith(chosen):
             check()
-    assert max(client.run(seats).values()) == 0
+    assert max(client.run(slots).values()) == 0
 
 
-def seats():
-    from auqadmm.engines import on_dask_worker
+def slots():
+    from auqadmm.engines import on_dask
 
-    return len(on_dask_worker._seats)
+    return len(on_dask._slots)
 
 
 def agrees(found, expected):
@@ -77,7 +77,7 @@ def test_chunks_stay_where_they_are(client):
     arrays = [da.from_delayed(dask.delayed(c), (2000, 5), float) for c in chunks]
     before = client.who_has(chunks)
     lazy, engine = placed(client, (da.concatenate(arrays), da.from_array(y, chunks=1000)))
-    assert engine.pool.seats == [workers[k] for k in (0, 1, 0, 2)]
+    assert engine.pool.homes == [workers[k] for k in (0, 1, 0, 2)]
     assert engine.holders == ["block 0", "block 1", "block 2", "block 3 to block 4"]
     agrees(aq.solve(lazy, "c-admm", engine), reference(5, n=2000))
     assert client.who_has(chunks) == before
@@ -132,14 +132,14 @@ def test_versions_do_not_pile_up_on_workers(client):
     engine.close()
 
 
-def test_a_client_that_ends_leaves_its_seats(client):
+def test_a_client_that_ends_frees_its_slots(client):
     """Even if nobody says good-bye: a driver may be killed."""
     other = distributed.Client(client.scheduler.address, set_as_default=False)
     _, engine = placed(other, [rows(0), rows(1)])
-    assert max(client.run(seats).values()) == 1
+    assert max(client.run(slots).values()) == 1
     other.close()
     end = time.monotonic() + 10
-    while max(client.run(seats).values()) > 0:
+    while max(client.run(slots).values()) > 0:
         assert time.monotonic() < end
         time.sleep(0.1)
     assert engine.names == ("block 0", "block 1")
@@ -199,7 +199,7 @@ def struck(client, how, timeout):
     client.wait_for_workers(3, timeout=60)
     lazy, engine = placed(client, [rows(j) for j in range(6)])
     engine.pool.timeout = timeout
-    pid = engine.pool.pids[engine.pool.seats[1]]
+    pid = engine.pool.pids[engine.pool.homes[1]]
     timer = threading.Timer(0.1, os.kill, (pid, how))
 
     def strike(event):
@@ -226,7 +226,7 @@ def test_kill_9_and_then_again(client):
     client.wait_for_workers(3, timeout=60)
     agrees(aq.solve(problem([rows(j) for j in range(4)]), "c-admm", "dask"), reference(4))
     _, engine = placed(client, [rows(j) for j in range(4)])
-    os.kill(engine.pool.pids[engine.pool.seats[0]], signal.SIGKILL)
+    os.kill(engine.pool.pids[engine.pool.homes[0]], signal.SIGKILL)
     began = time.monotonic()
     with pytest.raises(WorkerLost, match=r"\(block 0\) was lost \(its process ended\)"):
         engine.map_concat(None, None)
@@ -255,6 +255,6 @@ def test_a_process_that_lost_its_state_is_never_taken_for_the_old_one(client):
 
 
 def forget():
-    from auqadmm.engines import on_dask_worker
+    from auqadmm.engines import on_dask
 
-    on_dask_worker._seats.clear()
+    on_dask._slots.clear()

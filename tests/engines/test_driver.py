@@ -14,8 +14,7 @@ import torch
 import auqadmm as aq
 from auqadmm import engines
 from auqadmm.core.reduce import Reduce, WorkerLost
-from auqadmm.engines.driver import DriverEngine, dealt
-from auqadmm.engines.holder import Holder
+from auqadmm.engines.driver import DriverEngine, Holder, dealt
 from auqadmm.local import NewtonCG
 from auqadmm.problem import InputError, ProcessError
 from auqadmm.testing import EngineSuite

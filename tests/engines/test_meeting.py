@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from auqadmm.engines.meeting import agreed
+from auqadmm.engines.world import agreed
 
 
 def meet(store, size, order, seconds=10.0):

@@ -22,6 +22,8 @@ ESTIMATORS = [
     aq.ConsensusRidge(n_blocks=2),
     aq.ConsensusRidgeCV(),
     aq.ConsensusRidgeCV(cv=2),
+    aq.ConsensusGLM(l2=0.1, n_blocks=2),  # without a penalty rows of weight 0 leave too few for ten columns
+    aq.ConsensusGLM("poisson", l2=0.1),
     aq.ConsensusLogisticRegressionCV(Cs=[0.1], cv=2, tol=1e-6),
 ]
 

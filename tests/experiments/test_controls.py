@@ -6,10 +6,10 @@ import torch
 import auqadmm as aq
 from auqadmm.methods import AUQ, C
 from auqadmm.paper import problems
-from auqadmm.paper.controls import MeanAUQ, PermutedAUQ, make
+from auqadmm.paper.problems import MeanAUQ, PermutedAUQ, make_method
 from auqadmm.paper.spec import CONTROLS, INTERVAL, METHODS, OURS, ProblemSpec
 
-PROBLEM = problems.make(ProblemSpec("digits", "multinomial"))
+PROBLEM = problems.make_problem(ProblemSpec("digits", "multinomial"))
 
 
 def weights_of(method, iterations=2, seed=3):
@@ -45,7 +45,7 @@ def test_the_permutation_is_seeded_fixed_over_iterations_and_differs_between_blo
     once, again, other = (weights_of(PermutedAUQ(), 0, seed)[0] for seed in (3, 3, 4))
     assert torch.equal(once, again)
     assert not torch.equal(once, other)
-    from auqadmm.paper.controls import _permutation
+    from auqadmm.paper.problems import _permutation
 
     assert not torch.equal(_permutation(640, 3, 0), _permutation(640, 3, 1))
 
@@ -72,10 +72,10 @@ def test_controls_are_c_admm_when_the_interval_is_a_point():
 
 def test_every_name_makes_its_method():
     for name in (*METHODS, *OURS, *CONTROLS, "auq-rank-1", "auq-rank-100"):
-        assert hasattr(make(name), "init")
-    assert make("c-admm-a").rho == INTERVAL[0]
-    assert make("rb-admm-paper").residuals == "paper"
-    assert make("auq-rank-100").rank == 100
-    assert make("auq-admm", rank=10).rank == 10
+        assert hasattr(make_method(name), "init")
+    assert make_method("c-admm-a").rho == INTERVAL[0]
+    assert make_method("rb-admm-paper").residuals == "paper"
+    assert make_method("auq-rank-100").rank == 100
+    assert make_method("auq-admm", rank=10).rank == 10
     with pytest.raises(ValueError, match="no method 'x'"):
-        make("x")
+        make_method("x")

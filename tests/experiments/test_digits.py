@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from auqadmm.comparison.digits import digits_blocks, digits_elastic_net, digits_multinomial
+from auqadmm.comparison import digits_blocks, digits_elastic_net, digits_multinomial
 
 
 def test_each_worker_holds_one_digit():

@@ -35,10 +35,10 @@ def test_a_pack_that_is_none_is_told_in_one_sentence(tmp_path):
 
 def test_pixels_in_unit_interval_or_standardised_per_colour(folder):
     path, _ = folder
-    unit = problems.make(ProblemSpec("svhn", "multinomial", classes=(0, 1, 2)), path)
+    unit = problems.make_problem(ProblemSpec("svhn", "multinomial", classes=(0, 1, 2)), path)
     assert max(b.X.max() for b in unit.blocks) <= 1.0
     spec = ProblemSpec("svhn", "multinomial", classes=(0, 1, 2), pixels="zscored")
-    X = np.concatenate([b.X for b in problems.make(spec, path).blocks]).reshape(-1, 3, 20)
+    X = np.concatenate([b.X for b in problems.make_problem(spec, path).blocks]).reshape(-1, 3, 20)
     assert np.allclose(X.mean((0, 2)), 0, atol=1e-12)
     assert np.allclose(X.std((0, 2)), 1, atol=1e-12)
 
@@ -55,18 +55,18 @@ def test_classes_are_dealt_out_evenly():
 def test_sparse_where_it_pays_and_the_same_problem(folder):
     path, _ = folder
     spec = ProblemSpec("svhn", "multinomial", classes=(0, 1, 2))
-    dense, sparse = (problems.make(spec, path, sparse) for sparse in (False, True))
+    dense, sparse = (problems.make_problem(spec, path, sparse) for sparse in (False, True))
     assert scipy.sparse.issparse(sparse.blocks[0].X)
     assert np.array_equal(sparse.blocks[0].X.toarray(), dense.blocks[0].X)
-    elastic = problems.make(ProblemSpec("svhn", "elastic", classes=(0, 1, 2)), path, sparse=True)
+    elastic = problems.make_problem(ProblemSpec("svhn", "elastic", classes=(0, 1, 2)), path, sparse=True)
     assert not scipy.sparse.issparse(elastic.blocks[0].X)
 
 
 def test_models_and_reductions():
     for model in ("elastic", "multinomial", "svm"):
         classes = (0, 1) if model == "svm" else tuple(range(10))
-        problem = problems.make(ProblemSpec("digits", model, "sum", classes=classes))
+        problem = problems.make_problem(ProblemSpec("digits", model, "sum", classes=classes))
         assert problem.loss.reduction == "sum"
         assert problem.census.columns == (10 if model == "multinomial" else 1)
     with pytest.raises(ValueError, match="no model 'x'"):
-        problems.make(ProblemSpec("digits", "x"))
+        problems.make_problem(ProblemSpec("digits", "x"))

@@ -7,8 +7,7 @@ import torch
 from sklearn.linear_model import ElasticNet, LinearRegression, LogisticRegression, Ridge
 
 import auqadmm as aq
-from auqadmm.comparison.digits import digits_elastic_net, digits_multinomial
-from auqadmm.comparison.reference import reference
+from auqadmm.comparison import digits_elastic_net, digits_multinomial, reference
 
 
 def regression(rows=(30, 45, 25), features=6, seed=0):
@@ -102,6 +101,6 @@ def test_other_regularizers_are_refused():
 
 
 def test_what_the_certificate_does_not_confirm_is_not_handed_out(monkeypatch):
-    monkeypatch.setattr("auqadmm.comparison.reference._smooth", lambda problem, *_: torch.ones(6, 1).double())
+    monkeypatch.setattr("auqadmm.comparison._smooth", lambda problem, *_: torch.ones(6, 1).double())
     with pytest.raises(RuntimeError, match=r"KKT residual of .* above 1e-08"):
         reference(aq.Problem(aq.LeastSquares(), aq.L2(1.0), regression()))

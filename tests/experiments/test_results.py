@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from auqadmm.paper import bundle
+from auqadmm.paper.bundle import NAMES, CurveLine, read_lines, read_optima, thinned, write_lines, write_optima
 from auqadmm.paper.optimum import Optimum
-from auqadmm.paper.results import NAMES, CurveLine, read_lines, read_optima, thinned, write_lines, write_optima
-from auqadmm.paper.runner import Runner
+from auqadmm.paper.run import Runner
 from auqadmm.paper.spec import Figure, PanelSpec, Samples
 from auqadmm.paper.store import Store
 from tests.experiments.specs import run_spec

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from auqadmm.paper.results import read_lines
+from auqadmm.paper.bundle import read_lines
 from auqadmm.paper.run import main
 
 ONLY = ["--quick", "--figure", "fig-elastic", "--only", "digits-elastic-mean/defined/*-admm"]

@@ -5,9 +5,9 @@ import math
 import pytest
 
 import auqadmm as aq
-from auqadmm.paper import runner as runner_module
+from auqadmm.paper import run as runner_module
 from auqadmm.paper.optimum import Optimum
-from auqadmm.paper.runner import ROUNDING, Runner, RunnerInterrupted
+from auqadmm.paper.run import ROUNDING, Runner, RunnerInterrupted
 from auqadmm.paper.spec import ProblemSpec
 from auqadmm.paper.store import Store
 from tests.experiments.specs import ELASTIC, run_spec

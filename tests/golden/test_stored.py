@@ -63,7 +63,7 @@ def test_every_class_that_a_checkpoint_may_name_can_be_read() -> None:
 
 def test_the_reader_refuses_a_class_or_a_field_that_it_does_not_know() -> None:
     """What the test above goes by."""
-    for name, fields in {"Nobody": {}, "Cost": {"rounds": 1}}.items():
+    for name, fields in {"Nobody": {}, "Cost": {"rounds": 1, "nobody": 2}, "newton.Here": {"f": 1.0}}.items():
         with pytest.raises(CheckpointError, match=CHANGED):
             Reader(REGISTRY, {}, torch.device("cpu"), {}).decode({"is": name, "fields": fields})
 

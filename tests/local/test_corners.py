@@ -11,7 +11,7 @@ import torch
 import auqadmm as aq
 from auqadmm.local import Mixed, NewtonCG, newton_cg
 from auqadmm.local.base import LocalProblem
-from auqadmm.local.hinge_rows import MOST_ROWS, active_row_inverse, active_rows, add_other_rows, is_applicable
+from auqadmm.local.hinge import MOST_ROWS, active_row_inverse, active_rows, add_other_rows, is_applicable
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.weights import Scalar
 from tests.local.cases import gradient, local_problem, shard_of, start_of
@@ -143,7 +143,7 @@ def test_rows_that_are_left_out_count_too(monkeypatch):
     leaps = solver.solve(local, shard.zeros(), None, None)
     monkeypatch.setattr(newton_cg, "LEAPS", 0)
     found = solver.solve(local, shard.zeros(), None, None)
-    monkeypatch.setattr(newton_cg, "hinge_rows_apply", lambda problem: False)
+    monkeypatch.setattr(newton_cg, "hinge_applies", lambda problem: False)
     plain = solver.solve(local, shard.zeros(), None, None)
     for one in (leaps, found):
         assert one.converged.all()

@@ -11,7 +11,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 import auqadmm as aq
 from auqadmm.local import Direct, LocalProblem
-from auqadmm.local import direct_factors as module
+from auqadmm.local import direct as module
 from auqadmm.metrics.weights import Diagonal, Scalar
 from tests.alive import Alive
 from tests.local.cases import (

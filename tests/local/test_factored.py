@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import auqadmm as aq
-from auqadmm.local import LocalProblem, Mixed, NewtonCG, factored
+from auqadmm.local import LocalProblem, Mixed, NewtonCG, cg
 from auqadmm.local.newton_cg import NewtonMemory
 from auqadmm.metrics.weights import Scalar
 from tests.local.cases import CPU, gradient, local_problem, shard_of, sparse, start_of
@@ -26,29 +26,29 @@ def test_it_is_the_inverse(loss, weights):
     eye = torch.eye(5, dtype=torch.float64)[None, :, None].expand(4, 5, 1, 5)
     H = local.hvp(point, eye)[:, :, 0]
     x = start_of(local.shard, seed=8)
-    found = factored.factored(local, point.hessian)
+    found = cg.factored(local, point.hessian)
     torch.testing.assert_close(found.solve(x), torch.linalg.solve(H, x))
     some = found.take(torch.tensor([1, 3]), 4)
     torch.testing.assert_close(some.solve(x[[1, 3]]), found.solve(x)[[1, 3]])
-    product = factored.KeptFactor(found.blocks, None, torch.cholesky_inverse(found.L))  # as on a GPU
+    product = cg.KeptFactor(found.blocks, None, torch.cholesky_inverse(found.L))  # as on a GPU
     torch.testing.assert_close(product.solve(x), found.solve(x))
 
 
 def test_where_it_suits(monkeypatch):
-    assert factored.is_applicable(shard_of("Logistic", TALL))
-    assert not factored.is_applicable(shard_of("Logistic", (4, 3)))  # fewer rows than features
-    assert factored.is_applicable(shard_of("Logistic", (30, 4)))
-    assert not factored.is_applicable(shard_of("Multinomial", TALL))
-    assert not factored.is_applicable(shard_of("SmoothedHinge", TALL))
-    assert not factored.is_applicable(sparse(posed("Logistic", TALL)).shard(torch.float64, CPU))
-    monkeypatch.setattr(factored, "FACTOR_FEATURES", 4)
-    assert not factored.is_applicable(shard_of("Logistic", TALL))
+    assert cg.factor_is_applicable(shard_of("Logistic", TALL))
+    assert not cg.factor_is_applicable(shard_of("Logistic", (4, 3)))  # fewer rows than features
+    assert cg.factor_is_applicable(shard_of("Logistic", (30, 4)))
+    assert not cg.factor_is_applicable(shard_of("Multinomial", TALL))
+    assert not cg.factor_is_applicable(shard_of("SmoothedHinge", TALL))
+    assert not cg.factor_is_applicable(sparse(posed("Logistic", TALL)).shard(torch.float64, CPU))
+    monkeypatch.setattr(cg, "FACTOR_FEATURES", 4)
+    assert not cg.factor_is_applicable(shard_of("Logistic", TALL))
 
 
 def test_the_others_keep_the_diagonal():
     local = local_problem(shard_of("Logistic", (3, 30, 2, 20)), "diagonal")
     point = local.shard.linearize(start_of(local.shard))
-    found = factored.factored(local, point.hessian)
+    found = cg.factored(local, point.hessian)
     assert found.blocks.tolist() == [1, 3]
     assert found.take(torch.tensor([0, 1]), 4).blocks.tolist() == [1]
     assert found.take(torch.tensor([0, 2]), 4) is None

@@ -11,9 +11,9 @@ import torch
 import auqadmm as aq
 from auqadmm.local import LBFGS, LocalProblem, Mixed, NewtonCG, mixed, newton_cg
 from auqadmm.local import lbfgs as module
-from auqadmm.local.base import extrapolate
+from auqadmm.local.descent import extrapolate
 from auqadmm.metrics.weights import Diagonal
-from auqadmm.runtime.cuda_graphs import Programs
+from auqadmm.runtime import Programs
 from tests.local.cases import EVEN, UNEVEN, gradient, local_problem, oracle, shard_of, start_of, weights_of
 
 PLAIN = Programs(torch.device("cpu"))

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import auqadmm as aq
-from auqadmm.local import LBFGS, LocalProblem, curvature_model
-from auqadmm.local.curvature_model import is_outdated, model_at, reweight, same_kind
+from auqadmm.local import LBFGS, LocalProblem
+from auqadmm.local import lbfgs as module
+from auqadmm.local.lbfgs import is_outdated, model_at, reweight, same_kind
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.weights import Diagonal, Scalar
 from tests.local.cases import CPU, gradient, local_problem, oracle, problem_of, shard_of, sparse, start_of
@@ -150,7 +151,7 @@ def wide(columns=3, rows=120, features=30):
 def test_it_saves_steps(monkeypatch):
     options = {"max_iter": 20, "abs_tol": 0.0, "rel_tol": 0.0, "stop": "residuals", "local": LBFGS()}
     few = aq.solve(wide(), "c-admm", **options)
-    monkeypatch.setattr(curvature_model, "MODEL_RANK", 0)
+    monkeypatch.setattr(module, "MODEL_RANK", 0)
     none = aq.solve(wide(), "c-admm", **options)
     assert few.history[-1].hvps < 0.7 * none.history[-1].hvps
     torch.testing.assert_close(few.v, none.v, rtol=1e-2, atol=1e-2)

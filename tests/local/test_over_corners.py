@@ -13,8 +13,7 @@ import auqadmm as aq
 from auqadmm.local import NewtonCG
 from auqadmm.local.base import LocalProblem
 from auqadmm.local.cg import averaged
-from auqadmm.local.hinge_rows import active_rows
-from auqadmm.local.hinge_step import direction
+from auqadmm.local.hinge import active_rows, direction
 from auqadmm.metrics.weights import Diagonal, Scalar
 from tests.local.cases import start_of
 from tests.local.test_corners import low_rank, margins

@@ -11,14 +11,12 @@ import torch
 
 import auqadmm as aq
 from auqadmm.blocks.framed import framed
-from auqadmm.columns.frame import Frame
-from auqadmm.columns.method import FramedState
+from auqadmm.columns import Frame, FramedState
 from auqadmm.core.reduce import Reduce
 from auqadmm.engines.local import LocalEngine
 from auqadmm.problem.scaled import ScaledRegularizer
 from auqadmm.problem.wrappers import FreeIntercept
-from auqadmm.verdict.moments import ColumnMoments
-from auqadmm.verdict.queries import moments
+from auqadmm.verdict.queries import ColumnMoments, moments
 from tests.verdict.cases import TABLE
 
 CPU = torch.device("cpu")

@@ -14,7 +14,7 @@ from sklearn.linear_model import ElasticNet, Lasso
 
 import auqadmm as aq
 from auqadmm.methods.newton import dual as duals
-from auqadmm.methods.newton import sums as hearing
+from auqadmm.methods.newton import state as newton_state
 from tests.verdict.asking import judge_of
 
 SMALL = 60.0  # a round cost that makes working sets of ten unknowns
@@ -278,7 +278,7 @@ def test_foreseen_slopes_end_runs_earlier_and_with_a_smaller_gap(monkeypatch):
         return np.array(found)
 
     with_them = rounds()
-    monkeypatch.setattr(hearing, "predicted_bound", lambda *_: None)
+    monkeypatch.setattr(newton_state, "predicted_bound", lambda *_: None)
     without = rounds()
     assert (with_them <= without).all()
     assert (with_them < without).any()

@@ -10,8 +10,7 @@ import torch
 import auqadmm as aq
 from auqadmm.blocks import exact_rows
 from auqadmm.estimators.scaling import WeightedElasticNet
-from auqadmm.methods.newton.inner import ActiveFactor, minimise_model
-from auqadmm.methods.newton.model import RestrictedRegularizer
+from auqadmm.methods.newton.model import ActiveFactor, RestrictedRegularizer, minimise_model
 from auqadmm.metrics.triangles import pack, unpack
 from auqadmm.problem.scaled import ScaledRegularizer
 from auqadmm.problem.wrappers import FreeIntercept

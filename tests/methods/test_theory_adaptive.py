@@ -26,7 +26,7 @@ import pytest
 import auqadmm as aq
 from auqadmm.core.consensus import Chosen
 from auqadmm.local import NewtonCG
-from auqadmm.methods.constant import scalar_weights
+from auqadmm.methods.scalar import scalar_weights
 from tests.methods.test_theory import EXACT, objective, recorded, saddle, tnorm
 from tests.problems import least_squares, regression_blocks
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from auqadmm import InputError
-from auqadmm.files.preprocessing import Column, Encoding, Settings, Summary, merge, summarize
+from auqadmm.files.encoding import Column, Encoding
+from auqadmm.files.preprocessing import Settings, Summary, merge, summarize
 from auqadmm.files.tabular import Coded, Sheet
 
 

@@ -9,7 +9,7 @@ import torch
 
 import auqadmm as aq
 from auqadmm.blocks.design import DensePiece
-from auqadmm.curvature.basis import cosine_basis
+from auqadmm.curvature.posterior import cosine_basis
 
 HEIGHTS = {"even": (30, 30, 30), "padded": (30, 27, 3), "empty": (9, 0, 20), "one": (1, 1, 1)}
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from auqadmm import Certificate, History, Result, Status
-from auqadmm.comparison.equal_gap import MethodRun
+from auqadmm.comparison import MethodRun
 from auqadmm.core.history import Row
 
 OPTIMUM = 10.0

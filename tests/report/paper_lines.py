@@ -1,6 +1,6 @@
 """Made-up results with known verdicts."""
 
-from auqadmm.paper.results import CurveLine
+from auqadmm.paper.bundle import CurveLine
 
 RATES = {"c-admm": 0.8, "rb-admm": 0.8, "ac-admm": 0.9, "uq-admm": 0.7, "auq-admm": 0.5, "auq-lr": 0.1}
 

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from auqadmm.paper import bundle, gaps
+from auqadmm.paper import bundle, outcomes
 from auqadmm.paper.curves import by_panel, panel_title
 from auqadmm.paper.images import error
 from auqadmm.paper.outcomes import MODELS, by_reading, compared, said
 from auqadmm.paper.spec import CONTROLS, METHODS
-from auqadmm.paper.verdicts import ADAPTIVE, verdicts
-from auqadmm.paper.verdicts_on_weights import correlations, resemblance
+from auqadmm.paper.verdicts import ADAPTIVE, correlations, resemblance, verdicts
 from auqadmm.report.style import method_style
 
 ROOT = Path(__file__).parents[2]
@@ -84,12 +83,12 @@ def _comparison(held: bundle.Bundle) -> str:
         for reading, lines in by_reading(held.of(figure)).items():
             for panel, runs in by_panel(lines).items():
                 rivals = [m for m in METHODS if m != "auq-admm"]
-                times = (gaps.early, gaps.last)
+                times = (outcomes.early, outcomes.last)
                 best = [min(rivals, key=lambda m, when=when: when(runs[m])) for when in times]
                 pairs = zip(best, times, strict=True)
-                others = " → ".join(f"{_name(m)} {gaps.number(when(runs[m]))}" for m, when in pairs)
+                others = " → ".join(f"{_name(m)} {outcomes.number(when(runs[m]))}" for m, when in pairs)
                 own, *controls = (
-                    " → ".join(gaps.number(when(runs[m])) for when in times) for m in ("auq-admm", *CONTROLS)
+                    " → ".join(outcomes.number(when(runs[m])) for when in times) for m in ("auq-admm", *CONTROLS)
                 )
                 ahead = _outcomes(panel, runs, "auq-admm", rivals)
                 beyond = _outcomes(panel, runs, "auq-admm", tuple(CONTROLS))
@@ -110,11 +109,11 @@ def _adaptive(held: bundle.Bundle) -> str:
         for reading, lines in by_reading(held.of(figure)).items():
             for panel, runs in by_panel(lines).items():
                 cells = [
-                    " → ".join(gaps.number(when(runs[m])) for when in (gaps.early, gaps.last))
+                    " → ".join(outcomes.number(when(runs[m])) for when in (outcomes.early, outcomes.last))
                     + f": {_outcomes(panel, runs, m, ('c-admm',))}"
                     for m in ADAPTIVE
                 ]
-                plain = " → ".join(gaps.number(when(runs["c-admm"])) for when in (gaps.early, gaps.last))
+                plain = " → ".join(outcomes.number(when(runs["c-admm"])) for when in (outcomes.early, outcomes.last))
                 rows.append([model, READINGS[reading], panel_title(panel), plain, *cells])
     header = ["model", "protocol", "data", "C at ρ = 1", *(_name(m) for m in ADAPTIVE)]
     return "**Adaptive penalties.** Gap after 10 iterations → at the end, and what it is to C's.\n\n" + _table(
@@ -134,7 +133,7 @@ def _cost(held: bundle.Bundle) -> str:
         }
         share, whole = (row[what] / row["plain"] for what in ("weights", "iteration"))
         cells = [MODELS[row["figure"]], READINGS[reading], str(row["rank"]), str(row["hvps"])]
-        cells += [gaps.number(share), gaps.number(whole)]
+        cells += [outcomes.number(share), outcomes.number(whole)]
         used = row["used"]
         cells.append(f"{max(ratios['bytes']):.2f}" if used else "")
         cells.append(f"{min(ratios['seconds']):.2g} to {max(ratios['seconds']):.2g}" if used else "")
@@ -156,7 +155,7 @@ def _seeds() -> str:
             panel_title(row["panel"]),
             _name(row["method"]),
             ", ".join(f"{gap:.3g}" for gap in row["gaps"]),
-            f"{gaps.spread(row['gaps']):.3f}",
+            f"{outcomes.spread(row['gaps']):.3f}",
         ]
         for row in json.loads(SEEDS.read_text(encoding="utf-8"))["rows"]
     ]
@@ -169,10 +168,12 @@ def _rank(held: bundle.Bundle) -> str:
     compared = {key: by_panel(lines)["mnist"] for key, lines in by_reading(held.of("fig-multinomial")).items()}
     for reading, lines in by_reading(held.of("fig-rank")).items():
         (runs,) = by_panel(lines).values()
-        spreads = {k: gaps.spread(gaps.gap_at(r, k) for r in runs.values()) for k in gaps.shared_iterations(runs)}
+        spreads = {
+            k: outcomes.spread(outcomes.gap_at(r, k) for r in runs.values()) for k in outcomes.shared_iterations(runs)
+        }
         worst = max(spreads, key=lambda k: spreads[k])
-        ends = [gaps.number(gaps.last(run)) for run in runs.values()]
-        controls = [gaps.number(gaps.last(compared[reading][m])) for m in CONTROLS]
+        ends = [outcomes.number(outcomes.last(run)) for run in runs.values()]
+        controls = [outcomes.number(outcomes.last(compared[reading][m])) for m in CONTROLS]
         rows.append([READINGS[reading], *ends, f"{spreads[worst]:.2f}, iteration {worst}", *controls])
     header = ["protocol", *(f"rank {r}" for r in (1, 5, 10, 100)), "largest ratio on the way"]
     header += ["C at ρ = a", "permuted", "averaged"]
@@ -185,12 +186,12 @@ def _workers(held: bundle.Bundle) -> str:
     rows = []
     for method in SHORT:
         cells = [_name(method)]
-        counts = [gaps.reached(runs[method], 1e-2) for runs in by[("defined", "mean")].values()]
+        counts = [outcomes.reached(runs[method], 1e-2) for runs in by[("defined", "mean")].values()]
         cells.append(", ".join("–" if k is None else str(k) for k in counts))
         for reading in READINGS:
-            ends = [gaps.last(runs[method]) for runs in by[reading].values()]
-            factor = f" (×{gaps.number(ends[-1] / ends[0])})" if min(ends) > gaps.LEAST_GAP else ""
-            cells.append(", ".join(map(gaps.number, ends)) + factor)
+            ends = [outcomes.last(runs[method]) for runs in by[reading].values()]
+            factor = f" (×{outcomes.number(ends[-1] / ends[0])})" if min(ends) > outcomes.LEAST_GAP else ""
+            cells.append(", ".join(map(outcomes.number, ends)) + factor)
         rows.append(cells)
     header = ["method", "iterations to 1e-2, as defined, means", *(f"gap at the end, {r}" for r in READINGS.values())]
     return "**Workers**: 2, 4, 8 (and the factor from 2 to 8), multinomial on MNIST.\n\n" + _table(header, rows)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from auqadmm.report.content import Chapter, Curve, Panel, Picture, Report, Table, Verdict
-from auqadmm.report.page import page_html, write_page
-from auqadmm.report.page.data import (
+from auqadmm.report.page import escape, page_html, slugs, write_page
+from auqadmm.report.page_data import (
     DARK,
     LIGHT,
     OTHERS,
@@ -25,7 +25,6 @@ from auqadmm.report.page.data import (
     script_json,
     thin,
 )
-from auqadmm.report.page.html import escape, slugs
 from auqadmm.report.style import METHODS
 from tests.report.browser import odd, sample
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from auqadmm.paper import bundle, gaps
+from auqadmm.paper import bundle, outcomes
 from auqadmm.paper.catalogue import select
 from auqadmm.paper.outcomes import EQUAL
 from auqadmm.paper.verdicts import verdicts
@@ -32,7 +32,7 @@ def test_ties_are_wider_than_the_scatter_over_seeds():
     """But for UQ on the multinomial, which is nowhere the best other as defined."""
     for row in json.loads(SEEDS.read_text(encoding="utf-8"))["rows"]:
         if (row["figure"], row["method"]) != ("fig-multinomial", "uq-admm"):
-            assert gaps.spread(row["gaps"]) < EQUAL
+            assert outcomes.spread(row["gaps"]) < EQUAL
     for verdict in verdicts(bundle.read(ROOT / "results", ("fig-multinomial",))):
         if verdict.claim.startswith("AUQ-ADMM decreases") and "defined" in verdict.protocol:
             assert not any("UQ" in cell.number.split(", ")[1] for cell in verdict.cells)

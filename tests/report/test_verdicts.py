@@ -3,12 +3,23 @@
 import numpy as np
 import pytest
 
-from auqadmm.paper import gaps, pictures
+from auqadmm.paper import outcomes, pictures
 from auqadmm.paper.bundle import Bundle
 from auqadmm.paper.outcomes import EQUAL, SCATTER, holds, outcome, tolerance
 from auqadmm.paper.spec import Denoising
-from auqadmm.paper.verdicts import control, fastest, improve, markdown, rank, verdicts, workers
-from auqadmm.paper.verdicts_on_weights import average, correlations, cost, weights
+from auqadmm.paper.verdicts import (
+    average,
+    control,
+    correlations,
+    cost,
+    fastest,
+    improve,
+    markdown,
+    rank,
+    verdicts,
+    weights,
+    workers,
+)
 from auqadmm.report.content import Cell, Verdict
 from tests.report.paper_lines import comparison, run
 
@@ -158,4 +169,4 @@ def test_short_runs_decide_nothing():
 
 def test_numbers_as_people_write_them():
     told = {0.5612: "0.56", 9.4e-9: "9.4e-9", 116.0: "116", 99.7: "100", 6.44: "6.4", 3e-11: "≤ 1e-10"}
-    assert [gaps.number(x) for x in told] == list(told.values())
+    assert [outcomes.number(x) for x in told] == list(told.values())

@@ -21,9 +21,15 @@ LOSSES = [
     aq.Huber(1.0),
     aq.Poisson(),
     aq.Quantile(0.3, eps=0.3),
+    aq.Gamma(),
+    aq.NegativeBinomial(2.0),
+    aq.Tweedie(1.3),
+    aq.Probit(),
+    aq.CLogLog(),
     aq.losses.OneAgainstRest(aq.Logistic()),
     aq.CustomLoss(softplus, infimum=-10.0),
 ]
+SITES = [aq.LeastSquares(), aq.Logistic(), aq.Poisson(), aq.Huber(1.0), aq.Quantile(0.3, eps=0.3)]
 REGULARIZERS = [
     aq.Zero(),
     aq.L1(0.5),
@@ -42,6 +48,12 @@ METHODS = {"auq-lr": 1, "rb-admm": 2, "newton": None}
 @pytest.mark.thin(2)
 def test_losses(loss):
     type("Losses", (LossSuite,), {"loss": loss})().verify()
+
+
+@pytest.mark.parametrize("loss", SITES, ids=lambda loss: type(loss).__name__)
+@pytest.mark.thin(2)
+def test_losses_with_an_intercept_of_every_site(loss):
+    type("Sites", (LossSuite,), {"loss": aq.losses.SiteIntercepts(loss), "coupled": True})().verify()
 
 
 @pytest.mark.parametrize("g", REGULARIZERS, ids=lambda g: type(g).__name__)

@@ -10,10 +10,9 @@ import pytest
 import torch
 
 import auqadmm as aq
-from auqadmm.core.certificate import Certificate
-from auqadmm.verdict.gate import Gate, is_due
+from auqadmm.core.stopping import Certificate
 from auqadmm.verdict.model import QuadraticModel
-from auqadmm.verdict.monitor import Monitor
+from auqadmm.verdict.monitor import Gate, Monitor, is_due
 from auqadmm.verdict.point import JudgedPoint, Verdict, agrees, at_rounding, inflation, relative_to
 from tests.problems import regression_blocks
 from tests.verdict.asking import judge_of, verdict

@@ -9,8 +9,7 @@ import torch
 import auqadmm as aq
 from auqadmm.core.reduce import Reduce
 from auqadmm.engines import LocalEngine
-from auqadmm.verdict.certifier import Certifier
-from auqadmm.verdict.duality import full_gap
+from auqadmm.verdict.duality import Certifier, full_gap
 from tests.problems import pooled, regression_blocks
 from tests.verdict.asking import judge_of
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import auqadmm as aq
-from auqadmm.verdict import large as products
+from auqadmm.verdict import products
 from tests.verdict.asking import judge_of, verdict
 from tests.verdict.cases import CASES, TOL, draw, points
 
@@ -111,6 +111,11 @@ LOSSES = {
     "logistic": (aq.Logistic(), lambda z, rng: np.where(z + rng.logistic(size=len(z)) > 0, 1.0, -1.0)),
     "poisson": (aq.Poisson(), lambda z, rng: rng.poisson(np.exp(0.3 * z)).astype(float)),
     "multinomial": (aq.Multinomial(), lambda z, rng: np.digitize(z + rng.standard_normal(len(z)), [-1, 1])),
+    "gamma": (aq.Gamma(), lambda z, rng: rng.gamma(2.0, np.exp(0.3 * z))),
+    "negative-binomial": (aq.NegativeBinomial(2.0), lambda z, rng: rng.poisson(np.exp(0.3 * z)).astype(float)),
+    "tweedie": (aq.Tweedie(1.4), lambda z, rng: rng.poisson(np.exp(0.3 * z)) * rng.gamma(2.0, size=len(z))),
+    "probit": (aq.Probit(), lambda z, rng: np.where(z + rng.standard_normal(len(z)) > 0, 1.0, -1.0)),
+    "cloglog": (aq.CLogLog(), lambda z, rng: np.where(z + rng.gumbel(size=len(z)) > 0, 1.0, -1.0)),
 }
 
 
@@ -169,8 +174,11 @@ def large(problem, v, tol=TOL):
         type(judge).fits_triangle = kept
 
 
+BOUNDED = [name for name, (loss, _) in LOSSES.items() if loss.concordance < math.inf]  # a rough δ needs a proof
+
+
 @pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", BOUNDED)
 @pytest.mark.parametrize("share", [1e-3, 3.0])
 def test_products_bound_what_the_triangle_knows(name, intercept, share):
     """Without the triangle: the bound of δ from above, and no yes that the triangle would not say."""

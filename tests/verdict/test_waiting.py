@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from auqadmm.verdict.gate import Gate
+from auqadmm.verdict.monitor import Gate
 
 
 def judge(quadratic=True, cornered=False, triangle=False, price=100.0, spent=0.0):

@@ -15,9 +15,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from auqadmm.baselines.fista import FISTA
-from auqadmm.baselines.lbfgs import LBFGS
-from auqadmm.baselines.owlqn import OWLQN
 from auqadmm.baselines.preconditioned import PreconditionedLBFGS
+from auqadmm.baselines.quasi_newton import LBFGS, OWLQN
 from auqadmm.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,7 +28,29 @@ KNOWN: dict[str, Callable[[], Method]] = {method.name: method for method in (LBF
 
 
 def resolve(name: str) -> Method:
-    """A baseline by name, with its default parameters."""
+    """A baseline by name.
+
+    Parameters
+    ----------
+    name
+        One of `KNOWN`, in any case.
+
+    Returns
+    -------
+    Method
+        With its default parameters.
+
+    Raises
+    ------
+    InputError
+        There is none of this name.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> aq.baselines.resolve("fista").name
+    'fista'
+    """
     baseline = KNOWN.get(name.lower())
     if baseline is None:
         raise InputError(f"Unknown baseline {name!r}; known baselines are {', '.join(map(repr, KNOWN))}.")

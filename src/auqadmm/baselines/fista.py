@@ -38,7 +38,6 @@ from auqadmm.baselines.objective import (
     OBJECTIVE_ULPS,
     advance,
     dot,
-    first_point,
     scored,
     spoiled,
     stay,
@@ -113,7 +112,7 @@ class FISTA:
             positive("lipschitz", self.lipschitz)
 
     def init(self, setup: Setup, reduce: Reduce) -> State:
-        y, ulp, cost = first_point(setup), setup.precision, reduce.cost(hvps=0)
+        y, ulp, cost = setup.first_v(), setup.precision, reduce.cost(hvps=0)
         _, sums = reduce(score if setup.scoring else value_and_gradient, None, y, down=(y,))
         G = sums["G"]
         L = _slope_change(reduce, y, G, ulp) if self.lipschitz is None else self.lipschitz
@@ -139,8 +138,8 @@ class FISTA:
             model = 0.5 * L * dot(d, d)
             noise = OBJECTIVE_ULPS * now.ulp * max(abs(now.f), abs(trial.f_x))
             if change <= model + noise:
-                seen = model > noise
-                L_next = plan.theta * L if seen else max(L, _curvature(trial.G - now.G, y - now.y))
+                significant = model > noise
+                L_next = plan.theta * L if significant else max(L, _curvature(trial.G - now.G, y - now.y))
                 memory = FISTAMemory(y, trial.f, trial.G, L_next, plan.t, frozen, now.ulp, (L, now.t))
                 return advance(state, x, trial.cost, memory, trial.scored)
             # the change shows by how much L is too small; beyond ten times it may only be a distant steep part of f
@@ -168,7 +167,7 @@ class _Plan:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Trial:
     f_x: float
     f: float
     G: Tensor
@@ -180,12 +179,12 @@ class _Found:
         return math.isfinite(self.f_x) and math.isfinite(self.f) and bool(self.G.isfinite().all())
 
 
-def _evaluate(reduce: Reduce, x: Tensor, y: Tensor, beta: float, scoring: bool) -> _Found:
+def _evaluate(reduce: Reduce, x: Tensor, y: Tensor, beta: float, scoring: bool) -> _Trial:
     """One round. A worker forms y from x, the previous x and β: n + 1 numbers down."""
     cost = reduce.cost(hvps=0)
     work = _scores_and_next_gradient if scoring else value_and_next_gradient
     _, sums = reduce(work, None, (x, y), down=(x, torch.tensor(beta)))
-    return _Found(float(sums["f"]), float(sums["f_y"]), sums["G_y"], cost, scored(sums))
+    return _Trial(float(sums["f"]), float(sums["f_y"]), sums["G_y"], cost, scored(sums))
 
 
 def value_and_next_gradient(shard: Shard, blocks: B, points: tuple[Tensor, Tensor]) -> tuple[B, Sums]:

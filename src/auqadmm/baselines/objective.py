@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.reduce import B, Reduce, Sums, score, scores
-from auqadmm.core.state import Cost, Setup, State
+from auqadmm.core.state import Cost, State
 from auqadmm.metrics.weights import sum_blocks
 from auqadmm.problem.regularizers import L1, L2, ElasticNet, Zero
 from auqadmm.problem.scaled import ScaledRegularizer
@@ -50,12 +50,6 @@ def summands(shard: Shard, point: Point, scoring: bool) -> Sums:
 def scored(sums: Mapping[str, Tensor]) -> Sums | None:
     """The sums of a certificate, if available."""
     return {name: sums[name] for name in ("f", "G", "norms")} if "norms" in sums else None
-
-
-def first_point(setup: Setup) -> Tensor:
-    """The warm start, or zeros."""
-    zero = torch.zeros(setup.features, setup.columns, dtype=torch.float64, device=setup.device)
-    return zero if setup.warm is None else setup.warm.v.to(zero)
 
 
 def dot(x: Tensor, y: Tensor) -> float:

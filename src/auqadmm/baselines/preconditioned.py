@@ -26,9 +26,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from auqadmm.baselines.lbfgs import LBFGS
-from auqadmm.baselines.objective import Objective, ObjectivePoint, Sums, dot, first_point, summands
-from auqadmm.baselines.quasi_newton import QuasiNewtonMemory, direction, started
+from auqadmm.baselines.objective import Objective, ObjectivePoint, Sums, dot, summands
+from auqadmm.baselines.quasi_newton import LBFGS, QuasiNewtonMemory, direction, started
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import ROUND_COST, Blocks, Consensus, Setup, State
 from auqadmm.core.stopping import is_number
@@ -189,7 +188,7 @@ class PreconditionedLBFGS(LBFGS):
             raise InputError(f"skip must be a number ≥ 0, got {self.skip!r}.")
 
     def init(self, setup: Setup, reduce: Reduce) -> State:
-        v = first_point(setup)
+        v = setup.first_v()
         penalty = self.penalty(setup, v)
         l2 = curvature_of(setup.regularizer)
         posterior = posterior_for(self.rank, l2, setup, ROUND_COST)

@@ -1,13 +1,30 @@
-"""What L-BFGS and OWL-QN share: pairs (s, y), a direction, a search, and what happens when a search fails.
+"""L-BFGS, and OWL-QN for an l1 term: pairs (s, y), a direction, a search, and what happens when a search fails.
 
+    minimise over v   F(v) = Σ_j f_j(v) + l1‖v‖₁ + l2/2‖v‖²
     P = −H∇F,   v⁺ = a point on the search path of P that lowers F,   s = v⁺ − v,   y = ∇⁺ − ∇ of the smooth part
 
-A failed search is repeated once without pairs, along the steepest descent. If that fails too, v is
-optimal to rounding: it stays, and later iterations cost nothing.
+H is replicated: every process holds the pairs. One reduction per trial point, one trial in most iterations. A failed
+search is repeated once without pairs, along the steepest descent. If that fails too, v is optimal to rounding: it
+stays, and later iterations cost nothing.
 
-Reference: J. Nocedal, S. J. Wright, Numerical Optimization, 2nd ed., algorithms 7.4 and 7.5.
+L-BFGS, for l1 = 0: v ← v + tP, t by the strong Wolfe conditions (wolfe.py), 1 tried first.
 
-Shapes: m features, C columns, h pairs; v, gradients (m, C); pairs carry a leading axis of length 1.
+OWL-QN:
+
+    ◇    the pseudo-gradient: ∇ + l1·sign(v) where v ≠ 0, else the slope of the side on which F falls, or 0
+    P    −H◇, entries set to 0 that do not point along −◇
+    ξ    sign(v), where v = 0 sign(−◇): the orthant to stay in
+    v ←  π(v + tP),  π sets entries that leave the orthant to exactly 0,
+         t = 1, ½, ¼, … until F(v⁺) ≤ F(v) + c₁⟨◇, v⁺ − v⟩
+
+Rows without an l1 term (an intercept) have no orthant: P and v are not projected there. The pairs come from the
+gradient of the smooth part, which leaves l1 out. Where differences of F are below rounding, ‖◇‖ has to fall.
+
+Reference: J. Nocedal, S. J. Wright, Numerical Optimization, 2nd ed., algorithms 7.4 and 7.5; D. C. Liu, J. Nocedal, On
+the limited memory BFGS method for large scale optimization, 1989; G. Andrew, J. Gao, Scalable training of
+L1-regularized log-linear models, 2007.
+
+Shapes: m features, C columns, h pairs; v, P, ◇, ξ, gradients (m, C); pairs carry a leading axis of length 1.
 """
 
 from __future__ import annotations
@@ -20,6 +37,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from auqadmm.baselines import wolfe
 from auqadmm.baselines.objective import (
     OBJECTIVE_ULPS,
     Elastic,
@@ -28,15 +46,17 @@ from auqadmm.baselines.objective import (
     advance,
     dot,
     elastic,
-    first_point,
     spoiled,
     stay,
 )
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Setup, State
 from auqadmm.errors import InputError
-from auqadmm.local.pairs import Pairs
+from auqadmm.local.inverse_hessian import Pairs
 from auqadmm.methods.checks import at_least_one, one_of
+
+OWLQN_DECREASE = 1e-4  # of the slope, that F must fall by: the usual constant of Armijo's rule
+OWLQN_TRIALS = 25  # step lengths of one search, each a round
 
 
 @dataclass(frozen=True)
@@ -65,27 +85,38 @@ class QuasiNewton(ABC):
     history
         Pairs (s, y) kept.
     columns
-        "auto": centred and scaled inside where that helps (`columns/method.py`); "raw": as they are.
+        "auto": centred and scaled inside where that helps (`columns.py`); "raw": as they are.
     """
 
     history: int = 10
     columns: str = field(default="auto", kw_only=True)
     name: ClassVar[str] = ""
+    smooth: ClassVar[bool] = True  # must g be?
 
     def __post_init__(self) -> None:
         at_least_one("history", self.history)
         one_of("columns", self.columns, ("auto", "raw"))
 
-    @abstractmethod
     def penalty(self, setup: Setup, v: Tensor) -> Elastic:
         """The strengths of g, or a ValueError that names a method for this g."""
+        strengths, g = elastic(setup.regularizer, v), setup.regularizer
+        if strengths is not None and (strengths.smooth or not self.smooth):
+            return strengths
+        while hasattr(g, "inner"):
+            g = g.inner
+        if self.smooth:
+            able = "a smooth regularizer: Zero, L2, or ElasticNet with l1 = 0"
+            other = "'fista'" if strengths is None else "'owl-qn' or 'fista'"
+        else:
+            able, other = "Zero, L1, L2 or ElasticNet", "'fista'"
+        raise InputError(f"{self.name!r} needs {able}; got {type(g).__name__}. Use {other} instead.")
 
     @abstractmethod
     def search(self, F: Objective, point: ObjectivePoint, memory: QuasiNewtonMemory) -> ObjectivePoint | None:
         """A better point on the path of −H∇F; None if there is none. At most a fixed number of rounds."""
 
     def init(self, setup: Setup, reduce: Reduce) -> State:
-        v = first_point(setup)
+        v = setup.first_v()
         penalty = self.penalty(setup, v)
         point = Objective(reduce, setup.regularizer, penalty, setup.scoring).at(v)
         memory = QuasiNewtonMemory(point, self.no_pairs(v), penalty, setup.precision)
@@ -144,22 +175,6 @@ def noise(point: ObjectivePoint, ulp: float) -> float:
     return OBJECTIVE_ULPS * ulp * abs(point.value)
 
 
-def penalty_of(name: str, setup: Setup, v: Tensor, smooth: bool) -> Elastic:
-    """The strengths of g, refused where the method cannot handle them."""
-    strengths = elastic(setup.regularizer, v)
-    if strengths is not None and (strengths.smooth or not smooth):
-        return strengths
-    g = setup.regularizer
-    while hasattr(g, "inner"):
-        g = g.inner
-    if smooth:
-        able = "a smooth regularizer: Zero, L2, or ElasticNet with l1 = 0"
-        other = "'fista'" if strengths is None else "'owl-qn' or 'fista'"
-    else:
-        able, other = "Zero, L1, L2 or ElasticNet", "'fista'"
-    raise InputError(f"{name!r} needs {able}; got {type(g).__name__}. Use {other} instead.")
-
-
 def _update_pairs(memory: QuasiNewtonMemory, there: ObjectivePoint) -> QuasiNewtonMemory:
     s, y = there.v - memory.here.v, there.grad - memory.here.grad
     # F is convex, so ⟨s,y⟩ ≥ 0; a pair without curvature, or at rounding level, is skipped
@@ -168,3 +183,113 @@ def _update_pairs(memory: QuasiNewtonMemory, there: ObjectivePoint) -> QuasiNewt
         return replace(memory, here=there)
     pairs = memory.pairs.push(s[None], y[None], torch.ones(1, dtype=torch.bool, device=s.device))
     return replace(memory, here=there, pairs=pairs, fresh=False)
+
+
+# ---------------------------------------------------------------------- L-BFGS
+
+
+@dataclass(frozen=True)
+class LBFGS(QuasiNewton):
+    """L-BFGS on the sum over all workers; g must be smooth: Zero, L2, or ElasticNet with l1 = 0.
+
+    Parameters
+    ----------
+    history
+        Pairs (s, y) kept.
+    columns
+        "auto": centred and scaled inside where that helps; "raw": as they are.
+
+    Raises
+    ------
+    ValueError
+        A parameter has a value that it cannot have; the message names it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem, aq.baselines.LBFGS(history=5)).coef.round(1)
+    array([2., 1.])
+    """
+
+    name: ClassVar[str] = "lbfgs"
+
+    def search(self, F: Objective, point: ObjectivePoint, memory: QuasiNewtonMemory) -> ObjectivePoint | None:
+        P = direction(memory, point.grad)
+        slope = dot(point.grad, P)
+        if not slope < 0:  # ∇F = 0, or pairs so ill-conditioned that −H∇F is an ascent direction
+            return None
+
+        def phi(t: float) -> wolfe.Trial:
+            there = F.at(point.v + t * P)
+            return wolfe.Trial(t, there.value, dot(there.grad, P), there)
+
+        start = wolfe.Trial(0.0, point.value, slope, point)
+        trial, good = wolfe.search(phi, start, first_step(memory, P), noise(point, memory.ulp))
+        if trial is None:
+            return None
+        # an earlier trial may turn out best only at the end of the search
+        return trial.at if good else replace(trial.at, cost=F.reduce.cost(hvps=0))
+
+
+# ---------------------------------------------------------------------- OWL-QN
+
+
+@dataclass(frozen=True)
+class OWLQN(QuasiNewton):
+    """Orthant-wise L-BFGS on the sum over all workers, for L1 and ElasticNet (Zero and L2 as well).
+
+    Parameters
+    ----------
+    history
+        Pairs (s, y) kept.
+    columns
+        "auto": centred and scaled inside where that helps; "raw": as they are.
+
+    Raises
+    ------
+    ValueError
+        A parameter has a value that it cannot have; the message names it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem, aq.baselines.OWLQN(history=5)).coef.round(1)
+    array([2., 1.])
+    """
+
+    name: ClassVar[str] = "owl-qn"
+    smooth: ClassVar[bool] = False
+
+    def search(self, F: Objective, point: ObjectivePoint, memory: QuasiNewtonMemory) -> ObjectivePoint | None:
+        l1 = memory.penalty.l1
+        slope = pseudo_gradient(point.v, point.grad, l1)
+        P = direction(memory, slope)
+        P = torch.where((l1 > 0) & (P * slope >= 0), 0.0, P)
+        if not dot(slope, P) < 0:  # v is optimal, or −H◇ is no descent direction
+            return None
+        orthant = torch.where(point.v != 0, point.v.sign(), -slope.sign())
+        limit = noise(point, memory.ulp)
+        t = first_step(memory, P)
+        for _ in range(OWLQN_TRIALS):
+            v = point.v + t * P
+            there = F.at(torch.where((l1 > 0) & (v * orthant <= 0), 0.0, v))
+            if there.finite and there.value <= point.value + OWLQN_DECREASE * dot(slope, there.v - point.v):
+                return there
+            if there.finite and there.value <= point.value + limit:
+                new = pseudo_gradient(there.v, there.grad, l1)
+                if float(new.norm()) < float(slope.norm()):
+                    return there
+            t *= 0.5
+        return None
+
+
+def pseudo_gradient(v: Tensor, grad: Tensor, l1: Tensor) -> Tensor:
+    """◇: minus the direction of steepest descent of F at v."""
+    at_zero = grad.sign() * (grad.abs() - l1).clamp(min=0)
+    return torch.where(v == 0, at_zero, grad + l1 * v.sign())

@@ -24,7 +24,7 @@ from torch import Tensor
 from auqadmm.blocks import products
 from auqadmm.blocks.single_data import SingleDesign, keeps
 from auqadmm.blocks.sparse import SparsePiece
-from auqadmm.metrics.kronecker import Basis
+from auqadmm.metrics.lowrank import Basis
 
 # Work on copies of the data, such as their squares, goes part by part.
 PARTS = 8

@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.corners import Visited
 from auqadmm.blocks.curvature import times
 from auqadmm.blocks.design import DensePiece
 from auqadmm.blocks.exact_point import EPS, RowsAt, Sums, add
-from auqadmm.blocks.exact_rows import DenseRows, ExactRows, SparseRows, by_columns, centred, joint
+from auqadmm.blocks.exact_rows import DenseRows, ExactRows, SparseRows, by_columns, centred, joint, with_offset
 from auqadmm.blocks.rows import Loss, Point, RowLoss
 from auqadmm.blocks.sparse import with_values
 from auqadmm.metrics.triangles import pack, unpack
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 ROW_CHUNK = {"cpu": 2**18, "cuda": 2**26}
 # A maximum as a sum: (Σ x^p)^(1/p) exceeds it by less than a factor R^(1/p), and hides which row attains it.
 MAX_POWER = 16
+# Logits around the best guess of a constant model, where rows have offsets.
+AROUND = tuple(math.copysign(2.0 ** (abs(k) / 2 - 5), k) if k else 0.0 for k in range(-16, 17))
 
 
 # ---------------------------------------------------------------------- sums over all rows of a process
@@ -57,7 +60,8 @@ class ExactSums:
 
     # ------------------------------------------------------------------ before the first iteration
     def moments(self) -> Sums:
-        """Σc, Σcx, Σcx², Σc where x ≠ 0, Σcy (or Σc of each class), Σcy², inf Σcφ, Σ∇f_j(0), and data values."""
+        """Σc, Σcx, Σcx², Σc where x ≠ 0, Σcy (or Σc of each class), Σcy², inf Σcφ, Σ∇f_j(0), and data values; Σco where
+        rows have offsets."""
         shard = self.shard
         loss = shard.loss
         sums: Sums = {}
@@ -70,6 +74,8 @@ class ExactSums:
             add(sums, "y", self._targets(rows.y, rows.c))
             add(sums, "yy", times(rows.c, rows.y.double().square()).sum())
             add(sums, "infimum", times(rows.c, loss.row_infimum(rows.y)).sum())
+            if rows.o is not None:
+                add(sums, "offset", times(rows.c, rows.o).sum())
         numbers = [p.X.numel() if isinstance(p, DensePiece) else p.A.values().numel() for p in shard.design.pieces]
         sums["held"] = torch.tensor(float(sum(numbers)), dtype=torch.float64, device=shard.device)
         zero = torch.zeros(shard.shape[1:], dtype=torch.float64, device=shard.device)
@@ -83,14 +89,17 @@ class ExactSums:
         return times(c, y).sum()[None]
 
     def null(self, logits: Tensor) -> Tensor:
-        """Σ c_iφ(logits, y_i): constant models, logits (k, C) -> (k,)."""
+        """Σ c_iφ(logits + o_i, y_i): constant models, logits (k, C) -> (k,). Where rows have offsets the best one
+        does not follow from means: a single one is tried with others around it."""
         shard = self.shard
         if not isinstance(shard.loss, RowLoss):  # user-defined: its model of zeros
             return shard.linearize(shard.zeros()).value.double().sum().expand(len(logits))
+        if shard.offset is not None and len(logits) == 1:
+            logits = logits + torch.tensor(AROUND, dtype=logits.dtype, device=logits.device)[:, None]
         total = torch.zeros(len(logits), dtype=torch.float64, device=shard.device)
         for rows in self._products(1):
             for k, constant in enumerate(logits.to(shard.device)):
-                z = constant.expand(len(rows.y), -1)
+                z = with_offset(rows, constant.expand(len(rows.y), -1))
                 total[k] += times(rows.c, shard.loss.row_value(z, rows.y)).sum()
         return total
 
@@ -123,12 +132,13 @@ class ExactSums:
         scales: tuple[float, ...] = (),
         aside: bool = False,
         foreseen: bool = False,
+        visited: Visited | None = None,
     ) -> Sums:
         """f, ∇̃f, rounding errors, the Hessian of the unknowns in `index` (of a flat v), f at v + td for every t of
         the `fan`, Σφ*(rφ') for every r of `scales`, and products of all columns with the intercept's (`aside`: there is
         one column, and an intercept). `known`: unknowns whose products with each other were sent
         before; those with all the others are sent. `foreseen`: Σx̃θ, and Σφ*(rθ) for r = 1 and the scales, of the slopes
-        θ = φ' + φ''·Xd at v − d."""
+        θ = φ' + φ''·Xd at v − d. `visited`: the points that make the curvature of rows at corners smooth."""
         sums: Sums = {}
         C, loss = v.shape[1], self.loss
         if not isinstance(loss, RowLoss):
@@ -151,7 +161,8 @@ class ExactSums:
                 values = [at.conjugate(loss, r * theta) for r in (1.0, *scales)]
                 add(sums, "foreseen_conjugates", torch.stack(values))
             if len(index):
-                more = at.hessian_of(asked, known_features)
+                model = at if visited is None else at.smoothed(self._own_rows, loss, visited)
+                more = model.hessian_of(asked, known_features)
                 parts = [a.add_(b) for a, b in zip(parts, more, strict=True)] if parts else more
             if Xd is not None and fan:
                 ahead.append((at.z, Xd, rows.y, rows.c))
@@ -163,6 +174,11 @@ class ExactSums:
             z, Xd, y, c = (torch.cat(x) for x in zip(*ahead, strict=True))
             sums["fan"] = torch.stack([times(c, loss.row_value(z + t * Xd, y)).sum() for t in fan])
         return sums
+
+    @property
+    def _own_rows(self) -> RowLoss:
+        assert isinstance(self.shard.loss, RowLoss)
+        return self.shard.loss
 
     def _own_step(self, v: Tensor, d: Tensor | None, fan: tuple[float, ...], index: Tensor) -> Sums:
         sums = self._own(v) if len(index) else self._own_score(v, self.shard.linearize(self.shard.expand(self._raw(v))))
@@ -238,7 +254,7 @@ class ExactSums:
         block, counts = shard.design.block_of_row, shard.row_weight > 0
         first, bad = 0, []
         for rows in self._products(1):
-            value = shard.loss.row_value(rows.forward(v), rows.y)
+            value = shard.loss.row_value(with_offset(rows, rows.forward(v)), rows.y)
             where = (~value.isfinite()).nonzero()[:, 0] + first
             bad += where[counts[where]].tolist()
             first += len(value)
@@ -262,22 +278,25 @@ class ExactSums:
         design = shard.design
         m = design.features
         step = max(1, ROW_CHUNK.get(shard.device.type, ROW_CHUNK["cpu"]) // max(m, columns))
-        parts = zip(design.pieces, design.split(shard.target), design.split(shard.row_weight), strict=True)
-        for piece, y, c in parts:
+        offsets = [None] * len(design.pieces) if shard.offset is None else design.split(shard.offset)
+        parts = zip(design.pieces, design.split(shard.target), design.split(shard.row_weight), offsets, strict=True)
+        for piece, y, c, o in parts:
             y, c = (y if y.dtype == torch.int64 else y.double()), c.double()
+            o = None if o is None else o.double()
             if isinstance(piece, DensePiece):
                 X = piece.X.reshape(-1, m)
                 for i in range(0, max(len(X), 1), step):  # also runs once without rows, to add zeros
                     some = slice(i, i + step)
-                    yield DenseRows(centred(X[some].double(), self.centre), y[some], c[some])
+                    A = centred(X[some].double(), self.centre)
+                    yield DenseRows(A, y[some], c[some], None if o is None else o[some])
                 continue
             columns_of = partial(by_columns, design.held, piece)
             if joined and shard.device.type == "cpu":
                 A, At = joint(design.held, piece)
-                rows = SparseRows(A, At, 1, self.centre, y, c, columns_of)
+                rows = SparseRows(A, At, 1, self.centre, y, c, columns_of, o)
             else:
                 A, At = (with_values(x, x.values().double()) for x in (piece.A, piece.At))
-                rows = SparseRows(A, At, len(piece.blocks), self.centre, y, c, columns_of)
+                rows = SparseRows(A, At, len(piece.blocks), self.centre, y, c, columns_of, o)
             if dense:
                 yield from rows.dense(step)
             else:

@@ -7,14 +7,15 @@ where columns do not interact, C groups of p = m.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.corners import Visited, smoothed_curvature
 from auqadmm.blocks.curvature import DiagonalCurvature, RowCurvature, times
-from auqadmm.blocks.exact_rows import DenseRows, ExactRows
+from auqadmm.blocks.exact_rows import DenseRows, ExactRows, with_offset
 
 if TYPE_CHECKING:
     from auqadmm.blocks.rows import RowLoss
@@ -39,7 +40,7 @@ class RowsAt:
 
     @classmethod
     def at(cls, loss: RowLoss, rows: ExactRows, v: Tensor) -> RowsAt:
-        z = rows.forward(v)
+        z = with_offset(rows, rows.forward(v))
         s = loss.prepare(z)
         curvature = loss.row_curvature(s, rows.y)
         value, slope = loss.row_value(z, rows.y), loss.row_slope(s, rows.y)
@@ -50,6 +51,7 @@ class RowsAt:
         rows = self.rows
         slope = times(rows.c, self.slope)
         size = rows.sizes(self.v) + (rows.y.abs()[:, None] if self.real else 1.0)
+        size = size if rows.o is None else size + rows.o.abs()[:, None]
         f = times(rows.c, self.value).sum()
         add(sums, "f", f)
         together = torch.cat([slope, *beside], 1) if beside else slope
@@ -66,7 +68,9 @@ class RowsAt:
 
     def conjugate(self, loss: RowLoss, theta: Tensor) -> Tensor:
         """Σφ*(θ)."""
-        return times(self.rows.c, loss.row_conjugate(theta, self.rows.y)).sum()
+        rows = loss.row_conjugate(theta, self.rows.y)
+        rows = rows if self.rows.o is None else rows - theta.sum(1) * self.rows.o
+        return times(self.rows.c, rows).sum()
 
     def hessian(self, quadratic: bool) -> Tensor:
         """(g, p, p); one group where columns do not interact and have the same curvature."""
@@ -84,6 +88,12 @@ class RowsAt:
                 H[:, a, :, b] = rows.gram(column[:, a])
                 H[:, b, :, a] = H[:, a, :, b]
         return H.reshape(1, m * C, m * C)
+
+    def smoothed(self, loss: RowLoss, now: RowLoss, visited: Visited) -> RowsAt:
+        """With curvature that the points before this one make smooth; `loss`: the one whose corners `now` widens."""
+        past = with_offset(self.rows, self.rows.forward(visited.columns.to(self.v)))
+        curvature = smoothed_curvature(loss, now, visited, past, self.z, self.rows.y)
+        return replace(self, curvature=curvature, weighted=curvature.weighted(self.rows.c))
 
     def hessian_of(self, features: list[Tensor], known: Tensor | None) -> list[Tensor]:
         """Of the features named for every class: a matrix for each where classes do not interact, one for all else, of

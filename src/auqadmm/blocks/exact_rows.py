@@ -26,12 +26,14 @@ CHUNK_NUMBERS = 2**21  # numbers of a chunk of rows
 
 
 class ExactRows(Protocol):
-    """Some rows, dense or sparse, with their targets y (r,) and weights c (r,)."""
+    """Some rows, dense or sparse, with their targets y (r,), weights c (r,) and offsets o (r,), None: zero."""
 
     @property
     def y(self) -> Tensor: ...
     @property
     def c(self) -> Tensor: ...
+    @property
+    def o(self) -> Tensor | None: ...
     def forward(self, V: Tensor) -> Tensor: ...
     def adjoint(self, Z: Tensor) -> Tensor: ...
     def squares(self, h: Tensor) -> Tensor: ...
@@ -44,11 +46,12 @@ class ExactRows(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class DenseRows:
-    """Some rows, dense: A (r, m), centred; y (r,), c (r,)."""
+    """Some rows, dense: A (r, m), centred; y (r,), c (r,), o (r,)."""
 
     A: Tensor
     y: Tensor
     c: Tensor
+    o: Tensor | None = None
 
     def forward(self, V: Tensor) -> Tensor:  # (m, k) -> (r, k)
         return self.A @ V
@@ -100,6 +103,7 @@ class SparseRows:
     y: Tensor
     c: Tensor
     by_columns: Callable[[], Any] | None = None  # the same rows as a scipy matrix of m columns
+    o: Tensor | None = None
 
     def forward(self, V: Tensor) -> Tensor:
         z = self.A @ self._for_each(V)
@@ -144,7 +148,8 @@ class SparseRows:
             row = torch.arange(last - first, device=col.device).repeat_interleave(crow[first : last + 1].diff())
             A = values.new_zeros(last - first, m)
             A[row, col[entries] % m] = values[entries]
-            yield DenseRows(centred(A, self.centre), self.y[first:last], self.c[first:last])
+            o = None if self.o is None else self.o[first:last]
+            yield DenseRows(centred(A, self.centre), self.y[first:last], self.c[first:last], o)
 
     def take(self, features: Tensor | None) -> tuple[Any, np.ndarray]:
         """Selected columns, uncentred, and their centre."""
@@ -244,6 +249,11 @@ def _filled(S: Any, some: slice) -> np.ndarray:
 def _weighted(S: Any, w: np.ndarray) -> Any:
     """Rows of a CSC matrix times w (r,)."""
     return type(S)((S.data * w[S.indices], S.indices, S.indptr), shape=S.shape)
+
+
+def with_offset(rows: ExactRows, z: Tensor) -> Tensor:
+    """Logits (r, C) and the offsets of their rows."""
+    return z if rows.o is None else z + rows.o[:, None]
 
 
 def centred(A: Tensor, centre: Tensor | None) -> Tensor:

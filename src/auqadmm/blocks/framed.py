@@ -1,4 +1,4 @@
-"""A shard in the columns of a frame (columns/frame.py): x̃ = (x − μ)/s.
+"""A shard in the columns of a frame (columns.py): x̃ = (x − μ)/s.
 
 Dense blocks are copied once, computed in double precision. Sparse ones stay sparse: their entries are divided by s, and
 μ/s is subtracted in the products (`SparsePiece.shift`).
@@ -18,7 +18,7 @@ from auqadmm.blocks.sparse import SparsePiece, with_values
 
 if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
-    from auqadmm.columns.frame import Frame
+    from auqadmm.columns import Frame
 
 
 def framed(shard: Shard, frame: Frame) -> Shard:

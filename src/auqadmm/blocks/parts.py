@@ -80,6 +80,7 @@ def part(shard: Shard, keep: Sequence[int], copies: bool = True) -> Part | None:
         design=Design(tuple(pieces), len(keep), shard.design.features),
         target=shard.target[where],
         row_weight=shard.row_weight[where],
+        offset=None if shard.offset is None else shard.offset[where],
         index=tuple(shard.index[j] for j in keep),
         names=tuple(shard.names[j] for j in keep),
     )

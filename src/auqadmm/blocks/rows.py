@@ -1,10 +1,10 @@
 """Losses of the logits, row by row: what every loss shares, and how row functions become f_j (S1).
 
-    f_j(u) = Σ_i c_i φ(z_i, y_i), z_i = x_iᵀu
+    f_j(u) = Σ_i c_i φ(z_i, y_i), z_i = x_iᵀu + o_i      o_i the row's offset, mostly zero
     ∇f_j = Σ_i x_i c_i φ'(z_i)ᵀ        ∇²f_j[P] = Σ_i x_i (c_i φ''(z_i) Pᵀx_i)ᵀ
 
 With the logits of all rows in one flat array a loss is defined by φ, φ', φ'' and φ* of a single row. The conjugate
-φ*(a) = sup_z aᵀz − φ(z) serves the duality gap (S10).
+φ*(a) = sup_z aᵀz − φ(z) serves the duality gap (S10); with an offset it is φ*(a) − aᵀo.
 
 Shapes: B blocks, R flat rows (padding included), m features, C columns, k right-hand sides;
 u (B, m, C), z (R, C), y (R,), c (R,).
@@ -26,6 +26,7 @@ from auqadmm.blocks.curvature import RowCurvature, RowHessian, RowModel, times
 from auqadmm.errors import InputError
 
 if TYPE_CHECKING:
+    from auqadmm.blocks.corners import Corner
     from auqadmm.blocks.parts import Part
     from auqadmm.blocks.shard import Shard
 
@@ -193,7 +194,9 @@ class Loss(ABC):
     unit_curvature: ClassVar[bool] = False
     """Whether φ'' = 1 in every row, so that ∇²f_j = X_jᵀ diag(c) X_j: the direct local solver relies on it."""
     recordable: ClassVar[bool] = False
-    """Whether its code never branches on the values of tensors (`runtime/cuda_graphs.py`)."""
+    """Whether its code never branches on the values of tensors (`runtime.py`)."""
+    takes_offset: ClassVar[bool] = False
+    """Whether its points begin with `shard.logits`, so that rows may have offsets."""
     dispersed: ClassVar[bool] = False
     """Whether a likelihood would use φ over its mean, not φ itself: φ has the units of y."""
 
@@ -256,6 +259,11 @@ class Loss(ABC):
         """The same, to estimate rounds: in units of the target's spread, unless corners are given in those of y."""
         return self.easing(1.0)
 
+    @property
+    def kinked(self) -> bool:
+        """Has φ′ a corner, of which `row_corner` tells?"""
+        return False
+
     @abstractmethod
     def linearize(self, shard: Shard, u: Tensor) -> Point:
         """Every f_j and its derivatives at u (B, m, C)."""
@@ -291,6 +299,7 @@ class RowLoss(Loss):
     """
 
     recordable: ClassVar[bool] = True
+    takes_offset: ClassVar[bool] = True
 
     def prepare(self, z: Tensor) -> Tensor:
         """What slope and curvature have in common: z itself unless a subclass precomputes more."""
@@ -307,6 +316,10 @@ class RowLoss(Loss):
     @abstractmethod
     def row_curvature(self, s: Tensor, y: Tensor) -> RowCurvature:
         """φ''(z, y)."""
+
+    def row_corner(self, z: Tensor, y: Tensor) -> Corner | None:
+        """Where rows are beside the corner of φ′, if it has one; z (R, C)."""
+        return None
 
     def row_expected(self, s: Tensor, y: Tensor, variance: Tensor) -> RowCurvature:
         """E φ''(z + ξ), ξ ~ N(0, variance (R,)): curvature averaged over the uncertainty of z (S12).
@@ -325,7 +338,7 @@ class RowLoss(Loss):
         return torch.full_like(a[:, 0], math.inf)
 
     def linearize(self, shard: Shard, u: Tensor) -> RowPoint:
-        return RowPoint(self, shard, u, shard.design.forward(u))
+        return RowPoint(self, shard, u, shard.logits(u))
 
 
 @dataclass(frozen=True, eq=False)
@@ -408,7 +421,9 @@ class RowPoint(Point):
         return point
 
     def conjugate(self, scale: float) -> Tensor:
-        rows = self.loss.row_conjugate(scale * self.slope, self.shard.target)
+        rows, offset = self.loss.row_conjugate(scale * self.slope, self.shard.target), self.shard.offset
+        if offset is not None:
+            rows = rows - scale * self.slope.sum(1) * offset
         return self.shard.design.sum_rows(self._weigh(rows))
 
     @cached_property

@@ -1,7 +1,8 @@
 """The blocks of one process, ready for arithmetic: matrices, targets, row weights and the loss.
 
-f_j(u) = Σ_i c_i φ(x_iᵀu, y_i) over the rows i of block j, with c_i the sample weight times the scale of the
-loss's `reduction` (S1). Everything is batched: arrays carry the leading axis B.
+f_j(u) = Σ_i c_i φ(x_iᵀu + o_i, y_i) over the rows i of block j, with c_i the sample weight times the scale of the
+loss's `reduction` (S1), and o_i the row's offset, zero unless given. Everything is batched: arrays
+carry the leading axis B.
 
 Shapes: B blocks of this process, N in all, R flat rows (padding included, weight 0), m features (the intercept's
 column of ones is the last), C columns of the unknown.
@@ -20,24 +21,24 @@ import torch
 from torch import Tensor
 
 from auqadmm.blocks import parts
-from auqadmm.blocks.design import DensePiece, Design, Piece, group_by_height
+from auqadmm.blocks.design import DensePiece, Design, Piece, Runs, group_by_height
 from auqadmm.blocks.framed import framed
 from auqadmm.blocks.parts import Part
 from auqadmm.blocks.sparse import sparse_piece
 from auqadmm.errors import InputError
-from auqadmm.runtime.cuda_graphs import Programs
+from auqadmm.runtime import Programs
 
 if TYPE_CHECKING:
     from auqadmm.blocks.exact import ExactSums
     from auqadmm.blocks.rows import Loss, Point
-    from auqadmm.columns.frame import Frame
+    from auqadmm.columns import Frame
 
 
 @dataclass(frozen=True)
 class RawBlock:
     """One worker's checked rows: X numpy float (n, m) or scipy CSR, y numpy (n,), weight numpy (n,).
 
-    `columns` are the names of a data frame's columns.
+    `columns` are the names of a data frame's columns; `offset` (n,) is added to the logits.
     """
 
     name: str
@@ -46,6 +47,7 @@ class RawBlock:
     weight: np.ndarray
     weighted: bool = False
     columns: tuple[str, ...] | None = None
+    offset: np.ndarray | None = None
 
     @property
     def rows(self) -> int:
@@ -65,6 +67,7 @@ class Census:
     classes: np.ndarray | None
     names: tuple[str, ...] = ()
     dense: bool = True  # all blocks
+    offset: bool = False  # of any block
 
     @property
     def unknowns(self) -> int:
@@ -74,7 +77,7 @@ class Census:
 @dataclass(frozen=True)
 class Shard:
     """B blocks with their loss. `index` (B,) are the blocks' numbers among all N; `frame`: the columns' frame,
-    None: the problem's own."""
+    None: the problem's own; `offset` (R,): added to the logits of rows, None where no block of any process has one."""
 
     design: Design
     target: Tensor
@@ -85,6 +88,7 @@ class Shard:
     names: tuple[str, ...]
     weighted: bool
     frame: Frame | None = None
+    offset: Tensor | None = None
 
     @property
     def blocks(self) -> int:
@@ -183,6 +187,11 @@ class Shard:
 
         return ExactSums(self, None if centre is None else centre.to(self.device), loss)
 
+    def logits(self, u: Tensor, single_precision: bool = False, only: Runs = ()) -> Tensor:
+        """x_iᵀu + o_i of every row, (B, m, C) -> (R, C)."""
+        z = self.design.forward(u, single_precision, only)
+        return z if self.offset is None else z + self.offset[:, None]
+
     def linearize(self, u: Tensor) -> Point:
         """Value, gradient and Hessian of every f_j at u (B, m, C), sharing the logits."""
         return self.loss.linearize(self, u)
@@ -203,6 +212,7 @@ def build_shard(
     pieces: list[Piece] = []
     flat_target: list[np.ndarray] = []
     flat_weight: list[np.ndarray] = []
+    flat_offset: list[np.ndarray] = []
     weights = [_scaled_weight(b, loss.reduction, census) for b in blocks]
     for group in group_by_height([blocks[j].rows for j in dense]) if dense else []:
         members = [dense[i] for i in group]
@@ -214,6 +224,7 @@ def build_shard(
             X[slot] = _pad(_with_ones(blocks[j].X, census.intercept), pad)
             flat_target.append(_pad(targets[j], pad))
             flat_weight.append(np.concatenate([weights[j], np.zeros(pad)]))
+            flat_offset.append(_pad(_offset(blocks[j]), pad))
         pieces.append(DensePiece(torch.from_numpy(X).to(device), torch.tensor(members, device=device)))
     if sparse:
         for j in sparse:
@@ -222,6 +233,7 @@ def build_shard(
         pieces.append(sparse_piece(matrices, torch.tensor(sparse, device=device), dtype, device))
         flat_target += [targets[j] for j in sparse]
         flat_weight += [weights[j] for j in sparse]
+        flat_offset += [_offset(blocks[j]) for j in sparse]
     target = torch.from_numpy(np.concatenate(flat_target))
     return Shard(
         design=Design(tuple(pieces), len(blocks), census.features),
@@ -232,7 +244,12 @@ def build_shard(
         index=tuple(index),
         names=tuple(b.name for b in blocks),
         weighted=any(b.weighted for b in blocks),
+        offset=torch.from_numpy(np.concatenate(flat_offset)).to(device, dtype) if census.offset else None,
     )
+
+
+def _offset(block: RawBlock) -> np.ndarray:
+    return np.zeros(block.rows) if block.offset is None else block.offset
 
 
 def _scaled_weight(block: RawBlock, reduction: str, census: Census) -> np.ndarray:

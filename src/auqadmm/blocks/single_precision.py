@@ -88,7 +88,7 @@ def reanchored(point: RowPoint, some: Tensor) -> RowPoint:
     left, design, own = some.tolist(), shard.design, some[:, None, None]
     only = tuple(slice(a, b) for a, b in runs([j for j, is_left in enumerate(left) if is_left]))
     rows = some[design.block_of_row, None]
-    z = torch.where(rows, design.forward(torch.where(own, point.u, 0.0), only=only), old.z)
+    z = torch.where(rows, shard.logits(torch.where(own, point.u, 0.0), only=only), old.z)
     exact = RowPoint(loss, shard, torch.where(own, point.u, old.u), z)
     pulled = design.adjoint(torch.where(rows, exact._weigh(exact.slope), 0.0), only=only)
     grad = torch.where(own, pulled, old.grad)
@@ -121,7 +121,8 @@ def gathered(point: Point, some: Part) -> Tensor | None:
 
 def _no_logits(shard: Shard) -> Tensor:
     rows, columns = shard.design.rows, shard.shape[2]
-    return torch.zeros(rows, columns, dtype=shard.dtype)
+    zero = torch.zeros(rows, columns, dtype=shard.dtype)
+    return zero if shard.offset is None else zero + shard.offset[:, None]
 
 
 def nearby(shard: Shard, u: Tensor, anchor: Tensor) -> RowPoint:
@@ -137,7 +138,7 @@ def rough(shard: Shard, u: Tensor) -> Point:
     if not shard.single_precision:
         return shard.linearize(u)
     assert isinstance(shard.loss, RowLoss)
-    return RowPoint(shard.loss, shard, u, shard.design.forward(u, single_precision=True))
+    return RowPoint(shard.loss, shard, u, shard.logits(u, single_precision=True))
 
 
 def change(point: object) -> Tensor | None:

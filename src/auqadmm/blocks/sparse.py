@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from auqadmm.metrics.kronecker import Basis
+from auqadmm.metrics.lowrank import Basis
 
 
 @dataclass(frozen=True)

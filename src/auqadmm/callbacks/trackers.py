@@ -139,6 +139,11 @@ class MLflow:
     def close(self, failed: bool = False) -> None:
         """End the run; `with` does it.
 
+        Parameters
+        ----------
+        failed
+            Mark it as failed.
+
         Examples
         --------
         >>> log.close()  # doctest: +SKIP

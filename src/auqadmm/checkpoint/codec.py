@@ -10,19 +10,25 @@
 Layout is part of the state: a product of the same numbers in another memory layout, or at another alignment, may
 round differently. So strides are kept, axes that are only expanded stay so, and a tensor starts as far from a multiple
 of 64 bytes as it did. Arrays store every entry once, whatever the strides.
+
+The identity of a run is written in the same way: everything that decides its iterates, so that a checkpoint can tell
+whether it belongs to it. Objects are described by the names of their classes and their parameters. Functions (a
+user-defined loss) have only a name, so the problem is also probed: values at two points, which must agree to rounding.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from numbers import Integral, Real
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -177,8 +183,9 @@ class Reader:
             raise CheckpointError(f"it names the class {name[:60]!r}, which is not among the registered ones")
         hints = typing.get_type_hints(cls)
         expected = {f.name for f in fields(cls) if f.init}
-        if expected != set(parts):
-            odd = ", ".join(sorted(expected ^ set(parts)))[:80]
+        optional = {f.name for f in fields(cls) if f.default is not MISSING or f.default_factory is not MISSING}
+        if not expected - optional <= set(parts) <= expected:  # fields that came later have defaults
+            odd = ", ".join(sorted((expected - optional - set(parts)) | (set(parts) - expected)))[:80]
             raise CheckpointError(f"the fields of {name} are not those of this version ({odd})")
         values = {key: self.decode(x) for key, x in parts.items()}
         for key, value in values.items():
@@ -259,3 +266,102 @@ def leaves(value: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
         for f in fields(value):
             if f.init:
                 yield from leaves(getattr(value, f.name), f.name)
+
+
+# ---------------------------------------------------------------------- what a run is
+@dataclass(frozen=True)
+class Identity:
+    """`settings` name → description, `blocks` one hash each, `probes` to agree within `tolerance`, `versions`."""
+
+    settings: Mapping[str, str]
+    blocks: Sequence[str]
+    probes: Sequence[float]
+    tolerance: float
+    versions: Mapping[str, str]
+
+    def about(self) -> dict[str, object]:
+        return {
+            "settings": dict(self.settings),
+            "blocks": list(self.blocks),
+            "probes": [x if math.isfinite(x) else repr(x) for x in self.probes],
+            "versions": dict(self.versions),
+        }
+
+    def check(self, about: Mapping[str, Any]) -> None:
+        """CheckpointError with what differs, the likeliest cause first."""
+        match about:
+            case {"run": str(), "settings": dict(settings), "blocks": list(blocks), "versions": {"auqadmm": str(made)}}:
+                pass
+            case _:
+                raise CheckpointError("checkpoint.json does not say which run it belongs to")
+        ours = self.versions["auqadmm"]
+        if _release(made) > _release(ours):
+            raise CheckpointError(f"it was written by auqadmm {made[:20]}, newer than this {ours}")
+        for name in dict.fromkeys([*self.settings, *settings]):
+            mine, theirs = self.settings.get(name), settings.get(name)
+            if mine != theirs:
+                raise CheckpointError(f"it belongs to another run: its {name} is {_short(theirs)}, here {_short(mine)}")
+        if len(blocks) != len(self.blocks):
+            raise CheckpointError(f"it belongs to other data: {len(blocks)} blocks, here {len(self.blocks)}")
+        other = [str(j) for j, (a, b) in enumerate(zip(blocks, self.blocks, strict=True)) if a != b]
+        if other:
+            which = f"block {other[0]} holds" if len(other) == 1 else f"{len(other)} blocks ({other[0]}, …) hold"
+            raise CheckpointError(f"it belongs to other data: {which} other rows here")
+        probes = about.get("probes")
+        if not isinstance(probes, list) or len(probes) != len(self.probes):
+            raise CheckpointError("checkpoint.json does not say which problem it belongs to")
+        least = self.tolerance * max((abs(x) for x in self.probes if math.isfinite(x)), default=0.0)
+        if not all(_close(a, b, self.tolerance, least) for a, b in zip(probes, self.probes, strict=True)):
+            raise CheckpointError("it belongs to another problem: loss or regularizer have other values here")
+
+
+def _close(a: object, b: float, tolerance: float, least: float) -> bool:
+    """Equal to rounding; values small against the other probes may be cancellation error."""
+    if not math.isfinite(b):
+        return a == repr(b)
+    return isinstance(a, float | int) and abs(a - b) <= tolerance * max(abs(a), abs(b), least)
+
+
+def _short(text: object) -> str:
+    text = "not said" if text is None else str(text)
+    return text if len(text) <= 100 else text[:97] + "…"
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version; a development version counts as its release."""
+    numbers = []
+    for part in version.split(".")[:4]:
+        digits = "".join(c for c in part if c in "0123456789")[:9]
+        if not digits:
+            break
+        numbers.append(int(digits))
+    return tuple(numbers)
+
+
+def describe(value: object) -> str:
+    """An object by the name of its class and its parameters; arrays by a hash, functions by their names."""
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray):
+        return f"array {value.shape} {_digest(value)}"
+    if value is None or isinstance(value, bool | str | torch.dtype):
+        return repr(value)
+    if isinstance(value, Real):  # numpy's numbers are described as Python's
+        return repr(int(value) if isinstance(value, Integral) else float(value))
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {describe(value[key])}" for key in value) + "}"
+    if isinstance(value, tuple | list):
+        return "(" + ", ".join(map(describe, value)) + ")"
+    if isinstance(value, type) or (callable(value) and hasattr(value, "__qualname__")):
+        return str(value.__qualname__)
+    if is_dataclass(value):
+        parameters = {f.name: getattr(value, f.name) for f in fields(value) if f.init}
+    else:
+        parameters = {name: x for name, x in sorted(getattr(value, "__dict__", {}).items()) if name[0] != "_"}
+    inside = ", ".join(f"{name}={describe(x)}" for name, x in parameters.items())
+    return f"{type(value).__name__}({inside})"
+
+
+def _digest(array: np.ndarray) -> str:
+    body = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
+    return hashlib.sha256(str(array.dtype).encode() + b"\0" + body).hexdigest()

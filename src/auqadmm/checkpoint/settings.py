@@ -5,10 +5,10 @@
     end       however the run ends (converged, out of budget, Ctrl-C, SIGTERM): its last complete iteration
 
 What must agree for a run to resume: the data (a hash of every block), loss, regularizer, method, local solver, and all
-else that decides iterates (`identity`). Budgets and tolerances may differ: they decide only where it stops.
+else that decides iterates (`codec.Identity`). Budgets and tolerances may differ: they decide only where it stops.
 
 Where several processes run the loop, each has a `RunCheckpoints` and they do the same in step. Files are touched by
-the first of them only (folder.py); its result, or its error, is broadcast. So all resume from the same
+the first of them only (`files.Folder`); its result, or its error, is broadcast. So all resume from the same
 iteration, all refuse with the same sentence, and all learn of a full disk.
 """
 
@@ -20,11 +20,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from auqadmm.checkpoint.blocks import PackBlocks, UnpackBlocks, reasons, split
-from auqadmm.checkpoint.codec import CheckpointError, Registry
-from auqadmm.checkpoint.folder import Folder, as_message, from_message, name_of
-from auqadmm.checkpoint.identity import Identity
-from auqadmm.checkpoint.run import Saved, from_files, to_files
+from auqadmm.checkpoint.codec import CheckpointError, Identity, Registry
+from auqadmm.checkpoint.files import Folder, as_message, from_message, name_of
+from auqadmm.checkpoint.run import PackBlocks, Saved, UnpackBlocks, from_files, reasons, split, to_files
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Setup, State
 from auqadmm.core.stopping import whole_number

@@ -16,9 +16,7 @@ from auqadmm import __version__
 from auqadmm.cli import compare as compare_module
 from auqadmm.cli import fit as fit_module
 from auqadmm.cli import predict as predict_module
-from auqadmm.cli.demo import demo as demo_command  # `cli.demo` must stay the module
 from auqadmm.cli.doctor import doctor as doctor_command
-from auqadmm.cli.report import report as report_command
 from auqadmm.cli.reproduce import reproduce as reproduce_command
 from auqadmm.errors import AuqadmmError
 from auqadmm.words import visible
@@ -61,11 +59,11 @@ def common(
     pass
 
 
-app.command("demo", epilog=EXIT_CODES)(demo_command)
+app.command("demo", epilog=EXIT_CODES)(compare_module.demo)
 app.command("fit", epilog=fit_module.EXAMPLES)(fit_module.fit)
 app.command("predict", epilog=predict_module.EXAMPLES)(predict_module.predict)
 app.command("compare", epilog=compare_module.EXAMPLES)(compare_module.compare_files)
-app.command("report", epilog=EXIT_CODES)(report_command)
+app.command("report", epilog=EXIT_CODES)(predict_module.report)
 app.command("reproduce", epilog=EXIT_CODES)(reproduce_command)
 app.command("doctor")(doctor_command)
 

@@ -24,12 +24,12 @@ from auqadmm.api import solve
 from auqadmm.callbacks.progress import Progress
 from auqadmm.checkpoint.settings import Checkpoint
 from auqadmm.cli import options, outputs
-from auqadmm.cli.errors import CommandError
+from auqadmm.cli.outputs import CommandError
 from auqadmm.core.result import Result
 from auqadmm.core.solve import Callback
 from auqadmm.core.state import Status
 from auqadmm.engines.world import World
-from auqadmm.files.preprocessing.merge import Agreed
+from auqadmm.files.preprocessing import Agreed
 from auqadmm.files.tabular import Roles
 from auqadmm.files.training import Task, model_parts, prepare, share
 from auqadmm.methods import ROUND_COST

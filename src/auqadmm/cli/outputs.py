@@ -1,4 +1,7 @@
-"""The folder of one fit: claimed before any work, filled at the end, read again by `predict` and `report`."""
+"""Where commands write, and what they say when they cannot; the folder of one fit.
+
+The folder is claimed before any work, filled at the end, and read again by `predict` and `report`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +19,61 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from auqadmm.checkpoint import files
-from auqadmm.cli.errors import CommandError, writable_folder, writing
 from auqadmm.core.history import History
-from auqadmm.files import atomic, model_files
+from auqadmm.errors import AuqadmmError
+from auqadmm.files import atomic, model
 from auqadmm.files.model import Parts
 from auqadmm.report.page import page_html
 from auqadmm.report.single import fit_report
 from auqadmm.report.tables import finite
 from auqadmm.words import listed
 
+
+# ---------------------------------------------------------------------- errors, in one line
+class CommandError(AuqadmmError):
+    """The message is all the user needs: one sentence, no traceback."""
+
+
+def reason(error: OSError) -> str:
+    """The system's error text, which libraries wrap in their own."""
+    return os.strerror(error.errno) if error.errno else error.strerror or str(error)
+
+
+def writable_folder(path: Path) -> Path:
+    """The folder, created if needed and tested by a write; before any work, not after."""
+    check_name(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except (FileExistsError, NotADirectoryError):
+        raise CommandError(f"Cannot write to {path}: it is a file, or lies inside one; choose another --out.") from None
+    except OSError as error:
+        raise CommandError(f"Cannot write to {path}: {reason(error)}; choose another --out.") from None
+    return path
+
+
+@contextmanager
+def writing(folder: Path, remedy: str = "make room, or choose another --out") -> Iterator[None]:
+    """A full or missing disk as one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise CommandError(f"Cannot write to {folder}: {reason(error)}; {remedy}.") from error
+
+
+def check_name(path: Path) -> None:
+    """Bytes that are no UTF-8 reach Python as lone surrogates, which neither JSON nor parquet can encode."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise CommandError(f"Cannot write to {path}: its name is not UTF-8; choose another --out.") from None
+
+
+# ---------------------------------------------------------------------- the folder of one fit
 FORMAT, FIT_VERSION = "auqadmm fit", 1
 SUMMARY, HISTORY, PAGE, CHECKPOINTS = "summary.json", "history.parquet", "report.html", "checkpoints"
-OURS = (SUMMARY, HISTORY, PAGE, CHECKPOINTS, model_files.ARRAYS, model_files.ABOUT)
+OURS = (SUMMARY, HISTORY, PAGE, CHECKPOINTS, model.ARRAYS, model.ABOUT)
 COUNTS = ("iteration", "rounds", "bytes", "bytes_up", "bytes_down", "hvps")
 COLUMNS = {name: pa.int64() if name in COUNTS else pa.float64() for name in History.columns}
 COLUMNS["failed_blocks"] = pa.list_(pa.string())
@@ -93,13 +141,13 @@ def _written(folder: Path, summary: Mapping[str, Any], history: History, parts: 
     rows = history.to_dicts()
     text = json.dumps(finite(summary), indent=2, allow_nan=False) + "\n"
     _write(folder, SUMMARY, text.encode())
-    model_files.write(parts, folder)
+    model.write(parts, folder)
     with atomic.part(folder, HISTORY) as path:
         columns = {name: pa.array([row[name] for row in rows], kind) for name, kind in COLUMNS.items()}
         pa.parquet.write_table(pa.table(columns), path)
         atomic.keep(path, folder / HISTORY)
     page = write_page(folder, summary, rows, parts)
-    return [page, folder / SUMMARY, folder / HISTORY, folder / model_files.ARRAYS, folder / model_files.ABOUT]
+    return [page, folder / SUMMARY, folder / HISTORY, folder / model.ARRAYS, folder / model.ABOUT]
 
 
 def write_page(folder: Path, summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], parts: Parts) -> Path:

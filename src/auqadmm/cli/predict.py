@@ -1,4 +1,4 @@
-"""`auqadmm predict`: predictions of a fitted model for files."""
+"""What the folder of a fit gives: `auqadmm predict`, predictions for files; `auqadmm report`, its page drawn again."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import typer
+from rich.console import Console
 
 from auqadmm.cli import outputs
-from auqadmm.cli.errors import CommandError, check_name, reason
-from auqadmm.files import atomic, model_files
-from auqadmm.files.model import FittedClassifier, FittedLogisticRegression, FittedModel
+from auqadmm.cli.outputs import CommandError, check_name, reason, writable_folder, writing
+from auqadmm.files import atomic
+from auqadmm.files.model import FittedClassifier, FittedLogisticRegression, FittedModel, load
+from auqadmm.files.model import read as read_model
 from auqadmm.files.tabular import Roles, is_table, read
 from auqadmm.words import visible
 
@@ -61,7 +63,7 @@ def predict(
     if out is not None:
         _check_out(out, [*files, folder / outputs.HISTORY])
     outputs.refuse_unfinished(folder)
-    model = model_files.load(folder)
+    model = load(folder)
     tables = [predicted(model, path, id, unseen, len(files) > 1) for path in files]
     table = pa.concat_tables(tables, promote_options="default")
     if out is None:
@@ -136,3 +138,22 @@ def _write(table: pa.Table, out: Path) -> None:
             atomic.keep(path, out)
     except OSError as error:
         raise CommandError(f"Cannot write {visible(str(out))}: {reason(error)}; choose another --out.") from None
+
+
+# ---------------------------------------------------------------------- report
+def report(
+    folder: Annotated[Path, typer.Argument(help="Folder that auqadmm fit wrote.", metavar="DIR", show_default=False)],
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Draw report.html of a fit again, from summary.json, history.parquet and the model; nothing is computed."""
+    if not folder.is_dir():
+        raise CommandError(f"{visible(str(folder))} is not a folder; name one that auqadmm fit wrote.")
+    outputs.refuse_unfinished(folder)
+    summary, rows = outputs.read_summary(folder), outputs.read_history(folder)
+    parts = read_model(folder)
+    try:
+        with writing(folder, "make room"):
+            page = outputs.write_page(writable_folder(folder), summary, rows, parts)
+    except (KeyError, TypeError) as error:
+        raise CommandError(f"{folder / outputs.SUMMARY} is damaged ({error}); fit again.") from None
+    Console(highlight=False).print(visible(str(page)), markup=False, soft_wrap=True)

@@ -23,13 +23,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from auqadmm.cli.errors import CommandError, writable_folder
+from auqadmm.cli.outputs import CommandError, writable_folder
 from auqadmm.paper import bundle, problems
 from auqadmm.paper.catalogue import FIGURES, essential, select
 from auqadmm.paper.chapters import drawings, report
 from auqadmm.paper.data import DataError, load
-from auqadmm.paper.run import Done, Job, jobs_of, needed_optima, perform_all
-from auqadmm.paper.runner import Runner
+from auqadmm.paper.run import Done, Job, Runner, jobs_of, needed_optima, perform_all
 from auqadmm.paper.spec import PROTOCOLS, Figure, Samples, WeightImages
 from auqadmm.paper.store import Store
 from auqadmm.paper.verdicts import markdown, verdicts

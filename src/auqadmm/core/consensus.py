@@ -115,40 +115,143 @@ class ConsensusADMM(ABC):
     # ------------------------------------------------------------------ what a method chooses
     @abstractmethod
     def first_weights(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Chosen:
-        """W_j of the first iteration."""
+        """W_j of the first iteration; a map over blocks.
+
+        Parameters
+        ----------
+        shard
+            The blocks of a process.
+        blocks
+            Their state: u^0 and λ^0.
+        shared
+            The replicated state: v^0, scalars, setup.
+
+        Returns
+        -------
+        Chosen
+            Weights, and the method's memory.
+        """
 
     def next_weights(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Chosen:
-        """W_j of iteration k + 1, called when `weights_due(shared)`; by default `first_weights`."""
+        """W_j of iteration k + 1, called when `weights_due(shared)`; by default `first_weights`.
+
+        Parameters
+        ----------
+        shard
+            The blocks of a process.
+        blocks
+            Their state: u^k, λ^k, the weights so far.
+        shared
+            The replicated state: v^k, v^{k−1}.
+
+        Returns
+        -------
+        Chosen
+            Weights, and the method's memory.
+        """
         return self.first_weights(shard, blocks, shared)
 
     def weights_due(self, shared: Consensus) -> bool:
-        """Do the weights change after this iteration? Depends on replicated values only."""
+        """Do the weights change after this iteration?
+
+        Parameters
+        ----------
+        shared
+            The replicated state; the answer must depend on nothing else, so that all processes agree.
+
+        Returns
+        -------
+        bool
+            False: W_j stay.
+        """
         return False
 
     def observe(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Mapping[str, Tensor]:
-        """The method's memory, updated before λ_j moves (blocks hold u^k, λ^{k−1}; shared v^k, v^{k−1})."""
+        """The method's memory, updated before λ_j moves.
+
+        Parameters
+        ----------
+        shard
+            The blocks of a process.
+        blocks
+            Their state: u^k, λ^{k−1}.
+        shared
+            The replicated state: v^k, v^{k−1}.
+
+        Returns
+        -------
+        memory
+            The next `blocks.memory`.
+        """
         return blocks.memory
 
     def first_scalars(self, setup: Setup) -> Mapping[str, float]:
-        """The method's replicated scalars at the start."""
+        """The method's replicated scalars at the start.
+
+        Parameters
+        ----------
+        setup
+            What stays fixed during the run.
+
+        Returns
+        -------
+        scalars
+            The first `shared.scalars`, by name.
+        """
         return {}
 
     def separate(self, shared: Consensus) -> bool:
-        """Does this iteration's primal part need a reduction of its own first? Then it takes more rounds."""
+        """Does this iteration's primal part need a reduction of its own first? Then it takes more rounds.
+
+        Parameters
+        ----------
+        shared
+            The replicated state.
+
+        Returns
+        -------
+        bool
+            True: `prepare` is called between the dual and the primal part.
+        """
         return False
 
     def prepare(self, blocks: Blocks, shared: Consensus, reduce: Reduce) -> tuple[Blocks, Consensus]:
-        """Replicated values needed before the primal part (of the first iteration too, when iteration is 0)."""
+        """Replicated values needed before the primal part (of the first iteration too, when iteration is 0).
+
+        Parameters
+        ----------
+        blocks
+            The state of the blocks.
+        shared
+            The replicated state.
+        reduce
+            For rounds of its own.
+
+        Returns
+        -------
+        blocks, shared
+            Both, with what was found.
+        """
         return blocks, shared
 
     def metric(self, sums: Mapping[str, Tensor]) -> Metric:
+        """K from the sums of the weights' `totals`.
+
+        Parameters
+        ----------
+        sums
+            Over all blocks.
+
+        Returns
+        -------
+        Metric
+            In which the v-step is taken.
+        """
         return DiagonalMetric(sums["K"])
 
     # ------------------------------------------------------------------ the box
     def init(self, setup: Setup, reduce: Reduce) -> State:
-        warm = setup.warm
-        zero = torch.zeros(setup.features, setup.columns, dtype=torch.float64, device=setup.device)
-        v = zero if warm is None else warm.v.to(zero)
+        warm, v = setup.warm, setup.first_v()
         lam = None if warm is None or warm.lam is None else reduce.scatter(warm.lam)
         shared = Consensus(setup=setup, iteration=0, v=v, scalars=self.first_scalars(setup))
         blocks = reduce.place(start_blocks, lam, shared)
@@ -181,7 +284,20 @@ class ConsensusADMM(ABC):
 
     # ------------------------------------------------------------------ maps over blocks
     def dual(self, shard: Shard, blocks: Blocks, shared: Consensus) -> tuple[Blocks, Sums]:
-        """λ-step and the squares of the residuals (S3)."""
+        """λ-step and the squares of the residuals (S3), a map over blocks.
+
+        Parameters
+        ----------
+        shard, blocks
+            Of this process.
+        shared
+            The replicated state.
+
+        Returns
+        -------
+        Blocks, dict
+            With new multipliers; the squares, by name.
+        """
         assert shared.v_prev is not None
         memory = self.observe(shard, blocks, shared)
         v, v_prev = shard.expand(shared.v), shard.expand(shared.v_prev)
@@ -191,7 +307,20 @@ class ConsensusADMM(ABC):
         return replace(blocks, lam=lam, memory=memory), sums
 
     def primal(self, shard: Shard, blocks: Blocks, shared: Consensus) -> tuple[Blocks, Sums]:
-        """Weights when due, local solves, and the summands of the next v-step."""
+        """Weights when due, local solves, and the summands of the next v-step, a map over blocks.
+
+        Parameters
+        ----------
+        shard, blocks
+            Of this process.
+        shared
+            The replicated state.
+
+        Returns
+        -------
+        Blocks, dict
+            With new local models and weights; the sums of the v-step, by name.
+        """
         chosen = self._choose(shard, blocks, shared)
         W = blocks.W if chosen is None else chosen.W
         v = shard.expand(shared.v)
@@ -207,7 +336,20 @@ class ConsensusADMM(ABC):
         return Blocks(found.u, blocks.lam, W, failed, memory, found.memory), sums
 
     def dual_primal(self, shard: Shard, blocks: Blocks, shared: Consensus) -> tuple[Blocks, Sums]:
-        """Both parts in one reduction: λ^k, then u^{k+1}, which needs nothing from other blocks but v^k."""
+        """Both parts in one reduction: λ^k, then u^{k+1}, which needs nothing from other blocks but v^k.
+
+        Parameters
+        ----------
+        shard, blocks
+            Of this process.
+        shared
+            The replicated state.
+
+        Returns
+        -------
+        Blocks, dict
+            After both; the sums of both.
+        """
         blocks, dual = self.dual(shard, blocks, shared)
         blocks, primal = self.primal(shard, blocks, shared)
         return blocks, dual | primal

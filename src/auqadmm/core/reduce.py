@@ -67,44 +67,159 @@ class Engine(Protocol):
     census: Census
 
     def map_sum(self, fn: MapFn[B, S, A], blocks: B, shared: S) -> tuple[A, Sums]:
-        """`fn(shard, blocks, shared) -> (blocks, summands)`; returns the new blocks and the sums over all."""
+        """Call a function in every process with blocks, and sum what it returns.
+
+        Parameters
+        ----------
+        fn
+            `fn(shard, blocks, shared) -> (blocks, summands)`; the summands have the same names and shapes
+            everywhere.
+        blocks
+            The state of the blocks: what an earlier call returned, or None.
+        shared
+            Replicated data, sent to every process.
+
+        Returns
+        -------
+        blocks, sums
+            The new state of the blocks, where they live, and the sums over all processes, in float64.
+        """
         ...
 
     def map_minmax(self, fn: MapFn[B, S, A], blocks: B, shared: S) -> tuple[A, Sums]:
-        """As `map_sum`; the first entry of each array is minimised over processes, the second maximised."""
+        """As `map_sum`, with extremes instead of sums.
+
+        Parameters
+        ----------
+        fn
+            As for `map_sum`; each array has two entries along its first axis.
+        blocks
+            The state of the blocks.
+        shared
+            Replicated data.
+
+        Returns
+        -------
+        blocks, extremes
+            The first entry of each array is the minimum over processes, the second the maximum.
+        """
         ...
 
     def map_concat(self, fn: Callable[[Shard, B], Sums], blocks: B) -> Sums:
-        """`fn(shard, blocks)` gives arrays whose first axis runs over the local blocks, any number of entries each;
-        returns each of them for all blocks, in the order of the blocks. A process holds consecutive blocks."""
+        """Arrays of all blocks, one after the other; no state changes. A process holds consecutive blocks.
+
+        Parameters
+        ----------
+        fn
+            `fn(shard, blocks)` gives arrays whose first axis runs over the local blocks, any number of entries
+            each.
+        blocks
+            The state of the blocks.
+
+        Returns
+        -------
+        arrays
+            Each of them for all blocks, in the order of the blocks.
+        """
         ...
 
     def gather(self, fn: Callable[[Shard, B], Tensor], blocks: B) -> Tensor:
-        """`fn(shard, blocks) -> (B, …)` of every process, put together as (N, …) in the order of the blocks."""
+        """One array with one entry per block, of all blocks.
+
+        Parameters
+        ----------
+        fn
+            `fn(shard, blocks) -> (B, …)`.
+        blocks
+            The state of the blocks.
+
+        Returns
+        -------
+        Tensor
+            (N, …), in the order of the blocks.
+        """
         ...
 
     def peek(self, fn: Callable[[Shard, B], A], blocks: B) -> A:
-        """`fn(shard, blocks)` of any one process with a shard, unchanged: for values that all share."""
+        """A value that all processes share, from one of them.
+
+        Parameters
+        ----------
+        fn
+            `fn(shard, blocks)`, called in any one process with a shard.
+        blocks
+            The state of the blocks.
+
+        Returns
+        -------
+        value
+            What it returned, unchanged.
+        """
         ...
 
     def scatter(self, x: Tensor) -> Tensor:
-        """The inverse of `gather`: the (B, …) part of x (N, …) that belongs to this process's blocks."""
+        """The inverse of `gather`.
+
+        Parameters
+        ----------
+        x
+            (N, …), one entry per block.
+
+        Returns
+        -------
+        Tensor
+            The (B, …) part that belongs to this process's blocks, or a handle to the parts on workers.
+        """
         ...
 
     def agreed(self, number: float) -> float:
-        """The maximum of a number over the processes that run the loop (collective: each of them must call)."""
+        """The maximum of a number over the processes that run the loop; collective: each of them must call.
+
+        Parameters
+        ----------
+        number
+            This process's own.
+
+        Returns
+        -------
+        float
+            The same in all of them.
+        """
         ...
 
     def same(self, settings: Mapping[str, object]) -> None:
-        """Refuse to go on where the processes which run the loop were given different settings."""
+        """Refuse to go on where the processes that run the loop were given different settings.
+
+        Parameters
+        ----------
+        settings
+            This process's own, by name.
+        """
         ...
 
     def first(self, work: Callable[[], bytes]) -> bytes:
-        """What `work()` gives in the first of the processes which run the loop, broadcast to all of them: for files."""
+        """Work that one process does for all that run the loop: files.
+
+        Parameters
+        ----------
+        work
+            Called in the first of them.
+
+        Returns
+        -------
+        bytes
+            What it returned, in all of them.
+        """
         ...
 
     def close(self, error: BaseException | None = None) -> None:
-        """Shut down. `error`: the cause of a premature end, passed on to the other processes that run the loop."""
+        """Shut down.
+
+        Parameters
+        ----------
+        error
+            The cause of a premature end, passed on to the other processes that run the loop.
+        """
         ...
 
 
@@ -121,7 +236,31 @@ class Traffic:
 
 
 class Reduce:
-    """What a method calls. Reductions are counted; `free` ones (scoring an iterate) are not."""
+    """What a method calls: maps over blocks. Reductions are counted; `free` ones (scoring an iterate) are not.
+
+    Parameters
+    ----------
+    engine
+        The processes with the blocks.
+
+    Attributes
+    ----------
+    call `reduce(fn, blocks, shared, down)` is one round
+        `fn(shard, blocks, shared) -> (blocks, summands)` in every process, and the sums over all. `shared` is
+        replicated; `down` are the arrays that workers must be sent for it, which are counted. The other methods
+        take the same arguments, and say what they return and what of it counts.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [([[1.0]], [2.0]), ([[3.0]], [6.0])])
+    >>> reduce = aq.methods.Reduce(aq.engines.Local().place(problem, torch.float64, torch.device("cpu")))
+    >>> def count(shard, blocks, shared):
+    ...     return blocks, {"blocks": torch.tensor(float(shard.blocks))}
+    >>> reduce(count, None, None)[1]["blocks"].item(), reduce.traffic.rounds
+    (2.0, 1)
+    """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -134,17 +273,59 @@ class Reduce:
         return after, sums
 
     def judging(self, fn: MapFn[None, S, None], shared: S, down: tuple[Tensor, ...] = ()) -> Sums:
-        """A round of a verdict, which needs no state of blocks: counted like any other, and apart."""
+        """A round of a verdict, which needs no state of blocks: counted like any other, and apart.
+
+        Parameters
+        ----------
+        fn
+            A map over blocks, as in `Engine.map_sum`.
+        shared
+            Replicated data, for it.
+        down
+            What the round tells the workers.
+
+        Returns
+        -------
+        dict
+            The sums.
+        """
         self.traffic.verdict += 1
         return self(fn, None, shared, down)[1]
 
     def once(self, fn: MapFn[None, None, None]) -> Sums:
-        """A round of a verdict whose result is the same throughout a run: cached."""
+        """A round of a verdict whose result is the same throughout a run: made once.
+
+        Parameters
+        ----------
+        fn
+            A map over blocks, as in `Engine.map_sum`.
+
+        Returns
+        -------
+        dict
+            The sums.
+        """
         if fn not in self.known:
             self.known[fn] = self.judging(fn, None)
         return self.known[fn]
 
     def minmax(self, fn: MapFn[B, S, A], blocks: B, shared: S) -> tuple[A, Sums]:
+        """A round of extremes instead of sums.
+
+        Parameters
+        ----------
+        fn
+            A map over blocks, as in `Engine.map_minmax`.
+        blocks
+            The state of the blocks.
+        shared
+            Replicated data, for it.
+
+        Returns
+        -------
+        state, dict
+            The blocks' new state, and minimum and maximum of each array.
+        """
         after, extremes = self.engine.map_minmax(fn, blocks, shared)
         self._count(extremes, tuple(extremes.values()))
         return after, extremes
@@ -153,6 +334,18 @@ class Reduce:
         """Parts of all blocks, concatenated. They are sent with the message of the previous round: bytes, no round.
 
         Blocks may send different amounts; what counts is the mean.
+
+        Parameters
+        ----------
+        fn
+            As in `Engine.map_concat`.
+        blocks
+            The state of the blocks.
+
+        Returns
+        -------
+        dict
+            Arrays of all blocks, one after the other.
         """
         parts = self.engine.map_concat(fn, blocks)
         self.traffic.reductions += 1
@@ -160,6 +353,22 @@ class Reduce:
         return parts
 
     def free(self, fn: MapFn[B, S, A], blocks: B, shared: S) -> Sums:
+        """The sums of a map that is not counted: to score an iterate.
+
+        Parameters
+        ----------
+        fn
+            A map over blocks, as in `Engine.map_sum`.
+        blocks
+            The state of the blocks.
+        shared
+            Replicated data, for it.
+
+        Returns
+        -------
+        dict
+            The sums.
+        """
         self.traffic.reductions += 1
         return self.engine.map_sum(fn, blocks, shared)[1]
 
@@ -168,22 +377,69 @@ class Reduce:
         return self.engine.map_sum(fn, blocks, shared)[0]
 
     def gather(self, fn: Callable[[Shard, B], Tensor], blocks: B) -> Tensor:
-        """Arrays of all blocks, (N, …): bytes, no round."""
+        """Arrays of all blocks: bytes, no round.
+
+        Parameters
+        ----------
+        fn
+            As in `Engine.gather`.
+        blocks
+            The state of the blocks.
+
+        Returns
+        -------
+        Tensor
+            (N, …), one entry per block.
+        """
         gathered = self.engine.gather(fn, blocks)
         self.traffic.reductions += 1
         self.traffic.up += math.ceil(8 * gathered.numel() / max(len(self.engine.names), 1))
         return gathered
 
     def scatter(self, x: Tensor) -> Tensor:
+        """The inverse of `gather`, not counted.
+
+        Parameters
+        ----------
+        x
+            (N, …), one entry per block.
+
+        Returns
+        -------
+        Tensor
+            The entries of this process's blocks, or an engine's handle to them.
+        """
         return self.engine.scatter(x)
 
     def every(self, fn: Callable[[Shard], bool]) -> bool:
-        """Is `fn(shard)` true in every process with blocks? Not counted: for settings of a run."""
+        """Does something hold in every process with blocks? Not counted: for settings of a run.
+
+        Parameters
+        ----------
+        fn
+            `fn(shard)`, called in each.
+
+        Returns
+        -------
+        bool
+            Whether all returned True.
+        """
         flags = self.engine.map_minmax(partial(_flag, fn), None, None)[1]["flag"]
         return bool(flags[0] > 0)
 
     def agreed(self, flag: bool) -> bool:
-        """Is this true in any process that runs the loop? Not counted; collective: every one of them must call."""
+        """Is this true in any process that runs the loop? Not counted; collective: every one of them must call.
+
+        Parameters
+        ----------
+        flag
+            What this process says.
+
+        Returns
+        -------
+        bool
+            The same in all of them.
+        """
         return self.engine.agreed(float(flag)) > 0
 
     @property
@@ -192,12 +448,29 @@ class Reduce:
         return getattr(self.engine, "processes", 1) > 1
 
     def slowest(self) -> tuple[str, float] | None:
-        """The worker that computed longest since the last call, and its seconds, where the engine knows."""
+        """The worker that computed longest since the last call.
+
+        Returns
+        -------
+        tuple or None
+            Its name and its seconds; None where the engine does not know.
+        """
         asked = getattr(self.engine, "slowest", None)
         return None if asked is None else asked()
 
     def cost(self, hvps: int) -> Cost:
-        """The traffic so far."""
+        """The traffic so far.
+
+        Parameters
+        ----------
+        hvps
+            Hessian-vector products so far, which the method counts.
+
+        Returns
+        -------
+        Cost
+            Rounds, bytes and products.
+        """
         return Cost(self.traffic.rounds, self.traffic.up, self.traffic.down, hvps)
 
     def _count(self, up: Mapping[str, Tensor], down: tuple[Tensor, ...]) -> None:
@@ -211,9 +484,12 @@ def _flag(fn: Callable[[Shard], bool], shard: Shard, blocks: None, shared: None)
     return blocks, {"flag": torch.full((2,), float(fn(shard)), dtype=torch.float64)}
 
 
+def byte_array(data: bytes) -> Tensor:
+    """Bytes as an array, which engines carry."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+
+
 # ---------------------------------------------------------------------- maps that methods share
-
-
 def score(shard: Shard, blocks: B, v: Tensor) -> tuple[B, Sums]:
     """Σ f_j(v), Σ ∇f_j(v) and Σ ‖∇f_j(v)‖, a map over blocks."""
     return blocks, shard.programs(_score_point, shard, v)

@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from auqadmm.core.certificate import Certificate
 from auqadmm.core.history import History
 from auqadmm.core.state import Status, WarmStart
+from auqadmm.core.stopping import Certificate
 from auqadmm.diagnosis.diagnosis import Diagnosis, diagnose
 from auqadmm.diagnosis.evidence import Evidence
+from auqadmm.errors import InputError
 from auqadmm.metrics.weights import Weights
+from auqadmm.verdict.queries import ColumnMoments
 
 if TYPE_CHECKING:
+    from auqadmm.inference.inference import Inference
+    from auqadmm.inference.statistics import Statistics
     from auqadmm.problem.problem import Problem
 
 
@@ -48,6 +52,12 @@ class Result:
         The data that `diagnose` uses; None where none were kept.
     choice
         What `method="auto"` chose, why, and what was expected of every method; else None.
+    moments
+        What round 0 learnt of the columns, where it ran.
+    statistics
+        The sums of `inference`, where `solve(…, inference=True)` asked for them.
+    source
+        Where the problem is, for `inference`; not part of a pickled result.
 
     Examples
     --------
@@ -77,6 +87,12 @@ class Result:
     has_intercept: bool = False
     evidence: Evidence | None = field(default=None, repr=False)
     choice: Any = field(default=None, repr=False)
+    moments: ColumnMoments | None = field(default=None, repr=False)
+    statistics: Statistics | None = field(default=None, repr=False)
+    source: Any = field(default=None, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "source": None}  # data are no part of a result
 
     def __repr__(self) -> str:
         """Three lines: how the run ended, the sentence, and the available attributes."""
@@ -133,6 +149,96 @@ class Result:
         if self.choice is None:
             return f"The method {self.method} was asked for; 'auto' estimates what each would cost."
         return self.choice.explain()
+
+    def inference(
+        self,
+        cov: str = "model",
+        level: float = 0.95,
+        *,
+        weights: str = "frequency",
+        dispersion: float | str | None = None,
+        use_t: bool | None = None,
+        correction: bool = False,
+        exponentiate: bool = False,
+        sites: bool = False,
+    ) -> Inference:
+        """Standard errors, intervals and tests of the coefficients, and how well the model fits.
+
+        Takes one more reduction: at most four triangles of m(m + 1)/2 numbers, sums over all blocks. Where
+        `solve(…, inference=True)` did not ask for it, the problem is placed once more; with engine "torch" every
+        process must call. Three things take more: columns whose means are not known (one round), the null model of rows
+        with offsets (a few, of three numbers), and `sites=True` (2m numbers of every site). `rounds` and `numbers` of
+        what is returned count all. A second call with the same `weights` and `sites` takes nothing.
+
+        Parameters
+        ----------
+        cov
+            "model": the observed information, with the dispersion; "expected": the expected one, as statsmodels' GLM;
+            "robust": White's HC0; "cluster": robust to dependence of rows within a block.
+        level
+            Of intervals.
+        weights
+            What sample weights are: "frequency", a row of weight w is w rows; "precision", its variance is divided by
+            w.
+        dispersion
+            None: the family's, 1 or Pearson's statistic over n − m; "pearson" (a quasi-likelihood); or a number.
+        use_t
+            Student's distribution in place of the normal one; None: where the dispersion is estimated.
+        correction
+            For "cluster": times N/(N − 1)·(n − 1)/(n − m), N the number of sites.
+        exponentiate
+            Show exp(coef): ratios of odds, rates, hazards or means.
+        sites
+            Also ask every block for its own one-step estimate, for `Inference.sites` and `Inference.plot_forest`.
+
+        Returns
+        -------
+        Inference
+            With `table`, `summary()`, `vcov`, `deviance`, `aic`, `heterogeneity` and more. Penalised fits have no
+            p-values, and say so.
+
+        Raises
+        ------
+        InputError
+            There are no such numbers: columns are collinear or separate the outcomes (they are named), the model is not
+            at its optimum, or the loss is no likelihood; or an option has a value that it cannot have.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X = np.array([[0.0], [1.0], [1.0], [2.0], [3.0], [4.0]])
+        >>> y = np.array([1.0, 2.0, 3.0, 6.0, 7.0, 8.0])
+        >>> problem = aq.Problem(aq.LeastSquares(), aq.Zero(), [(X[:3], y[:3]), (X[3:], y[3:])], intercept=True)
+        >>> found = aq.solve(problem).inference(level=0.9)
+        >>> found.table.round(3)
+                    coef     se      t      p    low   high
+        x0         1.892  0.250  7.570  0.002  1.359  2.425
+        intercept  1.031  0.568  1.814  0.144 -0.181  2.242
+        >>> found.rounds
+        1
+        """
+        from auqadmm.inference.inference import infer
+
+        at = self._measured(weights, sites)
+        options: dict[str, Any] = {"dispersion": dispersion, "use_t": use_t, "correction": correction}
+        return infer(at, cov, level, exponentiate=exponentiate, **options)
+
+    def _measured(self, weights: str, sites: bool) -> Statistics:
+        """The sums at v, kept for the next call."""
+        if weights not in ("frequency", "precision"):
+            raise InputError(f"weights must be 'frequency' or 'precision', got {weights!r}.")
+        held = vars(self).setdefault("_held", {})
+        known = held.get((weights, sites)) or held.get((weights, True))
+        if known is None and self.statistics is not None and weights == "frequency" and not sites:
+            known = self.statistics
+        if known is None and self.source is None:
+            raise InputError(
+                "This result does not know its problem any more: it was loaded, or made by hand. Solve with "
+                "inference=True."
+            )
+        held[weights, sites] = known or self.source.measured(self.v, self.moments, weights == "frequency", sites)
+        return held[weights, sites]
 
     def diagnose(self, problem: Problem | None = None) -> Diagnosis:
         """Why the run did not converge: findings, each with one setting to try next.

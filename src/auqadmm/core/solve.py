@@ -12,14 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
 from torch import Tensor
 
 from auqadmm.checkpoint.settings import RunCheckpoints
-from auqadmm.core.certificate import Certificate
-from auqadmm.core.ending import (
+from auqadmm.core.history import Clock, History, Row
+from auqadmm.core.processes import StopRequests
+from auqadmm.core.record import (
     OVER,
     Ending,
+    RunRecord,
     ending_by_budget,
     ending_by_callback,
     ending_by_certificate,
@@ -34,13 +35,10 @@ from auqadmm.core.ending import (
     not_finite,
     with_reason,
 )
-from auqadmm.core.history import Clock, History, Row
-from auqadmm.core.processes import StopRequests
-from auqadmm.core.record import RunRecord
 from auqadmm.core.reduce import Reduce, Sums, Traffic, WorkerLost, score
 from auqadmm.core.result import Result
 from auqadmm.core.state import Blocks, Setup, State, Status
-from auqadmm.core.stopping import Stopping
+from auqadmm.core.stopping import Certificate, Stopping
 from auqadmm.diagnosis.evidence import collect
 from auqadmm.verdict import Judge
 from auqadmm.verdict.monitor import Monitor
@@ -51,12 +49,43 @@ if TYPE_CHECKING:
 
 
 class Method(Protocol):
-    """Anything the loop can run."""
+    """Anything the loop can run: a name, the state before the first iteration, and one iteration."""
 
     @property
     def name(self) -> str: ...
-    def init(self, setup: Setup, reduce: Reduce) -> State: ...
-    def step(self, state: State, reduce: Reduce) -> State: ...
+    def init(self, setup: Setup, reduce: Reduce) -> State:
+        """The state before the first iteration.
+
+        Parameters
+        ----------
+        setup
+            What stays fixed during the run.
+        reduce
+            For maps over blocks.
+
+        Returns
+        -------
+        State
+            With v at its start.
+        """
+        ...
+
+    def step(self, state: State, reduce: Reduce) -> State:
+        """One iteration.
+
+        Parameters
+        ----------
+        state
+            What `init` or the step before returned; it is not changed.
+        reduce
+            For maps over blocks.
+
+        Returns
+        -------
+        State
+            A new one, with `shared.iteration` one higher.
+        """
+        ...
 
 
 def block_view(method: Method, reduce: Reduce) -> Reduce:
@@ -159,8 +188,7 @@ class _Loop:
         self.near = block_view(method, reduce)
         self.stopping, self.callbacks, self.evaluate_every = stopping, tuple(callbacks), evaluate_every
         self.keeper, self.asked, self.clock = keeper, StopRequests(), clock or Clock()
-        zero = torch.zeros(setup.features, setup.columns, dtype=torch.float64, device=setup.device)
-        self.start = zero if setup.warm is None else setup.warm.v.to(zero)
+        self.start = setup.first_v()
         self.monitor = Monitor(Judge(reduce, setup), stopping.certificate_tol)
         self.record = RunRecord(reduce, stopping, self.clock, self.monitor, keeper)
 
@@ -333,6 +361,7 @@ class _Loop:
             lam=lam,
             weights=self.reduce.place(_weights, blocks, None) if complete and blocks is not None else None,
             evidence=ended.evidence,
+            moments=self.monitor.judge.columns,
         )
         return replace(result, message=final_message(result, self.stopping) + record.saved_where(ended))
 

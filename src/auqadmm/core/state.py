@@ -18,7 +18,7 @@ from auqadmm.metrics.weights import Metric, Weights
 if TYPE_CHECKING:
     from auqadmm.local.base import LocalStep
     from auqadmm.problem.regularizers import Regularizer
-    from auqadmm.verdict.moments import ColumnMoments
+    from auqadmm.verdict.queries import ColumnMoments
 
 ROUND_COST = 32_000  # numbers that a link carries during one round trip
 
@@ -81,10 +81,43 @@ class WarmStart:
 
 @dataclass(frozen=True)
 class Setup:
-    """What stays fixed during a run, replicated: sizes, g, the u-step `solve`, how to start, the image shape,
-    if the features are pixels, the loss, the names of the features, if they have any, what
-    round 0 measured on the columns, if it ran, the rows of all blocks, 0 if not counted, and what a round
-    costs beside its numbers, in numbers."""
+    """What stays fixed during a run, replicated.
+
+    Attributes
+    ----------
+    blocks, features, columns
+        N, m (with the intercept's row) and C.
+    intercept
+        Is the last row of v a free intercept?
+    regularizer
+        g.
+    solve
+        The u-step: the local problems of all blocks of a process.
+    device
+        Where v lives.
+    seed
+        Of random starts and vectors.
+    start
+        "zeros" or "random", the first u_j.
+    scoring
+        Are f_j(v) and ∇f_j(v) summed with every iteration?
+    precision
+        The rounding unit of the arithmetic on blocks.
+    warm
+        A start from earlier results.
+    image
+        The shape of the features, if they are pixels.
+    loss
+        That of the problem.
+    names
+        Of the features, if they have any.
+    seen
+        What round 0 measured on the columns, if it ran.
+    rows
+        Of all blocks; 0 if not counted.
+    round_cost
+        What a round costs beside its numbers, in numbers.
+    """
 
     blocks: int
     features: int
@@ -109,11 +142,45 @@ class Setup:
     def unknowns(self) -> int:
         return self.features * self.columns
 
+    def zeros(self) -> Tensor:
+        """A model of zeros.
+
+        Returns
+        -------
+        Tensor
+            (m, C).
+        """
+        return torch.zeros(self.features, self.columns, dtype=torch.float64, device=self.device)
+
+    def first_v(self) -> Tensor:
+        """Where a run starts.
+
+        Returns
+        -------
+        Tensor
+            (m, C): the warm start's v, or zeros.
+        """
+        zero = self.zeros()
+        return zero if self.warm is None else self.warm.v.to(zero)
+
 
 @dataclass(frozen=True)
 class Blocks:
-    """Kept with the data. u, lam (B, m, C); failed (B,): the last local solve missed its tolerance; `memory` holds the
-    method's arrays, or tuples of arrays."""
+    """The state of the blocks of a process, kept with the data.
+
+    Attributes
+    ----------
+    u, lam
+        u_j and λ_j, (B, m, C).
+    W
+        The weights; None before the first iteration.
+    failed
+        (B,): the last local solve missed its tolerance.
+    memory
+        The method's arrays, or tuples of arrays.
+    solver_memory
+        Whatever the local solver keeps.
+    """
 
     u: Tensor
     lam: Tensor
@@ -125,7 +192,17 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Cost:
-    """The total cost of an iterate: rounds, bytes of one worker up and down, Hessian-vector products."""
+    """The total cost of an iterate.
+
+    Attributes
+    ----------
+    rounds
+        So far.
+    up, down
+        Bytes of one worker.
+    hvps
+        Hessian-vector products.
+    """
 
     rounds: int = 0
     up: int = 0
@@ -148,11 +225,34 @@ class Residuals:
 
 @dataclass(frozen=True)
 class Consensus:
-    """Replicated. v, v_prev, s (m, C) in float64; the pending v-step is argmin g + ½⟨v,Kv⟩ − ⟨s,v⟩ (S2).
+    """The replicated state. The pending v-step is argmin g + ½⟨v, Kv⟩ − ⟨s, v⟩ (S2).
 
-    `scored` are the sums of a certificate at v, if summed with the iteration (`setup.scoring`); `predicted`
-    is how much F would fall by the method's own model, where that is free: it decides when a verdict is run.
-    `scalars` and `memory` belong to the method; `memory` is whatever frozen object it likes.
+    Attributes
+    ----------
+    setup
+        What stays fixed.
+    iteration
+        Complete ones.
+    v, v_prev, s
+        (m, C) in float64: the model, the one before, and the linear term of the next v-step.
+    metric
+        K of the next v-step.
+    residuals, reference
+        Norms of S3; the scale of inner tolerances.
+    scalars, memory
+        The method's own; `memory` is whatever frozen object it likes.
+    hvps
+        Hessian-vector products so far.
+    inner_failures, not_finite
+        How many blocks missed their tolerance in the last local solves, or have NaN or infinity.
+    failed_blocks
+        Which missed it in the solves before.
+    cost
+        Of v.
+    scored
+        The sums of a certificate at v, if summed with the iteration (`setup.scoring`).
+    predicted
+        How much F would fall by the method's own model, where that is free: it decides when a verdict is run.
     """
 
     setup: Setup
@@ -186,7 +286,15 @@ class Consensus:
 
 @dataclass(frozen=True)
 class State:
-    """A whole run between two iterations."""
+    """A whole run between two iterations.
+
+    Attributes
+    ----------
+    blocks
+        The state of the blocks, or an engine's handle to it.
+    shared
+        The replicated state.
+    """
 
     blocks: Any
     shared: Consensus

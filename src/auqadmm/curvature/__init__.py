@@ -7,11 +7,8 @@
 
 from __future__ import annotations
 
-from auqadmm.curvature.base import Curvature, Estimate, HessianPoint
-from auqadmm.curvature.exact import Exact
-from auqadmm.curvature.hutchinson import Hutchinson
-from auqadmm.curvature.lanczos import Lanczos
-from auqadmm.curvature.ritz import Ritz
+from auqadmm.curvature.base import Curvature, Estimate, Exact, HessianPoint, Hutchinson
+from auqadmm.curvature.lanczos import Lanczos, Ritz
 from auqadmm.errors import InputError
 
 __all__ = [
@@ -37,6 +34,22 @@ def resolve(curvature: str | Curvature, rank: int = 5, seed: int = 0) -> Curvatu
         Rank of `"lanczos"`; the others, and an object, do not use it.
     seed
         Seed of `"lanczos"` and `"hutchinson"`; an object keeps its own.
+
+    Returns
+    -------
+    Curvature
+        An estimator.
+
+    Raises
+    ------
+    InputError
+        It is none of these.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> aq.curvature.resolve("lanczos", rank=3)
+    Lanczos(rank=3, seed=0, start='gaussian')
     """
     if curvature == "lanczos":
         return Lanczos(rank=rank, seed=seed)

@@ -1,10 +1,26 @@
-"""What an estimator of curvature is given, and what it returns (S7).
+"""What an estimator of curvature is given, and what it returns; the exact diagonal and an unbiased one (S7).
 
 Given: a point u with products by the Hessians H_j = ∇²f_j(u_j). Returned: an estimate of every diag(H_j).
 Random vectors are drawn once for all blocks, on the CPU and in float64: the estimate of a block then depends
 on its own data alone, not on the machine, the device or the other blocks.
 
-Shapes: B blocks, m features, C columns, n = m·C unknowns, k right-hand sides.
+Exact: for a linear model, f_j(u) = Σ_i c_i φ(x_iᵀu, y_i), the diagonal is a weighted sum of squares,
+
+    diag(H_j) at (feature p, column q)  =  Σ_i c_i x_ip² ∂²φ_i/∂z_q²,
+
+about as cheap as one Hessian-vector product, so it is what the denoising figure uses (S9).
+
+Hutchinson: with random signs z_1 … z_s, entry by entry,
+
+    d_j  =  Σ_t z_t ∘ H_j z_t  /  Σ_t z_t ∘ z_t,        z_t ∘ z_t = 1, so the denominator is s.
+
+E z zᵀ = I makes it unbiased before negative entries are set to 0; the variance of entry p is
+(1/s) Σ_{q≠p} H_pq², so a diagonal H_j is found exactly.
+
+Reference: Bekas, Kokiopoulou and Saad (2007), An estimator for the diagonal of a matrix, Applied Numerical
+Mathematics 57.
+
+Shapes: B blocks, m features, C columns, n = m·C unknowns, k right-hand sides, s probes.
 """
 
 from __future__ import annotations
@@ -28,10 +44,29 @@ class HessianPoint(Protocol):
     def u(self) -> Tensor: ...
 
     def hvp(self, P: Tensor, /) -> Tensor:
-        """H_j P_j for P (B, m, C) or (B, m, C, k)."""
+        """Products with the Hessians.
+
+        Parameters
+        ----------
+        P
+            (B, m, C), or (B, m, C, k) with k right-hand sides.
+
+        Returns
+        -------
+        Tensor
+            H_j P_j, like P.
+        """
         ...
 
-    def hessian_diagonal(self) -> Tensor: ...
+    def hessian_diagonal(self) -> Tensor:
+        """The exact diagonals of all H_j.
+
+        Returns
+        -------
+        Tensor
+            (B, m, C).
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -53,7 +88,20 @@ class Estimate:
 class Curvature(Protocol):
     """Anything that estimates diag(H_j) of every block of this process."""
 
-    def diagonal(self, point: HessianPoint) -> Estimate: ...
+    def diagonal(self, point: HessianPoint) -> Estimate:
+        """Estimate the diagonals at a point.
+
+        Parameters
+        ----------
+        point
+            u with products by the Hessians there.
+
+        Returns
+        -------
+        Estimate
+            The diagonals, and what they cost.
+        """
+        ...
 
 
 def draw(shape: tuple[int, ...], distribution: str, seed: int, like: Tensor) -> Tensor:
@@ -72,3 +120,64 @@ def check_integer(name: str, value: object, least: int | None = None) -> None:
     if not ok or (least is not None and int(value) < least):  # type: ignore[call-overload]
         bound = "" if least is None else f" of at least {least}"
         raise InputError(f"{name} must be an integer{bound}, got {value!r}.")
+
+
+@dataclass(frozen=True)
+class Exact:
+    """diag(H_j) itself, in closed form from the loss; spends no Hessian-vector product.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem, aq.methods.AUQ(curvature=aq.curvature.Exact())).coef.round(1)
+    array([2., 1.])
+    """
+
+    def diagonal(self, point: HessianPoint) -> Estimate:
+        """Diagonals (B, m, C) at `point`."""
+        return Estimate(point.hessian_diagonal(), hvps=0)
+
+
+@dataclass(frozen=True)
+class Hutchinson:
+    """Estimate diag(H_j) with random sign vectors.
+
+    Parameters
+    ----------
+    probes
+        Number s of sign vectors, each one Hessian-vector product per block.
+    seed
+        Seed of the signs, which are the same for every block and every call.
+
+    Raises
+    ------
+    ValueError
+        A parameter has a value that it cannot have; the message names it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0, 3.0, 6.0])
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X[:2], y[:2]), (X[2:], y[2:])])
+    >>> aq.solve(problem, aq.methods.AUQ(curvature=aq.curvature.Hutchinson(probes=4))).coef.round(1)
+    array([2., 1.])
+    """
+
+    probes: int = 16
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_integer("probes", self.probes, least=1)
+        check_integer("seed", self.seed)
+
+    def diagonal(self, point: HessianPoint) -> Estimate:
+        """Diagonals (B, m, C) at `point`, from one product with s right-hand sides."""
+        B, m, C = point.u.shape
+        z = draw((m, C, self.probes), "rademacher", self.seed, like=point.u)
+        products = z * point.hvp(z.expand(B, m, C, self.probes))
+        # a convex f_j has no negative entry, an estimate of it may: off-diagonal entries are its noise
+        return Estimate(products.mean(-1).clamp_min(0.0), hvps=self.probes)

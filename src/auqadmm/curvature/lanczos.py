@@ -1,4 +1,4 @@
-"""Low-rank approximation of H_j = ∇²f_j by Lanczos, all blocks at once (S7).
+"""Low-rank approximation of H_j = ∇²f_j by Lanczos (S7), leading eigenvectors by blocks (S12); all H_j at once.
 
 Problem: find V (n × r, orthonormal) and D ≥ 0 (diagonal) with H_j ≈ V D Vᵀ, from products with H_j only.
 
@@ -12,9 +12,20 @@ Then T = tridiag(β, α, β) = S D Sᵀ and V = Q S; Ritz values D below 0 are s
 Q spans an invariant subspace (a zero Hessian, an empty block, fewer distinct eigenvalues than r). That block
 stops while the others go on. A repeated eigenvalue is found once: one start vector yields no more.
 
-Reference: Parlett (1998), The Symmetric Eigenvalue Problem, SIAM, chapters 6 and 13.
+By blocks, products with a few vectors at a time:
 
-Shapes: B blocks, m features, C columns, n = m·C unknowns (row-major as in u), r rank.
+    Q_1 = orth(A·start),   Q_{k+1} = orth((I − QQᵀ) A Q_k),  Q = (Q_1 … Q_k)         T = QᵀAQ
+
+The largest eigenvalues converge faster than with powers of A: the leading 64 of 96 vectors, from seven
+products with 16 at a time, are as good as 64 vectors after five products with all of them.
+An invariant subspace (few rows, equal rows, no rows) is continued at random: a little noise in every new
+block, far below A's own part and far above rounding.
+
+References: Parlett (1998), The Symmetric Eigenvalue Problem, SIAM, chapters 6 and 13. G. H. Golub, C. F. Van Loan,
+Matrix Computations, 4th ed., section 10.3.6.
+
+Shapes: B blocks, m features, C columns, n = m·C unknowns (row-major as in u), r rank, b vectors at a time, k in all;
+Q (B, n, k), T (B, k, k).
 """
 
 from __future__ import annotations
@@ -26,12 +37,61 @@ import torch
 from torch import Tensor
 
 from auqadmm.curvature.base import DISTRIBUTIONS, Estimate, HessianPoint, check_integer, draw
-from auqadmm.curvature.ritz import Ritz, ritz_pairs
 from auqadmm.errors import InputError
+
+
+@dataclass(frozen=True)
+class Ritz:
+    """H_j ≈ Σ_i values_i vectors_i vectors_iᵀ. Unused slots of a block are zero.
+
+    Attributes
+    ----------
+    values
+        (B, r), largest first, never negative.
+    vectors
+        (B, m, C, r), orthonormal within each block.
+    steps
+        (B,) number of slots in use.
+    """
+
+    values: Tensor
+    vectors: Tensor
+    steps: Tensor
+
+    def diagonal(self) -> Tensor:
+        """diag(V D Vᵀ), without forming the n × n matrix.
+
+        Returns
+        -------
+        Tensor
+            (B, m, C).
+        """
+        D = self.values[:, None, None, :]
+        return ((self.vectors * D) * self.vectors).sum(-1)
+
+
+def ritz_pairs(Q: Tensor, T: Tensor, scale: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+    """Values (B, r) and vectors (B, r, ·) of the leading `steps` slots of each block.
+
+    Q (B, r, ·) has orthonormal rows, T (B, r, r) entries of size at most `scale` (B,) and bandwidth 1.
+    """
+    used = torch.arange(T.shape[-1], device=T.device) < steps[:, None]
+    # eigh refuses a batch with one non-finite matrix; only a block that overflowed gets NaN
+    finite = T.isfinite().flatten(1).all(-1)
+    unit = torch.where(finite & (scale > 0), scale, 1.0)  # scale is 0 for a zero Hessian
+    T = torch.where(finite[:, None, None], T / unit[:, None, None], 0.0)
+    # |eigenvalues| ≤ 3 by Gershgorin: at −4 the unused slots come last and mix with no eigenvector in use
+    T = T + torch.diag_embed(torch.where(used, 0.0, -4.0).to(T.dtype))
+    values, S = (x.flip(-1) for x in torch.linalg.eigh(T))
+    values = torch.where(used, values.clamp_min(0.0) * unit[:, None], 0.0)
+    values = torch.where(finite[:, None], values, torch.nan)
+    vectors = torch.where(used[:, :, None], S.mT.to(Q.dtype) @ Q, 0.0)
+    return values.to(Q.dtype), vectors
+
 
 # Vectors are stored with zeros up to a multiple of 64 bytes: BLAS adds in an order that depends on the
 # alignment of a row, and two blocks with the same data are to give the same bits.
-ALIGN = 16
+ALIGNED_NUMBERS = 16
 
 
 @dataclass(frozen=True)
@@ -75,7 +135,18 @@ class Lanczos:
             raise InputError(f"start must be {known}, got {self.start!r}.")
 
     def decompose(self, point: HessianPoint) -> Ritz:
-        """Ritz values and vectors at `point`."""
+        """The low-rank approximation itself.
+
+        Parameters
+        ----------
+        point
+            u with products by the Hessians there.
+
+        Returns
+        -------
+        Ritz
+            Its values and vectors.
+        """
         B, m, C = point.u.shape
         start = draw((m, C), self.start, self.seed, like=point.u)
         return lanczos(point.hvp, (B, m, C), self.rank, start)
@@ -137,7 +208,7 @@ def lanczos(hvp: Callable[[Tensor], Tensor], shape: tuple[int, int, int], rank: 
 
 
 def _padded(x: Tensor) -> Tensor:
-    return torch.nn.functional.pad(x, (0, -x.shape[-1] % ALIGN))
+    return torch.nn.functional.pad(x, (0, -x.shape[-1] % ALIGNED_NUMBERS))
 
 
 def _project(Q: Tensor, w: Tensor) -> Tensor:
@@ -151,3 +222,60 @@ def _dot(x: Tensor, y: Tensor) -> Tensor:
 
 def _norm(x: Tensor) -> Tensor:
     return torch.linalg.vector_norm(x, dim=-1, dtype=torch.float64)
+
+
+# ---------------------------------------------------------------------- block Lanczos
+KRYLOV_STEPS = 3  # steps before a block may stop
+
+
+def krylov(
+    apply: Callable[[Tensor], Tensor],
+    random: Tensor,
+    blocks: int,
+    several: int,
+    settled: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """An orthonormal basis Q for each of the blocks, as many vectors as `random` has, T = QᵀAQ, and how many of the
+    vectors each block uses, (B,); T is zero in the others.
+
+    Parameters
+    ----------
+    apply
+        (B, n, b) -> (B, n, b), one symmetric operator per block.
+    random
+        (n, k), the same for all blocks: the first columns are the start, the others the noise of new blocks.
+    several
+        b, vectors at a time.
+    settled
+        T -> (B,): which blocks have converged. Each uses its vectors up to then, whatever its
+        neighbours do; when all have, the iteration ends.
+    """
+    first, *others = (x.expand(blocks, -1, -1) for x in random.split(several, 1))
+    new = apply(first)
+    Q = torch.linalg.qr(new + _noise(first, new))[0]
+    products = apply(Q)
+    T = Q.mT @ products
+    used = torch.full((blocks,), random.shape[1], device=random.device)
+    for other in others:
+        if settled is not None and Q.shape[2] >= KRYLOV_STEPS * several:
+            used = torch.where(settled(0.5 * (T + T.mT)), used.clamp(max=Q.shape[2]), used)
+            if bool((used <= Q.shape[2]).all()):
+                break
+        new = products[:, :, : other.shape[2]]
+        new = new + _noise(other, new)
+        for _ in range(2):  # twice is enough, with unit vectors in between
+            new = torch.linalg.qr(new - Q @ (Q.mT @ new))[0]
+        products = apply(new)
+        beside, own = Q.mT @ products, new.mT @ products
+        T = torch.cat([torch.cat([T, beside], 2), torch.cat([beside.mT, own], 2)], 1)
+        Q = torch.cat([Q, new], 2)
+    used = used.clamp(max=Q.shape[2])
+    inside = torch.arange(Q.shape[2], device=T.device) < used[:, None]
+    return Q, 0.5 * (T + T.mT) * (inside[:, :, None] & inside[:, None, :]), used
+
+
+def _noise(random: Tensor, x: Tensor) -> Tensor:
+    """Small beside x; where x is zero any size will do."""
+    scale = torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True) / torch.linalg.vector_norm(random[0])
+    scale = torch.where(scale > 0, scale, 1.0)
+    return torch.finfo(x.dtype).eps ** 0.75 * scale * random

@@ -4,7 +4,7 @@
     w_i = tr S_i,  S_i the C×C curvature of row i at v      S_j = Σ|x_i|²S_i / Σ|x_i|²w_i       A_j = Σ w_i x_ix_iᵀ
     M_j = U_jᵀA_jU_j       d_j = max(0, diag F(A_j − U_jM_jU_jᵀ)Fᵀ)       φ_j = l2/N + floor·(mean diagonal)
 
-In scaled columns (columns/frame.py) l2 is one number per feature: φ_j has the least of them, d_j the rest.
+In scaled columns (columns.py) l2 is one number per feature: φ_j has the least of them, d_j the rest.
 
 U_j is the leading right singular basis of block j's rows, found by block Lanczos (`krylov`) and kept. Only products
 with X_j are used; nothing of size m×m is formed. A loss without rows (CustomLoss) gets the same from Hessian-vector
@@ -28,6 +28,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import scipy.fft
 import torch
 from torch import Tensor
 
@@ -37,11 +39,9 @@ from auqadmm.blocks.single_precision import rough
 from auqadmm.core.reduce import B, Sums
 from auqadmm.core.state import ROUND_COST
 from auqadmm.curvature.base import draw
-from auqadmm.curvature.basis import cosine_basis
-from auqadmm.curvature.krylov import krylov
+from auqadmm.curvature.lanczos import krylov
 from auqadmm.metrics.coupled import Coupled, pair_indices
-from auqadmm.metrics.kronecker import Kronecker
-from auqadmm.metrics.lowrank import LowRank, spectrum
+from auqadmm.metrics.lowrank import Kronecker, LowRank, spectrum
 from auqadmm.metrics.weights import sum_blocks
 
 if TYPE_CHECKING:
@@ -52,13 +52,13 @@ if TYPE_CHECKING:
 # A block's directions are at most this share of its rows: more would reveal the rows.
 DIRECTION_SHARE = 0.25
 # Directions are found so many at a time, or in so many steps of block Lanczos.
-AT_A_TIME, LANCZOS_STEPS = 8, 4
+LANCZOS_BLOCK, LANCZOS_STEPS = 8, 4
 # The search ends when it has found so many times the directions that pay, and one step more.
-ENOUGH = 1.5
+SEARCH_MARGIN = 1.5
 PHI_FLOOR = 1e-5  # φ_j, of the mean curvature, at least: W_j must not be singular
 PROBES = 16  # random vectors for the diagonal of a loss without rows (Hutchinson)
 # The model of rounds, fitted to runs with 5 to 100 directions.
-LEAST_ROUNDS, SLOPE = 2.0, 2.5
+LEAST_ROUNDS, ROUNDS_SLOPE = 2.0, 2.5
 CONTEST_MARGIN = 1e-3  # by which a basis must win, per coordinate
 FAR_FROM_PRIOR = 100.0  # times the prior: curvature beyond which the prior does not limit the logits
 
@@ -116,7 +116,7 @@ class Posterior:
         if rank == 0:
             return shard.row_weight.new_zeros(shard.blocks, size, 0)
         # two steps more than are kept: the last directions found have not converged
-        several = max(AT_A_TIME, -(-rank // LANCZOS_STEPS))
+        several = max(LANCZOS_BLOCK, -(-rank // LANCZOS_STEPS))
         # one start for all blocks: placement does not matter, and equal data get equal weights
         random = draw((size, min(rank + 2 * several, size)), "gaussian", self.seed, shard.row_weight)
         affordable = partial(self._affordable, total, size, math.prod(shard.shape[1:]))
@@ -124,7 +124,7 @@ class Posterior:
         def settled(T: Tensor) -> Tensor:
             """Which blocks have found far more directions than they would keep."""
             sigma, k = _eigenvalues(T), T.shape[-1]
-            return ENOUGH * affordable(sigma, torch.full_like(rows, min(rank, k - several))) + several <= k
+            return SEARCH_MARGIN * affordable(sigma, torch.full_like(rows, min(rank, k - several))) + several <= k
 
         # the whole space, if within reach, may be worth it: no rest then
         early = settled if self.choose and random.shape[1] < size else None
@@ -149,7 +149,7 @@ class Posterior:
         q = sigma / (left / size + floor[:, None]).clamp(min=torch.finfo(torch.float64).tiny)
         q = torch.nn.functional.pad(q, (0, 1))  # no rest after all directions
         r = torch.arange(q.shape[1], device=q.device)
-        rounds = LEAST_ROUNDS + SLOPE * q.clamp(min=1).sqrt()
+        rounds = LEAST_ROUNDS + ROUNDS_SLOPE * q.clamp(min=1).sqrt()
         cost = r * (size + (r + 1) / 2) + rounds * (payload + self.round_cost)
         return torch.where(r <= limit[:, None], cost, torch.inf).argmin(1)
 
@@ -328,3 +328,9 @@ def row_variance(shard: Shard, W: LowRank) -> Tensor:
     Q = torch.linalg.solve_triangular(R, (G / D[..., None]).mT, upper=False).mT
     spread = shard.design.forward_squared(1 / D)
     return (spread - shard.design.forward(Q).square().sum(1)).clamp(min=0)
+
+
+def cosine_basis(shape: tuple[int, ...], intercept: bool) -> Kronecker:
+    """F, rows are the basis vectors, for images of `shape` (height, width) or (channels, height, width)."""
+    axes = tuple(torch.from_numpy(scipy.fft.dct(np.eye(length), axis=0, norm="ortho")) for length in shape)
+    return Kronecker(axes, intercept)

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.state import Status
-from auqadmm.diagnosis.evidence import SCALED, UNEVEN, Finding, columns, unbounded
-from auqadmm.diagnosis.trend import Trend, recent, trend
+from auqadmm.diagnosis.evidence import SCALED, UNEVEN, Finding, Trend, columns, recent, trend, unbounded
 from auqadmm.metrics.weights import sum_blocks
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from auqadmm.core.reduce import Engine
 from auqadmm.engines.driver import DriverEngine, Pool
 from auqadmm.engines.local import Local, LocalEngine, shards_of
 from auqadmm.engines.on_dask import Dask
-from auqadmm.engines.on_ray import Ray, RayWorkers
-from auqadmm.engines.on_ray_worker import RayDataset
+from auqadmm.engines.on_ray import Ray, RayDataset, RayWorkers
 from auqadmm.engines.torch_distributed import Torch, TorchEngine
 from auqadmm.errors import InputError
 from auqadmm.problem import Problem
@@ -49,7 +48,20 @@ class Place(Protocol):
     """
 
     def place(self, problem: Problem, dtype: torch.dtype, device: torch.device) -> Engine:
-        """Place the blocks and agree on the census (`Problem.placed`)."""
+        """Place the blocks and agree on the census (`Problem.placed`).
+
+        Parameters
+        ----------
+        problem
+            What is to be solved.
+        dtype, device
+            Of the arithmetic on blocks.
+
+        Returns
+        -------
+        Engine
+            Open; `solve` closes it.
+        """
         ...
 
 
@@ -62,7 +74,29 @@ KNOWN: dict[str, type[Local | Torch | Ray | Dask]] = {
 
 
 def resolve(engine: object) -> Place:
-    """An engine by name, with its default settings, or unchanged."""
+    """An engine by name, with its default settings, or unchanged.
+
+    Parameters
+    ----------
+    engine
+        "local", "torch", "ray", "dask", one of their classes, or an object with `place`.
+
+    Returns
+    -------
+    Place
+        Settings of an engine.
+
+    Raises
+    ------
+    InputError
+        It is none of these.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> aq.engines.resolve("local")
+    Local()
+    """
     if isinstance(engine, str) and engine.lower() in KNOWN:
         return cast(Place, KNOWN[engine.lower()]())
     if isinstance(engine, type) and engine in KNOWN.values():

@@ -6,11 +6,17 @@ part. A worker drops a version when the driver no longer refers to it.
 
 An engine of this kind, Ray or Dask, has a `Pool`, which carries bytes to workers and back with a deadline. A worker
 that is lost stays lost: its state is never made anew.
+
+On a worker a `Holder` stores a shard and versions of its blocks' state, and answers one message at a time. A message
+says which versions the driver still uses; all others are dropped. Versions are frozen like any state, so an old one
+stays usable as long as it is referred to. Messages are numbered: one that the driver gave up waiting for, and that
+arrives after a later one, is refused. Nothing is recomputed: a holder without the requested version reports that.
 """
 
 from __future__ import annotations
 
 import math
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,15 +25,93 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.shard import Shard
 from auqadmm.core.reduce import MapFn, WorkerLost
 from auqadmm.core.stopping import is_number, whole_number
 from auqadmm.engines.messages import Known, dumps, dumps_briefly, loads
-from auqadmm.engines.packing import span
+from auqadmm.engines.world import span
 from auqadmm.errors import InputError
 from auqadmm.problem import Problem
-from auqadmm.problem.agreement import verdict
+from auqadmm.problem.agreement import attempt, verdict
 from auqadmm.problem.sources import Readers, Source, share
 
+# ---------------------------------------------------------------------- on a worker
+BROUGHT = "brought"  # stands for blocks that the engine delivers itself
+
+
+class Holder:
+    """The blocks of one worker. `brought`: blocks that the engine delivered itself."""
+
+    def __init__(self, brought: Sequence[object] | None = None) -> None:
+        self.brought = brought or []
+        self.versions: dict[int, object] = {}
+        self.setup: Known = (0, None)
+        self.seen = 0
+        self.problem: Problem
+        self.own_blocks: Any  # blocks as given, then as read
+        self.shard: Shard
+
+    def __call__(self, message: bytes) -> bytes:
+        """Answer with a message, or with an error."""
+        answer = attempt(lambda: (None, self._answered(message)))[1]
+        return dumps(answer)
+
+    def _answered(self, message: bytes) -> object:
+        envelope = loads(message)
+        if envelope["number"] <= self.seen:
+            raise RuntimeError("this message was overtaken by a later one")
+        self.seen = envelope["number"]
+        self.versions = {k: x for k, x in self.versions.items() if k in envelope["alive"]}
+        if envelope["setup"] is not None:
+            number, data = envelope["setup"]
+            self.setup = (number, loads(data))
+        name, *args = loads(envelope["request"], self.setup)
+        return getattr(self, f"do_{name}")(*args)
+
+    # ------------------------------------------------------------------ placing blocks
+    def do_make(self, problem: Problem, rank: int, world: int) -> int:
+        if problem.blocks == BROUGHT:
+            brought, self.brought = self.brought, []
+            problem = problem.elsewhere(lambda rank, world: brought)
+        self.problem = problem
+        self.own_blocks, count = problem.made(rank, world)
+        return count
+
+    def do_read(self, first: int) -> Mapping[str, object]:
+        self.own_blocks, tally = self.problem.read(self.own_blocks, first)
+        return tally
+
+    def do_settle(self, messages: Sequence[Mapping[str, Any]], first: int, dtype: torch.dtype) -> None:
+        placed = self.problem.settled(self.own_blocks, messages, first)
+        self.shard = placed.shard(dtype, torch.device("cpu"))
+        del self.own_blocks, self.problem
+
+    # ------------------------------------------------------------------ maps
+    def do_map(self, fn: MapFn, at: int | None, shared: object, new: int) -> tuple[bool, dict[str, Tensor], float]:
+        began = time.perf_counter()
+        blocks, out = fn(self.shard, self._version(at), shared)
+        self.versions[new] = blocks
+        return blocks is None, out, time.perf_counter() - began
+
+    def do_parts(self, fn: Callable[[Any, Any], object], at: int | None) -> object:
+        return fn(self.shard, self._version(at))
+
+    def do_put(self, x: Tensor, new: int) -> None:
+        self.versions[new] = x.to(self.shard.dtype)
+
+    def do_count(self) -> int:
+        """The number of stored versions."""
+        return len(self.versions)
+
+    def _version(self, number: int | None) -> object:
+        if number is None:
+            return None
+        if number not in self.versions:
+            raise RuntimeError(f"version {number} of the blocks' state is not here")
+        return self.versions[number]
+
+
+# ---------------------------------------------------------------------- in the driver
 T = TypeVar("T")
 
 
@@ -47,7 +131,17 @@ class Version:
 
 
 class DriverEngine:
-    """The driver's side of a pool."""
+    """The driver's side of a pool: maps are messages to its workers.
+
+    Parameters
+    ----------
+    pool
+        Carries messages; `close` closes it too.
+    problem
+        Its blocks are dealt out to the workers of the pool.
+    dtype
+        Of the arithmetic on blocks.
+    """
 
     def __init__(self, pool: Pool, problem: Problem, dtype: torch.dtype) -> None:
         self.pool = pool
@@ -111,7 +205,13 @@ class DriverEngine:
         self.pool.close()
 
     def slowest(self) -> tuple[str, float] | None:
-        """The worker that has computed longest since the last call, and its seconds."""
+        """The worker that has computed longest since the last call.
+
+        Returns
+        -------
+        name, seconds
+            None if none has computed.
+        """
         spent, self.seconds = self.seconds, {}
         if not spent:
             return None
@@ -201,11 +301,33 @@ class Pool(Protocol):
     names: Sequence[str]
 
     def deal(self, blocks: object) -> Sequence[Any]:
-        """The block source of each worker: its own `Problem.blocks`, or `BROUGHT`. Fixes the number of workers."""
+        """Fix the number of workers, and say where each gets its blocks from.
+
+        Parameters
+        ----------
+        blocks
+            Of the problem.
+
+        Returns
+        -------
+        sources
+            Of each worker: its own `Problem.blocks`, or `BROUGHT` if it has them already.
+        """
         ...
 
     def call(self, messages: Mapping[int, bytes]) -> Mapping[int, bytes | str]:
-        """The answers of workers by their numbers. For a lost one, the reason as text; others may be missing."""
+        """Send messages, and wait for the answers until a deadline.
+
+        Parameters
+        ----------
+        messages
+            By the number of the worker.
+
+        Returns
+        -------
+        answers
+            By the number of the worker. For a lost one, the reason as text; others may be missing then.
+        """
         ...
 
     def close(self) -> None:

@@ -38,7 +38,21 @@ class Local:
 
 
 class LocalEngine:
-    """One shard with all blocks."""
+    """One shard with all blocks.
+
+    Parameters
+    ----------
+    shard
+        Of this process.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [([[1.0]], [2.0]), ([[3.0]], [6.0])])
+    >>> aq.engines.Local().place(problem, torch.float64, torch.device("cpu")).names
+    ('block 0', 'block 1')
+    """
 
     def __init__(self, shard: Shard) -> None:
         self.shard = shard

@@ -13,26 +13,89 @@ import contextlib
 import itertools
 import logging
 import os
+import signal
+import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from auqadmm.engines.driver import DriverEngine, check, cpu_only, dealt, missing, most_workers, opened
-from auqadmm.engines.holder import BROUGHT
-from auqadmm.engines.on_dask_worker import Lease, answer, bring, leave, sit
+from auqadmm.engines.driver import BROUGHT, DriverEngine, Holder, check, cpu_only, dealt, missing, most_workers, opened
 from auqadmm.errors import InputError
 from auqadmm.problem import Problem
 from auqadmm.problem.sources import Chunks, blamed
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
-    from distributed import Client, Future, Security
+    from distributed import Client, Future, Security, Worker
 
 
+# ---------------------------------------------------------------------- in the process of a Dask worker
+@dataclass
+class WorkerSlot:
+    """Holders of one run in one worker, and the one thread in which they answer."""
+
+    holders: dict[int, Holder] = field(default_factory=dict)
+    thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+
+
+_slots: dict[tuple[str, str], WorkerSlot] = {}  # by run and worker: several workers may share a process
+
+
+async def open_slot(run: str, deaf: bool, dask_worker: Worker | None = None) -> int:
+    """`deaf`: ignore Ctrl-C, sent by terminals to all processes: the driver handles it, and still needs its workers."""
+    if deaf and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    assert dask_worker is not None  # Dask fills it in
+    _slots[run, dask_worker.address] = WorkerSlot()
+    return os.getpid()
+
+
+async def answer(run: str, rank: int, message: bytes, dask_worker: Worker | None = None) -> bytes | None:
+    """None: this process does not know the run."""
+    assert dask_worker is not None
+    slot = _slots.get((run, dask_worker.address))
+    if slot is None:
+        return None
+    holder = slot.holders.setdefault(rank, Holder())
+    return await asyncio.get_running_loop().run_in_executor(slot.thread, holder, message)
+
+
+async def close_slot(run: str, dask_worker: Worker | None = None) -> None:
+    assert dask_worker is not None
+    _close_slot(run, dask_worker.address)
+
+
+def _close_slot(run: str, address: str) -> None:
+    slot = _slots.pop((run, address), None)
+    if slot is not None:
+        slot.thread.shutdown(wait=False, cancel_futures=True)
+
+
+def bring(run: str, rank: int, blocks: list[object]) -> None:
+    """A task: take over blocks stored on this worker."""
+    from distributed import get_worker
+
+    _slots[run, get_worker().address].holders[rank] = Holder(list(blocks))
+
+
+class Lease:
+    """An actor that ends with its client, however that ends; then the slot is freed."""
+
+    def __init__(self, run: str) -> None:
+        from distributed import get_worker
+
+        self.slot = (run, get_worker().address)
+
+    def __del__(self) -> None:
+        _close_slot(*self.slot)
+
+
+# ---------------------------------------------------------------------- in the driver
 FAREWELL = 2.0  # seconds to say goodbye to workers
 
 
@@ -96,14 +159,14 @@ class DaskPool:
         self.distributed, self.settings, self.timeout = distributed, settings, settings.timeout
         self.run, self.mine = uuid.uuid4().hex, False
         self.closing = contextlib.ExitStack()
-        self.seats: list[str] = []  # the worker of each holder
+        self.homes: list[str] = []  # the worker of each holder
         self.names: Sequence[str] = []
         self.pids: dict[str, int] = {}
         try:
             self.client = self._connected(blocks)
             self.client.wait_for_workers(settings.workers or 1, timeout=self.timeout)
             self.addresses = sorted(self.client.scheduler_info(n_workers=-1)["workers"])[: settings.workers]
-            met = self._ask({a: (sit, self.run, self.mine, a) for a in self.addresses})
+            met = self._ask({a: (open_slot, self.run, self.mine, a) for a in self.addresses})
             self.pids = {a: pid for a, pid in met.items() if isinstance(pid, int)}
             for a, why in met.items():
                 if a not in self.pids:
@@ -136,22 +199,22 @@ class DaskPool:
     # ------------------------------------------------------------------ blocks
     def deal(self, blocks: object) -> list[Any]:
         if not isinstance(blocks, Chunks):
-            self._seated(self.addresses)
+            self._settled(self.addresses)
             return dealt(blocks, len(self.addresses))
         futures = self._computed(blocks)
         holders = self.client.who_has(futures)
         homes = [next(a for a in self.addresses if a in holders[f.key]) for f in futures]
         runs = [list(g) for _, g in itertools.groupby(range(len(homes)), homes.__getitem__)]
-        self._seated([homes[numbers[0]] for numbers in runs])
+        self._settled([homes[numbers[0]] for numbers in runs])
         brought = [
             self._pinned(bring, [home], self.run, r, [futures[j] for j in numbers])
-            for r, (home, numbers) in enumerate(zip(self.seats, runs, strict=True))
+            for r, (home, numbers) in enumerate(zip(self.homes, runs, strict=True))
         ]
         self._finished(brought)
         return [BROUGHT] * len(runs)
 
-    def _seated(self, addresses: list[str]) -> None:
-        self.seats = addresses
+    def _settled(self, addresses: list[str]) -> None:
+        self.homes = addresses
         self.names = [f"worker {a}, process {self.pids[a]}" for a in addresses]
 
     def _computed(self, blocks: Chunks) -> list[Future]:
@@ -177,11 +240,11 @@ class DaskPool:
 
     # ------------------------------------------------------------------ calls
     def call(self, messages: Mapping[int, bytes]) -> dict[int, Any]:
-        answers = self._ask({r: (answer, self.run, r, m, self.seats[r]) for r, m in messages.items()})
+        answers = self._ask({r: (answer, self.run, r, m, self.homes[r]) for r, m in messages.items()})
         answers = {r: "its process was restarted" if x is None else x for r, x in answers.items()}
-        lost = {self.seats[r]: why for r, why in answers.items() if isinstance(why, str)}
+        lost = {self.homes[r]: why for r, why in answers.items() if isinstance(why, str)}
         # losing a process loses all its holders
-        return {r: lost[a] for r, a in enumerate(self.seats) if a in lost} or answers
+        return {r: lost[a] for r, a in enumerate(self.homes) if a in lost} or answers
 
     def _ask(self, calls: Mapping[Any, tuple[Any, ...]], timeout: float | None = None) -> dict[Any, Any]:
         return self.client.sync(asked, self.client, calls, timeout or self.timeout, asynchronous=False)
@@ -189,7 +252,7 @@ class DaskPool:
     def close(self) -> None:
         with contextlib.suppress(Exception):  # they may be gone, or the cluster
             self.leases = []
-            self._ask({a: (leave, self.run, a) for a in self.pids}, FAREWELL)
+            self._ask({a: (close_slot, self.run, a) for a in self.pids}, FAREWELL)
         self.closing.close()
 
 

@@ -15,17 +15,121 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
-from auqadmm.engines.driver import DriverEngine, check, cpu_only, dealt, missing, most_workers, opened
-from auqadmm.engines.holder import BROUGHT
-from auqadmm.engines.on_ray_worker import Actor, RayDataset
+from auqadmm.engines.driver import BROUGHT, DriverEngine, Holder, check, cpu_only, dealt, missing, most_workers, opened
 from auqadmm.errors import InputError
 from auqadmm.problem import Problem
 from auqadmm.problem.sources import share
 
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+    import ray
+    from ray.data import Dataset
+
+
+# ---------------------------------------------------------------------- in the process of an actor
+@dataclass(frozen=True)
+class RayDataset:
+    """A Ray Dataset as blocks, each block of the dataset one: named columns are y, weight, offset, others features.
+
+    Parameters
+    ----------
+    dataset
+        A `ray.data.Dataset`. How many blocks it has: `dataset.repartition(n)`.
+    target, weight, offset
+        Names of the columns with y and, if any, the sample weights and the offsets.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> blocks = aq.engines.RayDataset(dataset, target="sick")  # doctest: +SKIP
+    >>> problem = aq.Problem(aq.Logistic(), aq.L2(1.0), blocks)  # doctest: +SKIP
+    >>> aq.solve(problem, engine="ray")  # doctest: +SKIP
+    """
+
+    dataset: Dataset | None
+    target: str
+    weight: str | None = None
+    offset: str | None = None
+
+    def __call__(self, rank: int, world: int) -> list[Any]:
+        """The share of a process that is not one of our actors."""
+        import ray
+
+        refs = self.refs()
+        return [self.block(ray.get(refs[j])) for j in share(len(refs), rank, world)]
+
+    def refs(self) -> list[ray.ObjectRef]:
+        """The blocks of the dataset, where they are.
+
+        Returns
+        -------
+        refs
+            One reference to an arrow table per block.
+        """
+        assert self.dataset is not None  # only copies sent to actors have none
+        return list(self.dataset.to_arrow_refs())
+
+    def block(self, table: pa.Table) -> tuple[pd.DataFrame | np.ndarray | None, ...]:
+        """One block of the dataset as a block of a problem.
+
+        Parameters
+        ----------
+        table
+            An arrow table with the columns of the dataset.
+
+        Returns
+        -------
+        X, y, weight, offset
+            Features as a data frame, the target, and the weights and offsets, None where there are none.
+
+        Raises
+        ------
+        InputError
+            The table has no column of the target's or the weights' name.
+        """
+        named = (self.target, self.weight, self.offset)
+        others = [name for name in named if name is not None]
+        for name in others:
+            if name not in table.column_names:
+                raise InputError(f"The dataset has no column {name!r}; it has {', '.join(table.column_names)}.")
+        frame = table.to_pandas()
+        return frame.drop(columns=others), *(None if name is None else frame[name].to_numpy() for name in named)
+
+
+class Actor:
+    """Holders in a process of their own, one per run."""
+
+    def __init__(self) -> None:
+        self.holders: dict[str, Holder] = {}
+
+    def about(self) -> tuple[int, str]:
+        return os.getpid(), socket.gethostname()
+
+    def answer(self, run: str, message: bytes) -> bytes:
+        return self.holders.setdefault(run, Holder())(message)
+
+    def bring(self, run: str, source: RayDataset, refs: list[ray.ObjectRef]) -> str:
+        """Fetch the blocks; returns an error text, if any."""
+        import ray
+
+        try:
+            brought = [source.block(table) for table in ray.get(refs)]
+        except Exception as error:
+            return str(error)
+        self.holders[run] = Holder(brought)
+        return ""
+
+    def forget(self, run: str) -> None:
+        self.holders.pop(run, None)
+
+
+# ---------------------------------------------------------------------- in the driver
 RAY_LOOK = 1.0  # seconds between two checks of the deadline
 
 
@@ -89,7 +193,30 @@ class Ray:
 
 
 class RayWorkers:
-    """Actors, and the Ray instance if this process started it. For `solve(engine=…)`, any number of times."""
+    """Actors, and the Ray instance if this process started it. For `solve(engine=…)`, any number of times.
+
+    Parameters
+    ----------
+    settings
+        How many workers, with how many CPUs, of which cluster.
+    blocks
+        Of a problem: no more workers are started than these can be dealt out to.
+
+    Raises
+    ------
+    ImportError
+        Ray is not installed.
+    InputError
+        This process is connected to another Ray instance than the settings name.
+    TimeoutError
+        The workers did not start in time.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> with aq.engines.Ray(workers=2).start() as workers:  # doctest: +SKIP
+    ...     aq.solve(problem, engine=workers)
+    """
 
     def __init__(self, settings: Ray, blocks: object = None) -> None:
         try:
@@ -147,7 +274,18 @@ class RayWorkers:
         return opened(RayPool(self, last), problem, dtype)
 
     def answers(self, calls: Mapping[int, Any]) -> dict[int, Any]:
-        """The results by worker; for a lost one, the reason as text."""
+        """Wait for calls of actors until the deadline.
+
+        Parameters
+        ----------
+        calls
+            References by the number of the worker.
+
+        Returns
+        -------
+        results
+            By the number of the worker; for a lost one, the reason as text.
+        """
         ray, end = self.ray, time.monotonic() + self.timeout
         waiting = {ref: r for r, ref in calls.items()}
         results: dict[int, Any] = {}
@@ -215,7 +353,7 @@ class RayPool:
         if not isinstance(blocks, RayDataset):
             return dealt(blocks, len(self.names))
         refs, count = blocks.refs(), len(self.names)
-        source = RayDataset(None, blocks.target, blocks.weight)
+        source = RayDataset(None, blocks.target, blocks.weight, blocks.offset)
         parts = [[refs[j] for j in share(len(refs), r, count)] for r in range(count)]
         actors = self.workers.actors
         refusals = self.workers.answers({r: actors[r].bring.remote(self.run, source, parts[r]) for r in range(count)})

@@ -25,10 +25,9 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.processes import StopRequests
-from auqadmm.core.reduce import MapFn
+from auqadmm.core.reduce import MapFn, byte_array
 from auqadmm.core.stopping import is_number
-from auqadmm.engines.packing import HEAD, digest, entry_size, from_bytes, packed, raw, span, to_bytes, unpacked
-from auqadmm.engines.world import World
+from auqadmm.engines.world import HEAD, World, digest, entry_size, packed, raw, span, to_bytes, unpacked
 from auqadmm.errors import InputError
 from auqadmm.problem import Problem
 from auqadmm.problem.agreement import ProcessError, same, together
@@ -81,7 +80,17 @@ class Torch:
 
 
 class TorchEngine:
-    """The shard of this process, and the processes with the others."""
+    """The shard of this process, and the processes with the others.
+
+    Parameters
+    ----------
+    problem
+        Every process passes its own blocks, or the same function of rank and world.
+    world
+        The processes.
+    dtype, device
+        Of the arithmetic on blocks.
+    """
 
     def __init__(self, problem: Problem, world: World, dtype: torch.dtype, device: torch.device) -> None:
         placed = problem.placed(world.rank, world.size, world.exchange)
@@ -160,7 +169,7 @@ class TorchEngine:
             return made, len(made)
 
         made, sizes = together(self.world.exchange, told)
-        return to_bytes(self.world.broadcast(from_bytes(made), sizes[0]))
+        return to_bytes(self.world.broadcast(byte_array(made), sizes[0]))
 
     def close(self, error: BaseException | None = None) -> None:
         heard = self.stopped or self.world.failed or not self.asked.listening

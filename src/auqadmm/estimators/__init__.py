@@ -7,11 +7,13 @@ ConsensusRidge, ConsensusRidgeCV                l2 alone
 ConsensusLogisticRegression     two or more classes, l1, l2 or elastic net
 ConsensusLogisticRegressionCV   the same, strength and share of l1 chosen by cross-validation
 ConsensusLinearSVC              support vector machine with a smoothed hinge
+ConsensusGLM                    families of generalised linear models, with standard errors
 enet_path                       elastic nets for many strengths, in one run
 """
 
 from auqadmm.estimators.elastic_net import ConsensusElasticNet
 from auqadmm.estimators.elastic_net_cv import ConsensusElasticNetCV
+from auqadmm.estimators.glm import ConsensusGLM
 from auqadmm.estimators.lasso import ConsensusLasso, ConsensusLassoCV
 from auqadmm.estimators.logistic import ConsensusLogisticRegression
 from auqadmm.estimators.logistic_cv import ConsensusLogisticRegressionCV
@@ -22,6 +24,7 @@ from auqadmm.estimators.svc import ConsensusLinearSVC
 __all__ = [
     "ConsensusElasticNet",
     "ConsensusElasticNetCV",
+    "ConsensusGLM",
     "ConsensusLasso",
     "ConsensusLassoCV",
     "ConsensusLinearSVC",

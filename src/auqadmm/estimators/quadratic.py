@@ -32,7 +32,7 @@ import torch
 from scipy.linalg.lapack import dposv
 from threadpoolctl import ThreadpoolController
 
-from auqadmm.methods.newton.inner import ActiveFactor
+from auqadmm.methods.newton.model import ActiveFactor
 
 EPS = float(np.finfo(np.float64).eps)
 TOGETHER = 128  # features up to which problems take their steps together

@@ -32,13 +32,12 @@ import torch
 from scipy.linalg.lapack import dposv
 
 from auqadmm.callbacks import Progress
-from auqadmm.core.certificate import Certificate
 from auqadmm.core.history import History, Row
 from auqadmm.core.reduce import Reduce, Traffic
 from auqadmm.core.result import Result
 from auqadmm.core.solve import Iteration
 from auqadmm.core.state import Status
-from auqadmm.core.stopping import Stopping
+from auqadmm.core.stopping import Certificate, Stopping
 from auqadmm.engines import resolve
 from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.chunks import later

@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from auqadmm.core.certificate import Certificate
 from auqadmm.core.state import ROUND_COST
+from auqadmm.core.stopping import Certificate
 from auqadmm.estimators import squares
 from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.columns import Sides, Wider

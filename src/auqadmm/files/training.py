@@ -20,10 +20,9 @@ import numpy as np
 
 from auqadmm.blocks.rows import Loss
 from auqadmm.core.result import Result
+from auqadmm.files.encoding import Encoding
 from auqadmm.files.model import Parts
-from auqadmm.files.preprocessing import Agreed, Settings, Summary, merge, summarize
-from auqadmm.files.preprocessing.encoding import Encoding
-from auqadmm.files.preprocessing.summary import blocks_of
+from auqadmm.files.preprocessing import Agreed, Settings, Summary, blocks_of, merge, summarize
 from auqadmm.files.tabular import Coded, Roles, Sheet, read
 from auqadmm.problem import ElasticNet, InputError, LeastSquares, Logistic, Multinomial, Problem, SmoothedHinge
 from auqadmm.problem.agreement import Exchange, alone, together

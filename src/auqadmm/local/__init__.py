@@ -48,7 +48,33 @@ SOLVERS: dict[str, Callable[[], LocalSolver]] = {
 
 
 def resolve(solver: str | LocalSolver, shard: Shard | None = None) -> LocalSolver:
-    """A solver from its name; `"auto"` takes `Direct` where it is applicable, else `Mixed`."""
+    """A local solver from its name.
+
+    Parameters
+    ----------
+    solver
+        A name, `"auto"`, one of the classes, or an object with `solve`.
+    shard
+        The blocks; `"auto"` takes `Direct` where it is applicable to them, else `Mixed`.
+
+    Returns
+    -------
+    LocalSolver
+        With its default settings, or the object itself.
+
+    Raises
+    ------
+    InputError
+        There is no solver of this name.
+    InputTypeError
+        The object has no method `solve`.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> type(aq.local.resolve("auto")).__name__
+    'Mixed'
+    """
     if isinstance(solver, type) and solver in SOLVERS.values():
         return solver()
     if not isinstance(solver, str):
@@ -67,7 +93,18 @@ def _known() -> str:
 
 
 def direct_suits(shard: Shard) -> bool:
-    """Does `Direct` apply, and is it affordable?"""
+    """Does `Direct` apply, and is it affordable?
+
+    Parameters
+    ----------
+    shard
+        The blocks of a process.
+
+    Returns
+    -------
+    bool
+        Squares of one column, dense blocks, and matrices that are not too large.
+    """
     if not (shard.loss.unit_curvature and shard.design.dense and shard.shape[2] == 1):
         return False
     sizes = (min(piece.X.shape[1:]) for piece in shard.design.pieces if isinstance(piece, DensePiece))

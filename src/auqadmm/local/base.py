@@ -1,16 +1,10 @@
-"""The u-step of all blocks at once: what is minimised, and what a solver returns (stopping: tolerance.py).
+"""The u-step of all blocks at once: what is minimised, and what a solver returns (when it is done: descent.py).
 
     minimise over u_j   F_j(u) = f_j(u) − ⟨λ_j, u − v⟩ + ½‖u − v‖²_{W_j}                             (S2)
     ∇F_j(u) = ∇f_j(u) + W_j(u − v) − λ_j
 
 F_j differs by a constant from the paper's f_j(u) + ½‖v − u + W_j⁻¹λ_j‖²_{W_j}; no inverse is needed.
 Solvers move every block together and mask the ones that are done, so that one product with X serves them all.
-Solutions move smoothly between iterations, so a solve may start from an extrapolated point (`Extrapolation`):
-
-    start at   u + θ(u − u_before),   θ = ⟨u − u_before, step before⟩ / ‖step before‖², between 0 and 1
-
-θ is the share of the step before that the last step repeated: the rate of an iteration that converges linearly, and 0
-for one that reverses.
 
 A solver never writes into what it is given: the loop may return to an older state at any time.
 
@@ -32,12 +26,10 @@ from auqadmm.core.stopping import is_number
 from auqadmm.errors import InputError
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.weights import Weights, dot
-from auqadmm.runtime.cuda_graphs import Programs
 
 if TYPE_CHECKING:
     from auqadmm.blocks.parts import Part
     from auqadmm.blocks.rows import Hessian, Point
-
 
 # ∇F_j is a sum of terms that cancel at the solution, each known to a few units in the last place: a norm below this
 # many ulps of their sizes is noise, which no step can reliably lower.
@@ -86,7 +78,31 @@ class Iterate:
 
 @dataclass(frozen=True)
 class LocalProblem:
-    """The local problems of all blocks. v (B, m, C) may be an expanded view, lam (B, m, C)."""
+    """The local problems of all blocks of a process.
+
+    Parameters
+    ----------
+    shard
+        The blocks, with f_j.
+    W
+        Their weights.
+    v
+        The consensus, (B, m, C); may be an expanded view.
+    lam
+        The multipliers λ_j, (B, m, C).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([1.0, 3.0])
+    >>> shard = aq.Problem(aq.LeastSquares(), aq.Zero(), [(X, y)]).shard(torch.float64, torch.device("cpu"))
+    >>> W = aq.weights.Scalar(torch.ones(1, dtype=torch.float64), 2, 1)
+    >>> F = aq.local.LocalProblem(shard, W, shard.zeros(), shard.zeros())
+    >>> F.at(shard.zeros()).grad.flatten().tolist()
+    [-3.0, -1.0]
+    """
 
     shard: Shard
     W: Weights
@@ -94,47 +110,151 @@ class LocalProblem:
     lam: Tensor
 
     def take(self, some: Part) -> LocalProblem:
-        """Restricted to some blocks."""
+        """Restricted to some blocks.
+
+        Parameters
+        ----------
+        some
+            Which, with their shard.
+
+        Returns
+        -------
+        LocalProblem
+            F_j of these alone.
+        """
         return LocalProblem(some.shard, self.W.take(some.blocks), self.v[some.blocks], self.lam[some.blocks])
 
     def value(self, point: Point) -> Tensor:
-        """F_j (B,), where `point` is f_j at some u."""
+        """F_j.
+
+        Parameters
+        ----------
+        point
+            f_j at some u.
+
+        Returns
+        -------
+        Tensor
+            (B,).
+        """
         gap = point.u - self.v
         return point.value + dot(0.5 * self.W.apply(gap) - self.lam, gap)
 
     def grad(self, point: Point) -> Tensor:
-        """∇F_j (B, m, C)."""
+        """∇F_j.
+
+        Parameters
+        ----------
+        point
+            f_j at some u.
+
+        Returns
+        -------
+        Tensor
+            (B, m, C).
+        """
         return point.grad + self.W.apply(point.u - self.v) - self.lam
 
     def hvp(self, point: Hessian, P: Tensor) -> Tensor:
-        """(∇²f_j + W_j) P."""
+        """(∇²f_j + W_j) P.
+
+        Parameters
+        ----------
+        point
+            ∇²f_j at some u.
+        P
+            (B, m, C).
+
+        Returns
+        -------
+        Tensor
+            (B, m, C).
+        """
         return point.hvp(P) + self.W.apply(P)
 
     def hessian_diagonal(self, point: Point) -> Tensor:
-        """The diagonal of ∇²f_j + W_j, (B, m, C)."""
+        """The diagonal of ∇²f_j + W_j.
+
+        Parameters
+        ----------
+        point
+            f_j at some u.
+
+        Returns
+        -------
+        Tensor
+            (B, m, C).
+        """
         return point.hessian_diagonal() + self.W.diagonal()
 
     def norm(self, x: Tensor) -> Tensor:
-        """The norm of gradients, (B,): Euclidean, or that of W_j⁻¹ where W_j models the curvature (S12)."""
+        """The norm of gradients: Euclidean, or that of W_j⁻¹ where W_j models the curvature (S12).
+
+        Parameters
+        ----------
+        x
+            (B, m, C).
+
+        Returns
+        -------
+        Tensor
+            (B,).
+        """
         return (x * self.W.solve(x)).flatten(1).sum(1).clamp(min=0).sqrt() if self.curved else norm(x)
 
     @property
     def curved(self) -> bool:
+        """Is W_j a model of the curvature?"""
         return bool(getattr(self.W, "curved", False))
 
     def at(self, u: Tensor) -> Iterate:
-        """F_j at u, with the quantities that solvers reuse."""
+        """F_j at u, with the quantities that solvers reuse.
+
+        Parameters
+        ----------
+        u
+            (B, m, C).
+
+        Returns
+        -------
+        Iterate
+            Point, gradient, and their norms.
+        """
         return self.around(self.shard.linearize(u))
 
     def near(self, u: Tensor, anchor: Tensor | None) -> Iterate:
-        """F_j at u relative to an anchor, or at a new anchor (`blocks/single_precision.py`)."""
+        """F_j at u in single precision, relative to an anchor (`blocks/single_precision.py`).
+
+        Parameters
+        ----------
+        u
+            (B, m, C).
+        anchor
+            A u where the gradient is computed in double precision; None: u itself.
+
+        Returns
+        -------
+        Iterate
+            As from `at`.
+        """
         shard = self.shard
         return self.around(
             single_precision.anchored(shard, u) if anchor is None else single_precision.nearby(shard, u, anchor)
         )
 
     def around(self, point: Point) -> Iterate:
-        """The same from a known linearization of f_j."""
+        """F_j where f_j is known already.
+
+        Parameters
+        ----------
+        point
+            f_j at some u.
+
+        Returns
+        -------
+        Iterate
+            As from `at`.
+        """
         pull = self.W.apply(point.u - self.v)
         grad = point.grad + pull - self.lam
         if self.curved:
@@ -164,6 +284,19 @@ class LocalSolution:
         counts as one.
     memory
         State for the solver's next call (factors of a matrix), or None.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> X, y = np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([1.0, 3.0])
+    >>> shard = aq.Problem(aq.LeastSquares(), aq.Zero(), [(X, y)]).shard(torch.float64, torch.device("cpu"))
+    >>> W = aq.weights.Scalar(torch.ones(1, dtype=torch.float64), 2, 1)
+    >>> F = aq.local.LocalProblem(shard, W, shard.zeros(), shard.zeros())
+    >>> solution = aq.local.NewtonCG(tol=1e-8).solve(F, shard.zeros(), None, None)
+    >>> solution.u.flatten().tolist(), solution.converged.tolist()
+    ([1.5, 0.5], [True])
     """
 
     u: Tensor
@@ -174,7 +307,22 @@ class LocalSolution:
     memory: Any
 
     def put(self, some: Part, rest: LocalSolution, memory: object) -> LocalSolution:
-        """Updated with a later solution of some blocks."""
+        """Updated with a later solution of some blocks.
+
+        Parameters
+        ----------
+        some
+            Which.
+        rest
+            Theirs; what it took is added.
+        memory
+            Of the whole.
+
+        Returns
+        -------
+        LocalSolution
+            Of all blocks.
+        """
         index = some.blocks
         return LocalSolution(
             u=self.u.index_copy(0, index, rest.u),
@@ -189,7 +337,26 @@ class LocalSolution:
 class LocalSolver(Protocol):
     """Solves the u-step of every block, to the accuracy the outer loop needs."""
 
-    def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: object) -> LocalSolution: ...
+    def solve(self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: object) -> LocalSolution:
+        """Solve the local problems of all blocks of a process.
+
+        Parameters
+        ----------
+        problem
+            F_j of every block.
+        u0
+            Where to start, (B, m, C).
+        reference
+            The size of W_j(u_j − v) in the last iteration, to which the accuracy is relative; None at first.
+        memory
+            What the call before returned as `memory`; None at first, and after blocks were placed elsewhere.
+
+        Returns
+        -------
+        LocalSolution
+            Models, and how each block ended.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -303,42 +470,3 @@ class LocalStep:
         if products is not None and isinstance(solver, Bounded) and solver.products is None:
             solver = replace(solver, products=products)
         return solver.solve(LocalProblem(shard, W, v, lam), u, reference, memory)
-
-
-# ---------------------------------------------------------------------- extrapolation
-
-
-@dataclass(frozen=True)
-class Extrapolation:
-    """The last step of the solution `move` (B, m, C), the share θ of it expected to repeat (B,), and how many solves
-    there were."""
-
-    move: Tensor
-    share: Tensor
-    solves: int
-
-    def ahead(self, u: Tensor, run: Programs, who: Tensor | None = None) -> Tensor:
-        """Extrapolated from u, the last solution, in the blocks `who` (B,), all by default."""
-        return run(_predict, u, self.share if who is None else self.share * who, self.move)
-
-    @property
-    def renew(self) -> bool:
-        """Is new curvature due? At the 2nd, 4th, 8th, … solve."""
-        return self.solves & (self.solves - 1) == 0
-
-
-def extrapolate(before: Tensor, u: Tensor, last: Extrapolation | None, run: Programs) -> Extrapolation:
-    """The solution went from `before` to u."""
-    if last is None:
-        return Extrapolation(u - before, torch.zeros_like(u[:, 0, 0]), 1)
-    move, share = run(_update_share, before, u, last.move)
-    return Extrapolation(move, share, last.solves + 1)
-
-
-def _predict(u: Tensor, share: Tensor, move: Tensor) -> Tensor:
-    return u + over(share, u) * move
-
-
-def _update_share(before: Tensor, u: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-    move = u - before
-    return move, (dot(move, last) / dot(last, last)).nan_to_num(0.0, 0.0, 0.0).clamp(0.0, 1.0)

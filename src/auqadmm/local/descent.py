@@ -2,9 +2,17 @@
 
     P ← a descent direction of F_j at u;   t ← line search;   u ← u + tP
 
-A block that is solved, that rounding keeps from moving, or that met NaN or infinity stops. When most
-are done, the others go on without them. On a CPU iterations run in single precision, from an anchor where the
-gradient is known to double precision (`blocks/single_precision.py`), and a block counts as solved where that is sure.
+A block that is solved (‖∇F_j‖ is at the target, or at its rounding error), that rounding keeps from moving, or that met
+NaN or infinity stops. When most are done, the others go on without them. On a CPU iterations run in single precision,
+from an anchor where the gradient is known to double precision (`blocks/single_precision.py`), and a block counts as
+solved where that is sure.
+
+Solutions move smoothly between iterations, so a solve may start from an extrapolated point (`Extrapolation`):
+
+    start at   u + θ(u − u_before),   θ = ⟨u − u_before, step before⟩ / ‖step before‖², between 0 and 1
+
+θ is the share of the step before that the last step repeated: the rate of an iteration that converges linearly, and 0
+for one that reverses.
 
 Shapes: B blocks; u, P (B, m, C); masks and counters (B,).
 """
@@ -20,15 +28,17 @@ from torch import Tensor
 from auqadmm.blocks import single_precision
 from auqadmm.blocks.parts import Part, part
 from auqadmm.blocks.rows import RowPoint
-from auqadmm.local.base import Extrapolation, Iterate, LocalProblem, LocalSolution, count, select
+from auqadmm.local.base import GRADIENT_ULPS, Iterate, LocalProblem, LocalSolution, count, over, select
 from auqadmm.local.line_search import search
-from auqadmm.local.tolerance import Tolerance, final_status
-from auqadmm.runtime.cuda_graphs import Programs
+from auqadmm.metrics.weights import dot
+from auqadmm.runtime import Programs
 
 # Within this factor of the cheap estimate of rounding, a sharper estimate of the limit is worth computing.
 NEAR_ROUNDING = 1000.0
 # Blocks that have more than this share of the rows stay together; a share up to the second may be copied.
 STAY_SHARE, COPY_SHARE = 0.5, 0.125
+# share of the initial gradient that a solve must reach even if it starts within its tolerance
+PROGRESS = 0.9
 # Size of X below which no block leaves: on a CPU, and on a GPU, where waiting is cheap.
 LEAVE_CPU, LEAVE_GPU = 2**20, 2**27
 
@@ -46,7 +56,7 @@ class Progress:
     """Which blocks go on: `active` (B,), of which those in `doubt` may have reached rounding; which `met` their goal.
 
     `alive`: not stuck, and finite; `checked`: rounding is known. `any` says whether any is active, in doubt, or short
-    of the tolerance though finite, and `told` the same on the host. `round` counts steps; `left` (B,) are the
+    of the tolerance though finite, and `host_flags` the same on the host. `round` counts steps; `left` (B,) are the
     products that a block may still take, None: unlimited.
     """
 
@@ -56,7 +66,7 @@ class Progress:
     alive: Tensor
     checked: Tensor
     any: Tensor
-    told: tuple[int, ...] | None = None
+    host_flags: tuple[int, ...] | None = None
     round: int = 0
     left: Tensor | None = None
 
@@ -64,7 +74,7 @@ class Progress:
         """All but these blocks (B,) stop."""
         active, doubt = self.active & some, self.doubt & some
         flags = torch.stack([active.any(), doubt.any(), self.any[2]])
-        return replace(self, active=active, doubt=doubt, alive=self.alive & some, any=flags, told=None).on_host()
+        return replace(self, active=active, doubt=doubt, alive=self.alive & some, any=flags, host_flags=None).on_host()
 
     def take(self, some: Part) -> Progress:
         masks = {name: getattr(self, name)[some.blocks] for name in ("active", "doubt", "met", "alive", "checked")}
@@ -72,12 +82,12 @@ class Progress:
 
     def on_host(self) -> Progress:
         """With the flags copied to the host, if not yet done."""
-        return self if self.told is not None else replace(self, told=tuple(self.any.tolist()))
+        return self if self.host_flags is not None else replace(self, host_flags=tuple(self.any.tolist()))
 
     @property
     def flags(self) -> tuple[int, ...]:
-        assert self.told is not None
-        return self.told
+        assert self.host_flags is not None
+        return self.host_flags
 
 
 @dataclass(frozen=True)
@@ -256,7 +266,7 @@ def _next_progress(
         iterate, progress = refresh_anchors(problem, tolerance, iterate, progress, who)
         if not progress.flags[0]:
             break
-        progress = replace(progress, told=None, round=i, left=None if budget is None else budget - hvps)
+        progress = replace(progress, host_flags=None, round=i, left=None if budget is None else budget - hvps)
         some = blocks_to_keep(problem, iterate, progress.active)
         if some is not None:
             ended, hvps = final_status(
@@ -344,3 +354,126 @@ def line_search_step(
     P = select(progress.active, P, P.new_zeros(())) if XP is None else P
     there, moved = search(problem, iterate, P, progress.active, XP)
     return DescentStep(there, moved, hvps, state)
+
+
+# ---------------------------------------------------------------------- when a block counts as solved
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """The gradient norm at which a block is solved.
+
+    `fixed` (B,) is set at the start. With a `share`, the norm must also fall to that share of ‖W_j(u − v)‖, the
+    step's own size: a gradient that is small against a steep start may still leave a large error of u if W_j is small.
+    `noise` (B,) is added to the iterate's own rounding floor.
+    """
+
+    fixed: Tensor
+    share: float | None
+    noise: Tensor
+
+    @classmethod
+    def known(
+        cls, problem: LocalProblem, reference: float | None, factor: float, tol: float | None
+    ) -> Tolerance | None:
+        """`tol` if given; else `factor` times the outer residual `reference`, so that local work follows the outer
+        progress; None if there is none yet.
+        """
+        wanted = tol
+        if wanted is None and reference is not None:
+            wanted = factor * reference
+        if wanted is None:
+            return None
+        zero = torch.zeros(problem.shard.blocks, dtype=problem.shard.dtype, device=problem.shard.device)
+        return cls(torch.full_like(zero, wanted), None, zero)
+
+    @classmethod
+    def of(cls, start: Iterate, factor: float) -> Tolerance:
+        """`factor` times the gradient at the start and the step's size."""
+        return cls(factor * start.grad_norm, factor, torch.zeros_like(start.grad_norm))
+
+    def beyond(self, start: Iterate) -> Tolerance:
+        """The tolerance, but always below the initial gradient: a start within it is extrapolated
+        from earlier rounds, and accepting it would feed the outer loop only its own history."""
+        return replace(self, fixed=torch.minimum(self.fixed, PROGRESS * start.grad_norm))
+
+    def take(self, some: Part) -> Tolerance:
+        return Tolerance(self.fixed[some.blocks], self.share, self.noise[some.blocks])
+
+    def at(self, iterate: Iterate) -> Tensor:
+        """The norm to reach at this iterate, (B,)."""
+        wanted = self.fixed
+        if self.share is not None:
+            wanted = torch.minimum(wanted, self.share * iterate.pull_norm)
+        return torch.maximum(wanted, iterate.floor + self.noise)
+
+    def met(self, iterate: Iterate) -> Tensor:
+        """(B,): solved, or lost in rounding; False for a gradient that is not finite."""
+        return iterate.finite & (iterate.grad_norm <= self.at(iterate))
+
+    def attainable(self, problem: LocalProblem, iterate: Iterate, doubt: Tensor) -> Tolerance:
+        """The tolerance, raised to the measured rounding error in the blocks in doubt (B,): one Hessian-vector product.
+
+        u_j itself is rounded, and so is every product on the way to ∇f_j: like a change of u_j by an ulp of each
+        entry, signs at random, which ∇²f_j turns into a change of the gradient. Where the columns of X cancel in Xu
+        this is far more than an ulp of ∇f_j.
+        """
+        coins = torch.Generator().manual_seed(0)
+        signs = 2.0 * torch.randint(2, iterate.u.shape[1:], generator=coins) - 1.0
+        change = problem.norm(iterate.point.hvp(signs.to(iterate.u) * iterate.u))
+        return replace(
+            self, noise=torch.where(doubt, GRADIENT_ULPS * torch.finfo(iterate.u.dtype).eps * change, self.noise)
+        )
+
+
+def final_status(
+    tolerance: Tolerance, problem: LocalProblem, iterate: Iterate, hvps: Tensor, open_: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Which blocks have converged (B,), with the rounding check for those that stopped early, which
+    the `open_` ones have not had; and `hvps`."""
+    met = tolerance.met(iterate)
+    doubt = iterate.finite & ~met
+    if open_ is not None:
+        doubt = doubt & ~open_
+    if not doubt.any():
+        return met, hvps
+    return tolerance.attainable(problem, iterate, doubt).met(iterate), hvps + doubt
+
+
+# ---------------------------------------------------------------------- extrapolation
+
+
+@dataclass(frozen=True)
+class Extrapolation:
+    """The last step of the solution `move` (B, m, C), the share θ of it expected to repeat (B,), and how many solves
+    there were."""
+
+    move: Tensor
+    share: Tensor
+    solves: int
+
+    def ahead(self, u: Tensor, run: Programs, who: Tensor | None = None) -> Tensor:
+        """Extrapolated from u, the last solution, in the blocks `who` (B,), all by default."""
+        return run(_predict, u, self.share if who is None else self.share * who, self.move)
+
+    @property
+    def renew(self) -> bool:
+        """Is new curvature due? At the 2nd, 4th, 8th, … solve."""
+        return self.solves & (self.solves - 1) == 0
+
+
+def extrapolate(before: Tensor, u: Tensor, last: Extrapolation | None, run: Programs) -> Extrapolation:
+    """The solution went from `before` to u."""
+    if last is None:
+        return Extrapolation(u - before, torch.zeros_like(u[:, 0, 0]), 1)
+    move, share = run(_update_share, before, u, last.move)
+    return Extrapolation(move, share, last.solves + 1)
+
+
+def _predict(u: Tensor, share: Tensor, move: Tensor) -> Tensor:
+    return u + over(share, u) * move
+
+
+def _update_share(before: Tensor, u: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+    move = u - before
+    return move, (dot(move, last) / dot(last, last)).nan_to_num(0.0, 0.0, 0.0).clamp(0.0, 1.0)

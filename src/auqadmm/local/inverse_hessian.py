@@ -1,31 +1,86 @@
-"""The inverse Hessian of F_j from steps and gradient differences: L-BFGS in compact form.
+"""What pairs of steps and gradient differences say of the inverse Hessian: L-BFGS, in two forms.
 
-    s_i, y_i = ∇²F_j s_i    the last h pairs, oldest first
+    s_i = u⁺ − u,  y_i = ∇F⁺ − ∇F    the last h pairs, oldest first
+
+`Pairs`: the two-loop recursion, on top of γI, γ = ⟨s,y⟩/⟨y,y⟩, or of any other matrix.
+`InverseHessian`: the compact form, on top of a model B of ∇²F_j (lbfgs.py):
+
     H = H₀ + [S  H₀Y] ⎡ R⁻ᵀ(D + YᵀH₀Y)R⁻¹   −R⁻ᵀ ⎤ ⎡ Sᵀ  ⎤      R: s_iᵀy_j for i ≤ j,   D its diagonal
-                      ⎣        −R⁻¹            0  ⎦ ⎣ YᵀH₀ ⎦      H₀ = (τB)⁻¹, B a model of ∇²F_j (curvature_model.py)
+                      ⎣        −R⁻¹            0  ⎦ ⎣ YᵀH₀ ⎦      H₀ = (τB)⁻¹
 
 so that    q = R⁻¹Sᵀg,   r = H₀(g − Yq),   Hg = r + S R⁻ᵀ(Dq − Yᵀr)         one solve with B, none when a pair is added
 
-τ = ⟨s, y⟩ / ⟨s, Bs⟩ of the newest pair: the model then has the curvature of F_j along the last step.
+τ = ⟨s, y⟩ / ⟨s, Bs⟩ of the newest pair: the model then has the curvature of F_j along the last step. Products with S
+and Y as whole arrays, of which there are a handful, take the place of a recursion over the pairs.
 
-Products with S and Y as whole arrays, of which there are a handful, take the place of a recursion over the pairs.
-Every block has its own pairs, and may skip one while others do not. An empty slot holds zeros.
+Every block has its own pairs: a block may skip one (⟨s,y⟩ lost to rounding) while others keep theirs. A slot that
+was never filled holds zeros, which both forms pass over by themselves.
 
-Reference: R. H. Byrd, J. Nocedal, R. B. Schnabel, Math. Program. 63 (1994), theorem 2.2.
+Reference: J. Nocedal, S. J. Wright, Numerical Optimization, 2nd ed., algorithms 7.4 and 7.5; R. H. Byrd, J. Nocedal,
+R. B. Schnabel, Math. Program. 63 (1994), theorem 2.2.
 
-Shapes: B blocks, m features, C columns, n = m·C unknowns, h pairs; S, Y (B, h, n), R (B, h, h), τ (B,), g (B, m, C).
+Shapes: B blocks, m features, C columns, n = m·C unknowns, h pairs; g (B, m, C); of `Pairs` S, Y (B, h, m, C);
+of `InverseHessian` S, Y (B, h, n), R (B, h, h), τ (B,).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from auqadmm.local.base import over, select
-from auqadmm.local.curvature_model import put
-from auqadmm.metrics.weights import Weights, dot
+from auqadmm.metrics.lowrank import LowRank
+from auqadmm.metrics.weights import Diagonal, Weights, dot
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The last pairs of every block, oldest first. S, Y (B, h, m, C), rho = 1/⟨s,y⟩ (B, h), gamma (B,)."""
+
+    S: Tensor
+    Y: Tensor
+    rho: Tensor
+    gamma: Tensor
+
+    @classmethod
+    def none(cls, history: int, gamma: Tensor, like: Tensor) -> Pairs:
+        """No pairs yet: H = γI."""
+        blocks, *shape = like.shape
+        empty = like.new_zeros(blocks, history, *shape)
+        return cls(empty, empty.clone(), like.new_zeros(blocks, history), gamma)
+
+    def push(self, s: Tensor, y: Tensor, keep: Tensor) -> Pairs:
+        """Append a pair in the blocks where `keep` holds; the oldest leaves."""
+        sy = dot(s, y)
+        return Pairs(
+            _push(self.S, s, keep),
+            _push(self.Y, y, keep),
+            _push(self.rho, 1 / sy, keep),
+            torch.where(keep, sy / dot(y, y), self.gamma),
+        )
+
+    def apply(self, g: Tensor, initial: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """Hg by the two-loop recursion; `initial` applies H₀, by default γI."""
+        q, alphas = g, []
+        for i in reversed(range(self.rho.shape[1])):
+            alpha = over(self.rho[:, i] * dot(self.S[:, i], q), g)
+            q = q - alpha * self.Y[:, i]
+            alphas.append(alpha)
+        q = over(self.gamma, q) * q if initial is None else initial(q)
+        for i, alpha in enumerate(reversed(alphas)):
+            beta = over(self.rho[:, i] * dot(self.Y[:, i], q), g)
+            q = q + (alpha - beta) * self.S[:, i]
+        return q
+
+
+def _push(stack: Tensor, x: Tensor, keep: Tensor) -> Tensor:
+    return select(keep, torch.cat([stack[:, 1:], x[:, None]], dim=1), stack)
+
+
+# ---------------------------------------------------------------------- in compact form
 
 
 @dataclass(frozen=True)
@@ -86,7 +141,7 @@ class InverseHessian:
         """With that of some blocks replaced; their model is the same unless `renewed`."""
         pairs = ((self.S, some.S), (self.Y, some.Y), (self.R, some.R), (self.tau, some.tau))
         S, Y, R, tau = (x.index_copy(0, index, y) for x, y in pairs)
-        return InverseHessian(S, Y, R, put(self.model, index, some.model) if renewed else self.model, tau)
+        return InverseHessian(S, Y, R, put_model(self.model, index, some.model) if renewed else self.model, tau)
 
     def push(self, s: Tensor, y: Tensor, keep: Tensor) -> InverseHessian:
         """Append a pair (B, m, C) in the blocks where `keep` holds; the oldest leaves."""
@@ -96,6 +151,16 @@ class InverseHessian:
         R = torch.zeros_like(self.R)
         R[:, :-1, :-1], R[:, :, -1] = self.R[:, 1:, 1:], (y[:, None] @ S.mT)[:, 0]
         return InverseHessian(S, Y, select(keep, R, self.R), self.model, tau)
+
+
+def put_model(model: Weights, index: Tensor, some: Weights) -> Weights:
+    """With the model of some blocks replaced."""
+    if isinstance(model, LowRank) and isinstance(some, LowRank):
+        names = ("U", "M", "d", "S", "phi")
+        return replace(
+            model, **{name: getattr(model, name).index_copy(0, index, getattr(some, name)) for name in names}
+        )
+    return Diagonal(model.diagonal().index_copy(0, index, some.diagonal()))
 
 
 def _initial_scale(s: Tensor, y: Tensor, model: Weights, other: Tensor) -> Tensor:

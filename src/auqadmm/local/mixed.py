@@ -2,12 +2,12 @@
 
 - W_j is a model of the curvature (AUQ-LR): Newton-CG, which it preconditions.
 - On a GPU: Newton-CG, which synchronises less often with the host, and keeps less.
-- A hinge: Newton's method, with systems of the few rows with curvature (`hinge_rows.py`).
+- A hinge: Newton's method, with systems of the few rows with curvature (`hinge.py`).
 - Small problems: Newton-CG, whose steps take less beside the products with X.
 - Blocks of a few rows: Newton-CG, whose systems take no more steps than there are rows; pairs would take as much memory
   as the data, and work.
 - Else L-BFGS. Blocks that have not converged after many steps go to Newton-CG, and stay there where a factor of
-  the Hessian will help it (`factored.py`).
+  the Hessian will help it (`cg.py`).
 
 Chosen per block, from its own rows or the whole problem's: placement on processes does not matter.
 Blocks of very different height are solved one group after the other (`Shard.groups`), so that none waits for another.
@@ -23,9 +23,10 @@ import torch
 from torch import Tensor
 
 from auqadmm.blocks.shard import Shard
-from auqadmm.local import hinge_rows
-from auqadmm.local.base import Bounded, Extrapolation, LocalProblem, LocalSolution, select
-from auqadmm.local.factored import is_applicable
+from auqadmm.local import hinge
+from auqadmm.local.base import Bounded, LocalProblem, LocalSolution, select
+from auqadmm.local.cg import factor_is_applicable
+from auqadmm.local.descent import Extrapolation
 from auqadmm.local.lbfgs import LBFGS, LBFGSMemory
 from auqadmm.local.newton_cg import NewtonCG, NewtonMemory
 
@@ -107,7 +108,7 @@ class Mixed(Bounded):
             solution = _select_solutions(hard, rest, solution, replace(solution.memory, newton=rest.memory))
         if bool(left.any()):
             rest = newton.solve(problem, first.u, reference, None, left)
-            stays = torch.zeros_like(hard).index_fill(0, shard.tall, is_applicable(shard)) & left
+            stays = torch.zeros_like(hard).index_fill(0, shard.tall, factor_is_applicable(shard)) & left
             if bool(stays.any()):
                 steps = first.memory.trail.solves
                 hard, own = hard | stays, _merge_memories(stays, rest.memory, solution.memory.newton, u0, rest.u, steps)
@@ -118,7 +119,7 @@ class Mixed(Bounded):
 
 def _by_rows(problem: LocalProblem) -> bool:
     """Are the systems of Newton's method those of the few rows with curvature?"""
-    return problem.shard.loss.cornered and hinge_rows.is_applicable(problem)
+    return problem.shard.loss.cornered and hinge.is_applicable(problem)
 
 
 def _few_rows(shard: Shard) -> Tensor:

@@ -4,7 +4,7 @@
     u ← u + tP
 
 preconditioned by the diagonal, by W_j where it models the curvature, or by a factor of the Hessian at an earlier point
-where the diagonal proved to be poor (factored.py). W_j makes every system positive definite, separable data included.
+where the diagonal proved to be poor (cg.py). W_j makes every system positive definite, separable data included.
 η falls with the gradient, so convergence is superlinear; a quadratic loss needs one system only, solved to the target
 at once. ∇²f_j is averaged over the last step's length (`secant`), which carries Newton's method over the corners of a
 hinge.
@@ -27,25 +27,36 @@ from torch import Tensor
 
 from auqadmm.blocks.parts import Part
 from auqadmm.blocks.rows import Point
-from auqadmm.local.base import (
-    Bounded,
-    Extrapolation,
-    Iterate,
-    LocalProblem,
-    LocalSolution,
-    check_count,
-    count,
-    extrapolate,
-    select,
+from auqadmm.local.base import Bounded, Iterate, LocalProblem, LocalSolution, check_count, count, select
+from auqadmm.local.cg import (
+    EASY,
+    PRICE,
+    CGState,
+    KeptFactor,
+    NewtonSystem,
+    averaged,
+    cg_step,
+    ensure_descent,
+    factor_is_applicable,
+    factored,
+    moved,
+    open_runs,
+    zero_products,
 )
-from auqadmm.local.cg import CGState, NewtonSystem, averaged, cg_step, ensure_descent, moved, open_runs, zero_products
-from auqadmm.local.descent import DescentSolver, DescentStep, Progress, RecalledState, check_progress, line_search_step
-from auqadmm.local.factored import EASY, PRICE, KeptFactor, factored, is_applicable
-from auqadmm.local.hinge_rows import ActiveRowInverse, active_row_inverse, active_rows, add_other_rows
-from auqadmm.local.hinge_rows import is_applicable as hinge_rows_apply
-from auqadmm.local.hinge_step import direction
+from auqadmm.local.descent import (
+    DescentSolver,
+    DescentStep,
+    Extrapolation,
+    Progress,
+    RecalledState,
+    Tolerance,
+    check_progress,
+    extrapolate,
+    line_search_step,
+)
+from auqadmm.local.hinge import ActiveRowInverse, active_row_inverse, active_rows, add_other_rows, direction
+from auqadmm.local.hinge import is_applicable as hinge_applies
 from auqadmm.local.line_search import unit_step
-from auqadmm.local.tolerance import Tolerance
 from auqadmm.metrics.weights import Diagonal, Weights, dot
 
 # conjugate-gradient steps of a GPU before the first host check, where the last such system is no guide
@@ -108,8 +119,8 @@ class NewtonCG(Bounded, DescentSolver):
         if problem.curved:  # no anchor where slopes jump: it must be near
             return None if anchor is None or problem.shard.loss.cornered else AnchorMemory(anchor)
         path = extrapolate(before, solution.u, recalled.trail, problem.shard.programs)
-        if not len(before) or before.shape[2] > 1 or not is_applicable(problem.shard):  # factors: one column
-            return NewtonMemory(state.D, path, anchor=anchor, went=state.went, held=state.held)
+        if not len(before) or before.shape[2] > 1 or not factor_is_applicable(problem.shard):  # factors: one column
+            return NewtonMemory(state.D, path, anchor=anchor, went=state.went, held=state.has_D)
         spent = torch.zeros_like(solution.hvps).index_fill(0, problem.shard.tall, 1) * (solution.hvps - EASY).clamp(
             min=0
         )
@@ -122,7 +133,7 @@ class NewtonCG(Bounded, DescentSolver):
     ) -> DescentStep:
         """One Newton step of the active blocks."""
         run = problem.shard.programs
-        if problem.shard.loss.cornered and hinge_rows_apply(problem):
+        if problem.shard.loss.cornered and hinge_applies(problem):
             return self._over_corners(problem, iterate, progress, tolerance, state)
         system, cg_state, D = run(
             _newton_system, problem, iterate, state.last, state.D, state.keep, state.factor, progress.active, tolerance
@@ -153,16 +164,16 @@ class NewtonCG(Bounded, DescentSolver):
         self, problem: LocalProblem, iterate: Iterate, progress: Progress, tolerance: Tolerance, state: NewtonCGState
     ) -> DescentStep:
         """A step of a hinge over its corners; by conjugate gradients in blocks with too many curved rows."""
-        width, held = state.width, state.held
+        width, has_D = state.width, state.has_D
         assert width is not None
-        assert held is not None
+        assert has_D is not None
         model = averaged(iterate.point, None, width)
         near = active_rows(problem, model.hessian, _forcing_term(iterate).clamp(min=CORNER_FORCING), progress.active)
         many = progress.active & ~near.enough
-        D, new = state.D, many & ~held
+        D, new = state.D, many & ~has_D
         if not problem.curved and bool(new.any()):
             diagonal = model.hessian_diagonal()
-            D, held = diagonal if D is None else select(new, diagonal, D), held | new
+            D, has_D = diagonal if D is None else select(new, diagonal, D), has_D | new
         wider = add_other_rows(problem, D, near)
         P = direction(wider, iterate, near, width, 0.5 * tolerance.at(iterate) / iterate.grad_norm)
         hvps = count(iterate) + progress.active  # a step reads X twice
@@ -174,14 +185,14 @@ class NewtonCG(Bounded, DescentSolver):
             P, hvps = select(many, ensure_descent(iterate, system, cg_state), P), torch.where(many, cg_state.hvps, hvps)
         return _with_logit_moves(
             iterate,
-            line_search_step(problem, iterate, progress, P, hvps, replace(state, last=iterate.point, D=D, held=held)),
+            line_search_step(problem, iterate, progress, P, hvps, replace(state, last=iterate.point, D=D, has_D=has_D)),
         )
 
     def begin(self, problem: LocalProblem, iterate: Iterate, progress: Progress, state: NewtonCGState) -> NewtonCGState:
-        if problem.shard.loss.cornered and hinge_rows_apply(problem):
+        if problem.shard.loss.cornered and hinge_applies(problem):
             none = torch.zeros_like(iterate.grad_norm)
-            width, held = none if state.width is None else state.width, state.held
-            return replace(state, width=width, went=none, held=none > 0 if held is None else held)
+            width, has_D = none if state.width is None else state.width, state.has_D
+            return replace(state, width=width, went=none, has_D=none > 0 if has_D is None else has_D)
         if not progress.flags[0]:
             # as if all had moved: a block's memory must not depend on other blocks
             first = state.D is None and state.factor is None and not problem.curved
@@ -199,9 +210,9 @@ class NewtonCG(Bounded, DescentSolver):
         D, factor = state.D, state.factor
         D = None if D is None else D[some.blocks]
         own = None if factor is None else factor.take(some.blocks, some.of)
-        width, went, held = (None if x is None else x[some.blocks] for x in (state.width, state.went, state.held))
+        width, went, has_D = (None if x is None else x[some.blocks] for x in (state.width, state.went, state.has_D))
         keep = state.keep and D is not None
-        return replace(state, last=last, D=D, factor=own, keep=keep, width=width, went=went, held=held)
+        return replace(state, last=last, D=D, factor=own, keep=keep, width=width, went=went, has_D=has_D)
 
     def put(self, state: NewtonCGState, some: Part, new: NewtonCGState) -> NewtonCGState:
         def together(whole: Tensor | None, part: Tensor | None) -> Tensor | None:
@@ -210,8 +221,8 @@ class NewtonCG(Bounded, DescentSolver):
         D = state.D
         if D is None and new.D is not None:  # of a hinge, in blocks that did not leave
             D = new.D.new_zeros(some.of, *new.D.shape[1:])
-        went, held = together(state.went, new.went), together(state.held, new.held)
-        return replace(state, last=None, D=together(D, new.D), width=None, went=went, held=held)
+        went, has_D = together(state.went, new.went), together(state.has_D, new.has_D)
+        return replace(state, last=None, D=together(D, new.D), width=None, went=went, has_D=has_D)
 
     def _leap(
         self,
@@ -241,13 +252,13 @@ class NewtonCG(Bounded, DescentSolver):
                 progress.checked,
                 tolerance,
             )
-            needed, short, further, undo, *flags = leap.told.tolist()
+            needed, short, further, undo, *flags = leap.summary.tolist()
             steps = max(2, needed // 4)
         run.notes[kind] = needed
         if further or undo:
             return replace(line_search_step(problem, iterate, progress, leap.P, cg_state.hvps, state), most=needed)
         return DescentStep(
-            leap.there, leap.moved, cg_state.hvps, state, replace(leap.progress, told=tuple(flags)), needed
+            leap.there, leap.moved, cg_state.hvps, state, replace(leap.progress, host_flags=tuple(flags)), needed
         )
 
 
@@ -255,7 +266,7 @@ class NewtonCG(Bounded, DescentSolver):
 class NewtonMemory:
     """What a solve passes to the next: the diagonal D (B, m, C) of ∇²f_j, the path of the solutions, a factor of the
     Hessian where the diagonal was not enough, the products `spent` since it was made (B,) and whether a block is `due`
-    for one, u at the last anchor, how far the logits of a hinge `went` (B,), and where its D is `held` (B,)."""
+    for one, u at the last anchor, how far the logits of a hinge `went` (B,), and where its D is known, `held` (B,)."""
 
     D: Tensor | None
     trail: Extrapolation
@@ -269,8 +280,8 @@ class NewtonMemory:
     def state(self) -> NewtonCGState:
         keep = not self.trail.renew and self.D is not None
         build = self.spent > PRICE if self.due and self.spent is not None else None
-        held = self.held if keep else None
-        return NewtonCGState(None, self.D, keep, self.factor, build, width=self.went, held=held)
+        has_D = self.held if keep else None
+        return NewtonCGState(None, self.D, keep, self.factor, build, width=self.went, has_D=has_D)
 
 
 @dataclass(frozen=True)
@@ -284,7 +295,7 @@ class AnchorMemory:
 class NewtonCGState:
     """The last point, where `averaged` will use it; the diagonal D of ∇²f_j last preconditioned with, and
     whether to `keep` it; the factor in its place, where to `build` a new one (B,), and where it was `built`. Of a hinge
-    how far logits may move in the next step, `width`, how far they `went` in this solve, and where D is `held`."""
+    how far logits may move in the next step, `width`, how far they `went` in this solve, and which blocks have a D."""
 
     last: Point | None = None
     D: Tensor | None = None
@@ -294,7 +305,7 @@ class NewtonCGState:
     built: Tensor | None = None
     width: Tensor | None = None
     went: Tensor | None = None
-    held: Tensor | None = None
+    has_D: Tensor | None = None
 
 
 def _with_logit_moves(iterate: Iterate, step: DescentStep) -> DescentStep:
@@ -343,14 +354,14 @@ def _forcing_term(iterate: Iterate) -> Tensor:
 
 @dataclass(frozen=True)
 class UnitStep:
-    """The unit step along P; `told`: steps of conjugate gradients, any block unfinished?, unit step not good?, undo?,
-    and the flags of `progress`."""
+    """The unit step along P; `summary`: steps of conjugate gradients, any block unfinished?, unit step not good?,
+    undo?, and the flags of `progress`."""
 
     P: Tensor
     there: Iterate
     moved: Tensor
     progress: Progress
-    told: Tensor
+    summary: Tensor
 
 
 def _finish(

@@ -1,4 +1,4 @@
-"""How the weights W_j are chosen, one file per idea.
+"""How the weights W_j are chosen: `scalar`, `uncertainty`, `auq_lr`; Newton's method; `auto`.
 
 A method of your own is a subclass of `ConsensusADMM` whose `first_weights` gives the W_j (`aq.weights`) of blocks,
 as a `Chosen`; or any object with `init(setup, reduce)` and `step(state, reduce)`, which return a `State`.
@@ -17,10 +17,8 @@ from auqadmm.core.state import Blocks, Consensus, Cost, Setup, State
 from auqadmm.errors import InputError, InputTypeError
 from auqadmm.methods.auq_lr.method import AUQLR, found
 from auqadmm.methods.auto import ROUND_COST, Auto
-from auqadmm.methods.balanced import RB
-from auqadmm.methods.constant import C
 from auqadmm.methods.newton import Newton
-from auqadmm.methods.spectral import AC
+from auqadmm.methods.scalar import AC, RB, C
 from auqadmm.methods.uncertainty import AUQ, UQ
 
 __all__ = [
@@ -51,7 +49,33 @@ KNOWN: dict[str, Callable[[], Method]] = {method.name: method for method in (C, 
 
 
 def resolve(method: object, known: Mapping[str, Callable[[], Method]] = KNOWN) -> Any:
-    """A method by name or as an object."""
+    """A method by name or as an object.
+
+    Parameters
+    ----------
+    method
+        A name, one of the classes, or an object with `init` and `step`.
+    known
+        Methods by name, besides "auto".
+
+    Returns
+    -------
+    Method
+        With its default parameters, or the object itself.
+
+    Raises
+    ------
+    InputError
+        There is no method of this name.
+    InputTypeError
+        The object has no `init` or no `step`.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> aq.methods.resolve("c-admm").name
+    'c-admm'
+    """
     if isinstance(method, str):
         name = method.lower()
         if name == "auto":

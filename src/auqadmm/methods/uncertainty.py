@@ -90,7 +90,18 @@ class UQ(ConsensusADMM):
         curvature.resolve(self.curvature, self.rank, 0)
 
     def interval_at(self, k: int) -> tuple[float, float]:
-        """[a_k, b_k] of iteration k = 1, 2, …"""
+        """The interval of an iteration.
+
+        Parameters
+        ----------
+        k
+            The iteration, from 1.
+
+        Returns
+        -------
+        tuple
+            a_k and b_k.
+        """
         return self.interval
 
     def separate(self, shared: Consensus) -> bool:
@@ -110,7 +121,20 @@ class UQ(ConsensusADMM):
         return Chosen(Diagonal(affine(d, lo, hi, interval)), {}, hvps)
 
     def diagonals(self, shard: Shard, blocks: Blocks, shared: Consensus) -> tuple[Tensor, int]:
-        """d_j (B, m, C) and the Hessian-vector products it cost."""
+        """The diagonals of curvature.
+
+        Parameters
+        ----------
+        shard, blocks
+            Of this process.
+        shared
+            The replicated state.
+
+        Returns
+        -------
+        Tensor, int
+            d_j, (B, m, C), and the Hessian-vector products it cost.
+        """
         where = blocks.u if self.at == "u" else shard.expand(shared.v)
         estimator = curvature.resolve(self.curvature, self.rank, shared.setup.seed)
         estimate = estimator.diagonal(shard.linearize(where))
@@ -126,7 +150,20 @@ class UQ(ConsensusADMM):
         return blocks, replace(shared, scalars={"low": low, "high": high})
 
     def ranges(self, shard: Shard, blocks: Blocks, shared: Consensus) -> tuple[Blocks, dict[str, Tensor]]:
-        """Keep d_j for the primal part; report its smallest and largest entry over this process's blocks."""
+        """Keep d_j for the primal part, and report its range: a map over blocks.
+
+        Parameters
+        ----------
+        shard, blocks
+            Of this process.
+        shared
+            The replicated state.
+
+        Returns
+        -------
+        Blocks, dict
+            With d_j in memory; `range`, the smallest and the largest entry over these blocks.
+        """
         d, hvps = self.diagonals(shard, blocks, shared)
         lo, hi = extremes(d, shared.setup.intercept)
         memory = {"d": d, "d_hvps": torch.tensor(hvps)}

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from auqadmm.runtime.cuda_graphs import Programs
+from auqadmm.runtime import Programs
 
 Operator = Callable[[Tensor], Tensor]
 

@@ -38,9 +38,8 @@ from torch import Tensor
 
 from auqadmm.errors import InputError
 from auqadmm.metrics import kronecker_sum, lowrank
-from auqadmm.metrics.kronecker import Basis
 from auqadmm.metrics.kronecker_sum import KroneckerSum
-from auqadmm.metrics.lowrank import LowRank, pieces, spectrum
+from auqadmm.metrics.lowrank import Basis, LowRank, pieces, spectrum
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.metrics.cg import Operator
-from auqadmm.metrics.kronecker import Basis, dense_basis
-from auqadmm.metrics.lowrank import LowRank, pieces, root, spectrum
+from auqadmm.metrics.lowrank import Basis, LowRank, dense_basis, pieces, root, spectrum
 from auqadmm.metrics.weights import sum_blocks
 
 K_FEATURES = 4096  # C = 1: up to this m, K may be formed

@@ -14,15 +14,18 @@ below the curvature, and a preconditioner that rounds to an indefinite matrix br
 
 A loss without this Kronecker structure sets `joint`: the unknown is flattened, m·C takes the place of m, and S_j = 1.
 
+For images F is a Kronecker product of small matrices, axis by axis: a product with a vector of m entries costs
+m·(a₁ + a₂ + …) instead of m², for axes of lengths a₁·a₂·… = m (+ 1 with a last coordinate of its own).
+
 Reference: G. H. Golub, C. F. Van Loan, Matrix Computations, 4th ed., sections 2.1.4 and 12.3.
 
 Shapes: B blocks, m features, C columns, r directions; x is (B, m, C) or (B, m, C, k) with k right-hand sides;
-U (B, m, r), M (B, r, r), d (B, m), S (B, C, C), phi (B,), F (m, m) or None for the
-identity.
+U (B, m, r), M (B, r, r), d (B, m), S (B, C, C), phi (B,), F (m, m) or None for the identity.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -31,8 +34,73 @@ import torch
 from torch import Tensor
 
 from auqadmm.errors import InputError
-from auqadmm.metrics.kronecker import Basis, Kronecker, dense_basis
 
+
+# ---------------------------------------------------------------------- the basis F
+@dataclass(frozen=True, eq=False)
+class Kronecker:
+    """factors[0] ⊗ factors[1] ⊗ …, square matrices; `extra`: one more coordinate, left unchanged (an intercept)."""
+
+    factors: tuple[Tensor, ...]
+    extra: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        m = int(self.extra)
+        m += torch.Size(len(f) for f in self.factors).numel()
+        return m, m
+
+    @property
+    def mT(self) -> Kronecker:
+        return self._each(lambda f: f.mT)
+
+    def square(self) -> Kronecker:
+        """Entry by entry: the square of a product is the product of squares."""
+        return self._each(Tensor.square)
+
+    def to(self, like: Tensor | torch.device | torch.dtype) -> Kronecker:
+        return self._each(lambda f: f.to(like))
+
+    def double(self) -> Kronecker:
+        return self._each(Tensor.double)
+
+    def dense(self) -> Tensor:
+        """(m, m)."""
+        return self @ torch.eye(self.shape[0], dtype=self.factors[0].dtype, device=self.factors[0].device)
+
+    def __matmul__(self, x: Tensor) -> Tensor:
+        m = self.shape[0] - int(self.extra)
+        y = x[..., :m, :]
+        lead, q = y.shape[:-2], y.shape[-1]
+        before, after = 1, m
+        for f in self.factors:
+            after //= len(f)
+            y = f @ y.reshape(*lead, before, len(f), after * q)
+            before *= len(f)
+        y = y.reshape(*lead, m, q)
+        return torch.cat([y, x[..., m:, :]], -2) if self.extra else y
+
+    def __rmatmul__(self, x: Tensor) -> Tensor:
+        """x F for x (k, m)."""
+        return (self.mT @ x.mT).mT
+
+    def equal(self, other: object) -> bool:
+        if not isinstance(other, Kronecker) or self.extra != other.extra or len(self.factors) != len(other.factors):
+            return False
+        return all(a is b or torch.equal(a, b) for a, b in zip(self.factors, other.factors, strict=True))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Kronecker:
+        return Kronecker(tuple(change(f) for f in self.factors), self.extra)
+
+
+Basis = Tensor | Kronecker | None
+
+
+def dense_basis(F: Tensor | Kronecker) -> Tensor:
+    return F.dense() if isinstance(F, Kronecker) else F
+
+
+# ---------------------------------------------------------------------- the weights
 PAGED_NUMBERS = 2**22  # larger arrays are allocated page by page, anew each time
 CACHED_NUMBERS = 2**18  # so many fit into a CPU cache
 

@@ -1,8 +1,8 @@
 """The v-step of S2 in the metric of low-rank weights (S12): argmin_v g(v) + ½⟨v, Kv⟩ − ⟨s, v⟩, K = Σ_j W_j.
 
     g quadratic                  (K + diag h) v = s + b          conjugate gradients, preconditioned (`kronecker_sum`)
-    g separable with kinks       block pivoting                  (`pivoting`), a semismooth Newton method
-    any other g                  accelerated proximal gradient   (`proximal_gradient`); slower, only prox(s, K) is used
+    g separable with kinks       block pivoting                  (`composite`), a semismooth Newton method
+    any other g                  accelerated proximal gradient   (`composite`); slower, only prox(s, K) is used
 
 All start from a guess, as a rule the v of the iteration before. For a quadratic g the proximal map is affine and
 determines h and b: prox(y, γ) = (y + b)/(γ + h) for any γ.
@@ -23,13 +23,12 @@ from torch import Tensor
 
 from auqadmm.metrics import cg
 from auqadmm.metrics.cg import Jacobi, Operator, Reshaped
+from auqadmm.metrics.composite import Composite, accelerated, pivot, scale
 from auqadmm.metrics.coupled import Coupled, CoupledSum
 from auqadmm.metrics.kronecker_sum import KroneckerSum, ShiftedProduct
 from auqadmm.metrics.lowrank import LowRank
-from auqadmm.metrics.pivoting import pivot
-from auqadmm.metrics.proximal_gradient import Composite, accelerated, scale
 from auqadmm.metrics.weights import Penalty, prox_and_slope
-from auqadmm.runtime.cuda_graphs import Programs
+from auqadmm.runtime import Programs
 
 TOLERANCE = 1e-10  # relative to ‖s‖, the default
 MAX_CG = 2000  # iterations of a linear v-step
@@ -38,8 +37,19 @@ MAX_STEPS = 10_000  # proximal gradient steps of a v-step
 
 @dataclass(frozen=True)
 class VStep:
-    """v (m, C), a bound on dist(0, Kv − s + ∂g(v)), iterations (of conjugate gradients, rounds or steps), and the
-    method's name: "linear", "pivoting" or "proximal gradient"."""
+    """The result of a v-step.
+
+    Attributes
+    ----------
+    v
+        (m, C).
+    residual
+        A bound on dist(0, Kv − s + ∂g(v)).
+    iterations
+        Of conjugate gradients, rounds of pivoting, or steps.
+    by
+        The method: "linear", "pivoting" or "proximal gradient".
+    """
 
     v: Tensor
     residual: float
@@ -55,6 +65,16 @@ class LowRankMetric:
     ----------
     parts
         The weights of all blocks.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> U, M = torch.tensor([[[1.0], [0.0]]]).double(), torch.tensor([[[3.0]]]).double()
+    >>> d, S, phi = torch.zeros(1, 2).double(), torch.ones(1, 1, 1).double(), torch.ones(1).double()
+    >>> K = aq.weights.LowRankMetric(aq.weights.LowRank(U, M, d, S, phi, None))
+    >>> K.prox(aq.Zero(), torch.tensor([[4.0], [2.0]])).flatten().round(decimals=6).tolist()
+    [1.0, 2.0]
     """
 
     parts: LowRank
@@ -71,7 +91,7 @@ class LowRankMetric:
         return self.solve(regularizer, s).v
 
     def solve(self, regularizer: Penalty, s: Tensor, guess: Tensor | None = None, tol: float | None = None) -> VStep:
-        """argmin_v g(v) + ½⟨v, Kv⟩ − ⟨s, v⟩.
+        """The v-step: argmin_v g(v) + ½⟨v, Kv⟩ − ⟨s, v⟩.
 
         Parameters
         ----------
@@ -83,6 +103,11 @@ class LowRankMetric:
             Where to start; zero without one.
         tol
             Absolute, on the residual of the result; 1e-10·‖s‖ without one.
+
+        Returns
+        -------
+        VStep
+            v, and how far it is from exact.
         """
         s = s.double()
         guess = torch.zeros_like(s) if guess is None else guess.to(s)

@@ -20,6 +20,23 @@ def sum_blocks(x: Tensor) -> Tensor:
 
     The order depends on B alone, never on the trailing shape, so that one number per block and n equal numbers
     per block add up to the same bits (UQ with a = b is C-ADMM exactly).
+
+    Parameters
+    ----------
+    x
+        (B, …); B may be 0.
+
+    Returns
+    -------
+    Tensor
+        (…), float64.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> aq.weights.sum_blocks(torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])).tolist()
+    [9.0, 12.0]
     """
     x = x.double()
     if x.shape[0] == 0:
@@ -62,29 +79,135 @@ class Penalty(Proximal, Protocol):
 class Metric(Protocol):
     """K = Σ_j W_j, replicated: what the v-step needs of all weights together."""
 
-    def apply(self, v: Tensor) -> Tensor: ...
+    def apply(self, v: Tensor) -> Tensor:
+        """K v.
+
+        Parameters
+        ----------
+        v
+            (m, C).
+
+        Returns
+        -------
+        Tensor
+            (m, C).
+        """
+        ...
 
     def prox(self, regularizer: Penalty, s: Tensor) -> Tensor:
-        """argmin_v g(v) + ½⟨v, Kv⟩ − ⟨s, v⟩."""
+        """The v-step: argmin_v g(v) + ½⟨v, Kv⟩ − ⟨s, v⟩.
+
+        Parameters
+        ----------
+        regularizer
+            g.
+        s
+            (m, C).
+
+        Returns
+        -------
+        Tensor
+            v, (m, C).
+        """
         ...
 
 
 class Weights(Protocol):
     """W_j for every block of this process."""
 
-    def apply(self, x: Tensor) -> Tensor: ...
-    def solve(self, x: Tensor) -> Tensor: ...
-    def diagonal(self) -> Tensor: ...
-    def dense(self) -> Tensor: ...
-    def totals(self) -> dict[str, Tensor]: ...
+    def apply(self, x: Tensor) -> Tensor:
+        """W_j x_j.
+
+        Parameters
+        ----------
+        x
+            (B, m, C), or (B, m, C, k) with k right-hand sides.
+
+        Returns
+        -------
+        Tensor
+            Like x.
+        """
+        ...
+
+    def solve(self, x: Tensor) -> Tensor:
+        """W_j⁻¹ x_j.
+
+        Parameters
+        ----------
+        x
+            (B, m, C) or (B, m, C, k).
+
+        Returns
+        -------
+        Tensor
+            Like x.
+        """
+        ...
+
+    def diagonal(self) -> Tensor:
+        """The diagonals of all W_j.
+
+        Returns
+        -------
+        Tensor
+            (B, m, C).
+        """
+        ...
+
+    def dense(self) -> Tensor:
+        """All W_j as matrices: for direct local solves and tests only.
+
+        Returns
+        -------
+        Tensor
+            (B, n, n) with n = m·C.
+        """
+        ...
+
+    def totals(self) -> dict[str, Tensor]:
+        """What a `Metric` is made of: summands over the blocks of this process.
+
+        Returns
+        -------
+        summands
+            By name, "K" for diagonal weights; their sums over all processes reach `ConsensusADMM.metric`.
+        """
+        ...
+
     def take(self, index: Tensor) -> Weights:
-        """The weights of some blocks."""
+        """The weights of some blocks.
+
+        Parameters
+        ----------
+        index
+            Numbers of blocks of this process.
+
+        Returns
+        -------
+        Weights
+            Of the same kind.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class DiagonalMetric:
-    """K with k on the diagonal: a scalar or (m, C)."""
+    """K with k on the diagonal.
+
+    Parameters
+    ----------
+    k
+        A scalar, or (m, C); positive.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> K = aq.weights.DiagonalMetric(torch.tensor(2.0))
+    >>> K.prox(aq.L1(1.0), torch.tensor([[3.0], [0.5]])).flatten().tolist()
+    [1.0, 0.0]
+    """
 
     k: Tensor
 

@@ -9,12 +9,11 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure as Drawing
 
-from auqadmm.comparison.equal_gap import GAPS
+from auqadmm.comparison import GAPS
 from auqadmm.paper import curves, images
-from auqadmm.paper.bundle import Bundle
+from auqadmm.paper.bundle import Bundle, CurveLine
 from auqadmm.paper.catalogue import FIGURES, RANKS
 from auqadmm.paper.outcomes import by_reading, said
-from auqadmm.paper.results import CurveLine
 from auqadmm.paper.spec import INTERVAL, PROTOCOLS
 from auqadmm.paper.verdicts import verdicts
 from auqadmm.report.content import Chapter, Curve, Panel, Picture, Report, Table

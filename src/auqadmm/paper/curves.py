@@ -18,7 +18,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
-from auqadmm.paper.results import CurveLine
+from auqadmm.paper.bundle import CurveLine
 from auqadmm.report.style import COSTS, RC, method_style
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ svm            where function values agree to rounding, the gradient norm decide
                hinge is sharpened step by step
 
 The certificate is the library's own: relative KKT residual, and the duality gap, which bounds how far the objective
-can be off. `reference.py` solves more kinds of problems, with scipy and scikit-learn, on the CPU.
+can be off. `comparison.reference` solves more kinds of problems, with scipy and scikit-learn, on the CPU.
 
 Reference: J. Kim, H. Park, Fast active-set-type algorithms for l1-regularized linear regression, AISTATS 2010;
 T. Steihaug, SIAM J. Numer. Anal. 20 (1983).
@@ -28,7 +28,7 @@ from torch import Tensor
 from auqadmm.core.reduce import Reduce
 from auqadmm.engines import LocalEngine
 from auqadmm.problem import L2, ElasticNet, InputError, LeastSquares, Problem, SmoothedHinge
-from auqadmm.verdict.certifier import Certifier
+from auqadmm.verdict.duality import Certifier
 
 if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard

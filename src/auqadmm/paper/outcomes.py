@@ -11,18 +11,72 @@ A claim that something is better holds ("yes") where every comparison is strictl
 is a "tie" where all are equal. A tie is no win.
 
 A reading of an experiment is (protocol, reduction).
+
+A run is one number: its gap early, at the end, after an iteration, or when it reached a gap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 
-from auqadmm.paper import gaps
+from auqadmm.paper.bundle import CurveLine
 from auqadmm.paper.curves import READING, panel_title
-from auqadmm.paper.results import CurveLine
 from auqadmm.report.content import Cell
 from auqadmm.report.style import method_style
 
+# ---------------------------------------------------------------------- a run in one number
+EARLY = 10  # iterations after which methods are compared first
+# below this a gap is the rounding of the optimum
+LEAST_GAP = 1e-10
+
+
+def gap_at(run: Sequence[CurveLine], iteration: int) -> float:
+    """The gap after an iteration, or after the last known one before it; never below rounding."""
+    known = [line.gap for line in run if line.gap is not None and line.iteration <= iteration]
+    return max(known[-1], LEAST_GAP) if known else math.inf
+
+
+def reached(run: Sequence[CurveLine], gap: float) -> int | None:
+    """The first iteration within a gap."""
+    return next((line.iteration for line in run if line.gap is not None and line.gap <= gap), None)
+
+
+def early(run: Sequence[CurveLine]) -> float:
+    return gap_at(run, EARLY)
+
+
+def last(run: Sequence[CurveLine]) -> float:
+    return gap_at(run, run[-1].iteration)
+
+
+def times(runs: dict[str, list[CurveLine]]) -> tuple[Callable[[Sequence[CurveLine]], float], ...]:
+    """Early and at the end; only the latter where runs are short."""
+    return (early, last) if max(run[-1].iteration for run in runs.values()) > EARLY else (last,)
+
+
+def said_when(runs: dict[str, list[CurveLine]], when: Callable[[Sequence[CurveLine]], float]) -> str:
+    last = max(run[-1].iteration for run in runs.values())
+    return f"after {min(EARLY, last) if when is early else last}"
+
+
+def shared_iterations(runs: dict[str, list[CurveLine]]) -> list[int]:
+    return sorted(set.intersection(*({line.iteration for line in run} for run in runs.values())))
+
+
+def spread(gaps: Iterable[float]) -> float:
+    values = list(gaps)
+    return max(values) / min(values)
+
+
+def number(gap: float) -> str:
+    """Two digits, without an exponent where none is needed: 0.56, 9.4e-9, 116; ≤ 1e-10 at the level of rounding."""
+    if gap <= LEAST_GAP:
+        return f"≤ {LEAST_GAP:.0e}"
+    return f"{gap:.0f}" if 99.5 <= gap < 1e6 else f"{gap:.2g}".replace("e-0", "e-")
+
+
+# ---------------------------------------------------------------------- comparisons
 EQUAL = 1.1
 SCATTER = 1.25
 # the elastic net's runs as released did not vary
@@ -47,13 +101,13 @@ def compared(panel: str, runs: dict[str, list[CurveLine]], own: str, rivals: Seq
     if own not in runs or not (rivals := [m for m in rivals if m in runs]):
         return []
     cells = []
-    for when in gaps.times(runs):
+    for when in times(runs):
         mine = when(runs[own])
         best = min(rivals, key=lambda m: when(runs[m]))
         line = runs[own][0]
         result = outcome(mine, when(runs[best]), tolerance(line.figure, line.protocol, (own, best)))
-        numbers = f"{short(own)} {gaps.number(mine)}, {short(best)} {gaps.number(when(runs[best]))}"
-        cells.append(Cell(f"{panel_title(panel)} {gaps.when(runs, when)}", result, numbers))
+        numbers = f"{short(own)} {number(mine)}, {short(best)} {number(when(runs[best]))}"
+        cells.append(Cell(f"{panel_title(panel)} {said_when(runs, when)}", result, numbers))
     return cells
 
 
@@ -65,7 +119,7 @@ def listed(head: str, cells: Iterable[Cell]) -> str:
 
 def long_enough(lines: Sequence[CurveLine]) -> bool:
     """Runs shorter than ten iterations are not compared."""
-    return bool(lines) and max(line.iteration for line in lines) >= gaps.EARLY
+    return bool(lines) and max(line.iteration for line in lines) >= EARLY
 
 
 def holds(cells: Sequence[Cell], wanted: str = "better") -> str:

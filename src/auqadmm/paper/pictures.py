@@ -19,7 +19,7 @@ from auqadmm.api import solve
 from auqadmm.core.solve import Iteration
 from auqadmm.curvature import Lanczos
 from auqadmm.methods import AUQ, C
-from auqadmm.paper import controls, problems
+from auqadmm.paper import problems
 from auqadmm.paper.spec import INTERVAL, Denoising, PictureSpec, Samples, WeightImages
 from auqadmm.problem import L2, LeastSquares, Problem
 
@@ -71,11 +71,11 @@ class Snapshot:
 
 def weights(spec: WeightImages, data: Path | None = None, device: str = "cpu") -> Arrays:
     """weights (N, m, C) of AUQ-ADMM; averages (N, m) of each worker's images; energies (N, m), mean squares."""
-    problem = problems.make(spec.problem, data)
+    problem = problems.make_problem(spec.problem, data)
     snapshot = Snapshot(spec.iteration)
     solve(
         problem,
-        controls.make("auq-admm", spec.rank),
+        problems.make_method("auq-admm", spec.rank),
         max_iter=spec.iteration - 1,
         stop="residuals",
         abs_tol=0.0,
@@ -130,8 +130,8 @@ def _averages(seed: int) -> Mapping[str, Any]:
         "lanczos_gaussian": AUQ(interval=INTERVAL, curvature=lanczos["gaussian"]),
         "lanczos_signs": AUQ(interval=INTERVAL, curvature=lanczos["rademacher"]),
         "rho_a": C(rho=INTERVAL[0]),
-        "permuted": controls.PermutedAUQ(interval=INTERVAL, curvature="exact"),
-        "mean": controls.MeanAUQ(interval=INTERVAL, curvature="exact"),
+        "permuted": problems.PermutedAUQ(interval=INTERVAL, curvature="exact"),
+        "mean": problems.MeanAUQ(interval=INTERVAL, curvature="exact"),
     }
 
 

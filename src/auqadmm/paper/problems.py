@@ -1,28 +1,48 @@
-"""From a `ProblemSpec` to a `Problem`: the only module where experiments read data.
+"""From specs to problems and methods. Only here do experiments read data.
 
 A pack contains the rows of a data set that experiments use, in one small file that can be sent to another machine.
 
-Shapes: n images of m pixels, c colours, h × w pixels; X (n, m), one block (X, y) per worker.
+Methods of a comparison have names; so do the controls that any gain of AUQ-ADMM must beat (S11):
+
+    c-admm-a        C-ADMM at ρ = a_1: the penalty that AUQ's interval shrinks to, without any uncertainty
+    auq-permuted    AUQ with the entries of each W_j shuffled: the same numbers in the wrong places
+    auq-mean        AUQ with each W_j replaced by its mean: the same size, no structure
+
+Shapes: n images of m pixels, c colours, h × w pixels; X (n, m), one block (X, y) per worker; B blocks, C columns;
+W (B, m, C).
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import scipy.sparse
+import torch
+from torch import Tensor
 
+from auqadmm.core.consensus import Chosen
+from auqadmm.core.state import Blocks, Consensus
+from auqadmm.methods import AC, AUQ, AUQLR, RB, UQ, C
+from auqadmm.metrics.weights import Diagonal, Scalar
 from auqadmm.paper.data import DataError, Images, by_class, load
-from auqadmm.paper.spec import ProblemSpec
+from auqadmm.paper.spec import INTERVAL, ProblemSpec
 from auqadmm.problem import L2, ElasticNet, LeastSquares, Multinomial, Problem, SmoothedHinge
 
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
+    from auqadmm.core.solve import Method
+
+# ---------------------------------------------------------------------- problems
 # images with a smaller share of nonzero pixels are sparse matrices on a CPU: five times as fast for MNIST
 SPARSE = 0.3
 
-Blocks = list[tuple[np.ndarray, np.ndarray]]
+RowBlocks = list[tuple[np.ndarray, np.ndarray]]
 
 
 @lru_cache(maxsize=4)
@@ -40,7 +60,7 @@ def images(name: str, data: Path | None = None) -> Images:
         raise DataError("No data for digits: they come with scikit-learn, or as a pack digits.npz.") from None
 
 
-def make(spec: ProblemSpec, data: Path | None = None, sparse: bool = False) -> Problem:
+def make_problem(spec: ProblemSpec, data: Path | None = None, sparse: bool = False) -> Problem:
     """Read the data and build the problem; `DataError` where the data are missing.
 
     `sparse` allows sparse matrices where they are faster; least squares is solved by factorisation and stays dense.
@@ -64,7 +84,7 @@ def make(spec: ProblemSpec, data: Path | None = None, sparse: bool = False) -> P
             raise ValueError(f"There is no model {other!r}; there are elastic, multinomial and svm.")
 
 
-def split(data_set: Images, spec: ProblemSpec) -> Blocks:
+def split(data_set: Images, spec: ProblemSpec) -> RowBlocks:
     """The rows of each worker, as bytes: its classes one after the other."""
     by_label = by_class(data_set.X, data_set.y, spec.per_class, spec.classes)
     share, rest = divmod(len(by_label), spec.blocks)
@@ -74,12 +94,12 @@ def split(data_set: Images, spec: ProblemSpec) -> Blocks:
     return [(np.concatenate([X for X, _ in group]), np.concatenate([y for _, y in group])) for group in groups]
 
 
-def unit(blocks: Blocks, white: int) -> Blocks:
+def unit(blocks: RowBlocks, white: int) -> RowBlocks:
     """Pixels in [0, 1]."""
     return [(X / float(white), y) for X, y in blocks]
 
 
-def zscored(blocks: Blocks, shape: tuple[int, ...]) -> Blocks:
+def zscored(blocks: RowBlocks, shape: tuple[int, ...]) -> RowBlocks:
     """Mean 0 and deviation 1 over all rows of all blocks, one mean and deviation per colour."""
     colours = shape[0] if len(shape) == 3 else 1
     pixels = np.concatenate([X for X, _ in blocks]).reshape(-1, colours, int(np.prod(shape)) // colours)
@@ -134,3 +154,63 @@ def _sums(D: np.ndarray) -> np.ndarray:
     X = D.cumsum(3, dtype=np.uint8).cumsum(2, dtype=np.uint8)
     X[:, ::2] += X[:, 1:2]
     return X
+
+
+# ---------------------------------------------------------------------- methods
+@dataclass(frozen=True)
+class PermutedAUQ(AUQ):
+    """AUQ whose weights are permuted within each block, by one seeded permutation per block for the whole run."""
+
+    name: ClassVar[str] = "auq-permuted"
+
+    def next_weights(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Chosen:
+        chosen = super().next_weights(shard, blocks, shared)
+        W = chosen.W.diagonal()
+        # seeded by the block's own number: where a block is placed must not matter
+        shuffled = [_shuffled(w, shared.setup.seed, j) for w, j in zip(W, shard.index, strict=True)]
+        return replace(chosen, W=Diagonal(torch.stack(shuffled)))
+
+
+@dataclass(frozen=True)
+class MeanAUQ(AUQ):
+    """AUQ whose W_j is one number, the mean of the weights that AUQ would use."""
+
+    name: ClassVar[str] = "auq-mean"
+
+    def next_weights(self, shard: Shard, blocks: Blocks, shared: Consensus) -> Chosen:
+        chosen = super().next_weights(shard, blocks, shared)
+        _, m, columns = shard.shape
+        return replace(chosen, W=Scalar(chosen.W.diagonal().mean((1, 2)), m, columns))
+
+
+def make_method(name: str, rank: int = 5) -> Method:
+    """The method of a `RunSpec`."""
+    if name.startswith("auq-rank-"):
+        return AUQ(interval=INTERVAL, rank=int(name.removeprefix("auq-rank-")))
+    known: dict[str, Callable[[], Method]] = {
+        "c-admm": lambda: C(rho=1.0),
+        "rb-admm": lambda: RB(rho=1.0),
+        # as printed, with the dual residual without weights (S5)
+        "rb-admm-paper": lambda: RB(rho=1.0, residuals="paper"),
+        "ac-admm": lambda: AC(rho=1.0),
+        "uq-admm": lambda: UQ(interval=INTERVAL, rank=rank),
+        "auq-admm": lambda: AUQ(interval=INTERVAL, rank=rank),
+        "auq-lr": lambda: AUQLR(),
+        "c-admm-a": lambda: C(rho=INTERVAL[0]),
+        "auq-permuted": lambda: PermutedAUQ(interval=INTERVAL, rank=rank),
+        "auq-mean": lambda: MeanAUQ(interval=INTERVAL, rank=rank),
+    }
+    if name not in known:
+        raise ValueError(f"There is no method {name!r}; there are {', '.join(known)} and auq-rank-R.")
+    return known[name]()
+
+
+def _shuffled(w: Tensor, seed: int, block: int) -> Tensor:
+    order = _permutation(w.numel(), seed, block).to(w.device)
+    return w.flatten()[order].reshape(w.shape)
+
+
+@lru_cache(maxsize=256)
+def _permutation(count: int, seed: int, block: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + block)
+    return torch.randperm(count, generator=generator)

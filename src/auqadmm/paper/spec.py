@@ -112,7 +112,7 @@ PROTOCOLS = {protocol.name: protocol for protocol in (DEFINED, RELEASED)}
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One method on one problem. `method` is a name of `controls.make`."""
+    """One method on one problem. `method` is a name of `problems.make_method`."""
 
     problem: ProblemSpec
     method: str

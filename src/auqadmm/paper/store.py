@@ -29,7 +29,7 @@ COLUMNS = ("iteration", "rounds", "bytes", "seconds", "objective", "gap", "prima
 SOURCES = (
     "core", "metrics", "verdict", "columns", "problem", "blocks", "methods", "curvature", "local", "engines", "runtime",
 )  # fmt: skip
-OWN = ("controls.py", "problems.py", "optimum.py", "pictures.py", "runner.py")
+OWN = ("problems.py", "optimum.py", "pictures.py", "run.py")
 ABOUT = b"auqadmm"
 
 
@@ -51,10 +51,10 @@ class Record:
 def code() -> str:
     """Eight hexadecimal digits of a digest of the sources that the numbers depend on."""
     package = Path(__file__).parents[1]
-    files = [path for room in SOURCES for path in sorted((package / room).rglob("*.py"))]
-    files += [path for name in OWN if (path := package / "paper" / name).is_file()]
+    files = [path for room in SOURCES for path in (package / f"{room}.py", *sorted((package / room).rglob("*.py")))]
+    files += [package / "paper" / name for name in OWN]
     whole = hashlib.sha256()
-    for path in files:
+    for path in filter(Path.is_file, files):
         whole.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
     return whole.hexdigest()[:8]
 

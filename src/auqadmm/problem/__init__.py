@@ -2,6 +2,7 @@
 
 from auqadmm.problem.agreement import ProcessError
 from auqadmm.problem.custom_loss import CustomLoss
+from auqadmm.problem.families import CLogLog, Gamma, NegativeBinomial, Probit, Tweedie
 from auqadmm.problem.group_lasso import GroupLasso
 from auqadmm.problem.ingest import InputError
 from auqadmm.problem.losses import Huber, LeastSquares, Logistic, Multinomial, Poisson, SmoothedHinge
@@ -21,20 +22,25 @@ __all__ = [
     "L1",
     "L2",
     "Box",
+    "CLogLog",
     "CustomLoss",
     "CustomRegularizer",
     "ElasticNet",
+    "Gamma",
     "GroupLasso",
     "Huber",
     "InputError",
     "LeastSquares",
     "Logistic",
     "Multinomial",
+    "NegativeBinomial",
     "NonNegative",
     "Poisson",
+    "Probit",
     "Problem",
     "ProcessError",
     "Quantile",
     "SmoothedHinge",
+    "Tweedie",
     "Zero",
 ]

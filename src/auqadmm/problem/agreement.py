@@ -115,6 +115,7 @@ class Tally:
     columns: tuple[str, tuple[str, ...]] | None
     labels: tuple[np.ndarray, ...] | None
     dense: bool = True
+    offset: bool = False
 
     @staticmethod
     def of(blocks: Sequence[RawBlock], loss: Loss) -> Tally:
@@ -127,6 +128,7 @@ class Tally:
             columns=None if named is None else (named.name, named.columns or ()),
             labels=None if loss.target_kind == "real" else tuple(labels_of(b) for b in blocks),
             dense=not any(scipy.sparse.issparse(b.X) for b in blocks),
+            offset=any(b.offset is not None for b in blocks),
         )
 
     def message(self) -> dict[str, Any]:
@@ -144,6 +146,7 @@ class Tally:
             columns=None if columns is None else (columns[0], tuple(columns[1])),
             labels=None if labels is None else tuple(_labels(kind, data) for kind, data in labels),
             dense=bool(message["dense"]),
+            offset=bool(message["offset"]),
         )
 
 
@@ -167,16 +170,22 @@ def census_of(tallies: Sequence[Tally], loss: Loss, intercept: bool) -> Census:
     classes = None if loss.target_kind == "real" else _classes(labels, loss)
     features = holders[0].features
     assert features is not None
+    offset = any(t.offset for t in holders)
+    columns = loss.columns_for(0 if classes is None else len(classes))
+    if offset and (columns > 1 or not loss.takes_offset):
+        why = "has a logit for every class" if columns > 1 else "is not a function of one logit per row"
+        raise InputError(f"Blocks have offsets, but {type(loss).__name__} {why}: leave the offsets out.")
     return Census(
         blocks=len(rows),
         features=features + int(intercept),
-        columns=loss.columns_for(0 if classes is None else len(classes)),
+        columns=columns,
         intercept=intercept,
         rows=rows,
         weight_total=float(sum(weights)),
         classes=classes,
         names=tuple(name for t in holders for name in t.names),
         dense=all(t.dense for t in holders),
+        offset=offset,
     )
 
 

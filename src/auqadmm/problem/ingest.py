@@ -1,6 +1,7 @@
 """From user input to checked blocks: one clear sentence for each thing that cannot be used.
 
-A block is `(X, y)` or `(X, y, sample_weight)`; X is numpy, torch, scipy.sparse, a data frame or nested lists.
+A block is `(X, y)`, `(X, y, sample_weight)` or `(X, y, sample_weight, offset)`; X is numpy, torch, scipy.sparse, a
+data frame or nested lists.
 """
 
 from __future__ import annotations
@@ -48,16 +49,19 @@ def same_columns(named: Sequence[tuple[str, tuple[str, ...]]]) -> None:
 def _read_block(name: str, block: object) -> RawBlock:
     if isinstance(block, RawBlock):  # blocks of another problem, e.g. for another regularizer
         return block
-    if not isinstance(block, tuple | list) or len(block) not in (2, 3):
+    if not isinstance(block, tuple | list) or len(block) not in (2, 3, 4):
         got = f"{len(block)} parts" if isinstance(block, tuple | list) else _kind(block)
-        raise InputError(f"{name} must be a tuple (X, y) or (X, y, sample_weight); got {got}.")
+        raise InputError(
+            f"{name} must be a tuple (X, y), (X, y, sample_weight) or (X, y, sample_weight, offset); got {got}."
+        )
     X = _read_matrix(name, block[0])
     y = _read_vector(name, "y", block[1], X.shape[0])
-    given = len(block) == 3 and block[2] is not None
+    given = len(block) > 2 and block[2] is not None
     weight = _read_weight(name, block[2], X.shape[0]) if given else np.ones(X.shape[0])
+    offset = _read_offset(name, block[3], X.shape[0]) if len(block) == 4 and block[3] is not None else None
     columns = getattr(block[0], "columns", None)
     names = None if columns is None else tuple(str(c) for c in columns)
-    return RawBlock(name, X, y, weight, weighted=given, columns=names)
+    return RawBlock(name, X, y, weight, weighted=given, columns=names, offset=offset)
 
 
 def _read_matrix(name: str, X: Any) -> Any:
@@ -114,6 +118,19 @@ def _read_weight(name: str, weight: Any, rows: int) -> np.ndarray:
     if bad.size:
         raise InputError(f"{name}: sample_weight[{bad[0]}] is {w[bad[0]]}; weights must be finite and not negative.")
     return w
+
+
+def _read_offset(name: str, offset: Any, rows: int) -> np.ndarray:
+    o = _read_vector(name, "offset", offset, rows)
+    _check_number_type(name, "offset", o.dtype)
+    o = o.astype(np.float64)
+    bad = np.flatnonzero(~np.isfinite(o))
+    if bad.size:
+        raise InputError(
+            f"{name}: offset[{bad[0]}] is {o[bad[0]]}; offsets must be finite (that of an exposure is its logarithm, "
+            "and exposures are above zero)."
+        )
+    return o
 
 
 def read_reals(name: str, y: np.ndarray) -> np.ndarray:

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.corners import Corner
 from auqadmm.blocks.curvature import DiagonalCurvature, RowCurvature, SoftmaxCurvature
 from auqadmm.blocks.rows import RowLoss
 from auqadmm.problem.ingest import InputError
@@ -292,6 +293,15 @@ class SmoothedHinge(RowLoss):
         root = self._hinge(1 - y[:, None] * s)[1]
         return DiagonalCurvature((self.eps / root).square() / (2 * root))
 
+    @property
+    def kinked(self) -> bool:
+        return True
+
+    def row_corner(self, z: Tensor, y: Tensor) -> Corner:
+        t = 1 - y[:, None] * z
+        root = self._hinge(t)[1]
+        return Corner(t / root, t / root, -y[:, None] / root, 0.5)
+
     def row_expected(self, s: Tensor, y: Tensor, variance: Tensor) -> RowCurvature:
         # a spike of mass 1 and width ε, blurred: the normal density at t, of variance + ε²
         t = 1 - y[:, None] * s
@@ -368,6 +378,15 @@ class Huber(RowLoss):
 
     def row_curvature(self, s: Tensor, y: Tensor) -> RowCurvature:
         return DiagonalCurvature(((s - y[:, None]).abs() <= self.delta).to(s.dtype))
+
+    @property
+    def kinked(self) -> bool:
+        return True
+
+    def row_corner(self, z: Tensor, y: Tensor) -> Corner:
+        r = z - y[:, None]
+        size = r.abs().clamp(min=self.delta)
+        return Corner(r / size, torch.where(r.abs() > self.delta, r.sign(), 0.0), 1 / size, self.delta)
 
     def row_expected(self, s: Tensor, y: Tensor, variance: Tensor) -> RowCurvature:
         # the probability that the uncertain residual is in the quadratic part
@@ -463,6 +482,14 @@ class Times(RowLoss):
 
     def row_curvature(self, s: Tensor, y: Tensor) -> RowCurvature:
         return DiagonalCurvature(self.factor * self.loss.row_curvature(s, y).diagonal())
+
+    @property
+    def kinked(self) -> bool:
+        return self.loss.kinked
+
+    def row_corner(self, z: Tensor, y: Tensor) -> Corner | None:
+        corner = self.loss.row_corner(z, y)
+        return None if corner is None else replace(corner, height=self.factor * corner.height)
 
     def row_conjugate(self, a: Tensor, y: Tensor) -> Tensor:
         return self.factor * self.loss.row_conjugate(a / self.factor, y)

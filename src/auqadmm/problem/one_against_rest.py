@@ -15,13 +15,30 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.corners import Corner
 from auqadmm.blocks.curvature import DiagonalCurvature, RowCurvature
 from auqadmm.blocks.rows import RowLoss
 
 
 @dataclass(frozen=True)
 class OneAgainstRest(RowLoss):
-    """The sum of a two-class loss over all classes; the reduction is its own, not that of `loss`."""
+    """The sum of a two-class loss over all classes, each against the others.
+
+    Parameters
+    ----------
+    loss
+        Of two classes; its reduction is not used.
+    reduction
+        As of every loss: "sum", "mean" or "pooled".
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> blocks = [([[0.0], [1.0]], ["a", "b"]), ([[2.0], [3.0]], ["b", "c"])]
+    >>> problem = aq.Problem(aq.losses.OneAgainstRest(loss=aq.SmoothedHinge()), aq.L2(1.0), blocks)
+    >>> problem.classes.tolist(), aq.solve(problem).coef.shape
+    (['a', 'b', 'c'], (1, 3))
+    """
 
     loss: RowLoss
     target_kind: ClassVar[str] = "classes"
@@ -49,6 +66,17 @@ class OneAgainstRest(RowLoss):
 
     def null_logits(self, mean: Tensor, columns: int) -> Tensor:
         return torch.cat([self.loss.null_logits(2 * share - 1, 1) for share in mean.split(1)])
+
+    @property
+    def kinked(self) -> bool:
+        return self.loss.kinked
+
+    def row_corner(self, z: Tensor, y: Tensor) -> Corner | None:
+        corner = self.loss.row_corner(*_flat(z, y))
+        if corner is None:
+            return None
+        place, turn, rate = (x.reshape(z.shape) for x in (corner.place, corner.turn, corner.rate))
+        return Corner(place, turn, rate, corner.height)
 
     def row_value(self, z: Tensor, y: Tensor) -> Tensor:
         return self.loss.row_value(*_flat(z, y)).reshape(z.shape).sum(1)

@@ -18,6 +18,7 @@ from auqadmm.errors import InputError, InputTypeError
 from auqadmm.problem.agreement import Exchange, Tally, alone, census_of, same, together
 from auqadmm.problem.ingest import RawBlock, encode, read_blocks, read_reals
 from auqadmm.problem.regularizers import Regularizer, Zero
+from auqadmm.problem.site_intercepts import SiteIntercepts, loss_of_rows
 from auqadmm.problem.sources import source_of
 from auqadmm.problem.wrappers import FreeIntercept
 
@@ -35,7 +36,9 @@ class Problem:
     regularizer
         The proximable part g, e.g. `ElasticNet(l1, l2)`; `Zero()` for none.
     blocks
-        One tuple `(X, y)` or `(X, y, sample_weight)` per worker. X may be numpy, torch, scipy.sparse or a data
+        One tuple `(X, y)`, `(X, y, sample_weight)` or `(X, y, sample_weight, offset)` per worker; sample_weight may be
+        None. A row of weight w counts w times. The offset is added to the row's logit: z = x·u + offset. For rates pass
+        the logarithm of the exposure (person-years, days at risk). X may be numpy, torch, scipy.sparse or a data
         frame; blocks may have any number of rows, none included. Labels of a classification may be of any kind.
         Blocks that are read by the workers: a list of functions, one per block, that each return such a tuple; a
         tuple `(X, y)` or `(X, y, sample_weight)` of dask arrays or data frames, every chunk of rows a block; a list of
@@ -46,6 +49,9 @@ class Problem:
     image
         (height, width) or (channels, height, width) if the features are the pixels of an image, in this order.
         Otherwise nothing is assumed; the solution is the same either way, "auq-lr" may need fewer rounds.
+    site_intercepts
+        Give every block an intercept of its own, in place of `intercept`. It is found and kept at the block: the
+        solution is that of one indicator column per block, without these unknowns. For losses of rows with one column.
 
     Raises
     ------
@@ -75,6 +81,7 @@ class Problem:
     blocks: Any = field(repr=False)
     intercept: bool = False
     image: tuple[int, ...] | None = None
+    site_intercepts: bool = False
     census: Census = field(init=False, repr=False)
     _targets: tuple[np.ndarray, ...] = field(init=False, repr=False)
     _first: int = field(init=False, repr=False)
@@ -95,6 +102,13 @@ class Problem:
             )
         if not isinstance(self.intercept, bool | np.bool_):
             raise InputError(f"intercept must be True or False, got {self.intercept!r}.")
+        if not isinstance(self.site_intercepts, bool | np.bool_):
+            raise InputError(f"site_intercepts must be True or False, got {self.site_intercepts!r}.")
+        if self.site_intercepts or isinstance(self.loss, SiteIntercepts):
+            if self.intercept:
+                raise InputError("site_intercepts are in place of intercept: leave one of the two out.")
+            object.__setattr__(self, "loss", SiteIntercepts(loss_of_rows(self.loss)))
+            object.__setattr__(self, "site_intercepts", True)
         object.__setattr__(self, "blocks", source_of(self.blocks))
         if not callable(self.blocks):
             read, message = self.read(read_blocks(self.blocks), 0)
@@ -113,7 +127,12 @@ class Problem:
 
     @staticmethod
     def part(
-        loss: Loss, regularizer: Regularizer, blocks: Any, intercept: bool = False, image: tuple[int, ...] | None = None
+        loss: Loss,
+        regularizer: Regularizer,
+        blocks: Any,
+        intercept: bool = False,
+        image: tuple[int, ...] | None = None,
+        site_intercepts: bool = False,
     ) -> Problem:
         """The problem whose blocks in this process are `blocks`, other processes having others or none.
 
@@ -121,7 +140,7 @@ class Problem:
 
         Parameters
         ----------
-        loss, regularizer, intercept, image
+        loss, regularizer, intercept, image, site_intercepts
             As in `Problem`, the same in every process.
         blocks
             The blocks of this process: a list of tuples, which may be empty.
@@ -141,10 +160,23 @@ class Problem:
         >>> aq.solve(mine).coef.round(3)
         array([1. , 0.5])
         """
-        return Problem(loss, regularizer, lambda rank, world: blocks, intercept, image)
+        return Problem(loss, regularizer, lambda rank, world: blocks, intercept, image, site_intercepts)
 
     def placed(self, rank: int = 0, world: int = 1, exchange: Exchange = alone) -> Problem:
-        """This problem with the blocks of process `rank` of `world`, and the census of all of them."""
+        """This problem with the blocks of one process, and the census of all of them: what an engine's `place` calls.
+
+        Parameters
+        ----------
+        rank, world
+            Number of the process, and how many there are.
+        exchange
+            Sends one message to all processes, and returns those of all; collective.
+
+        Returns
+        -------
+        Problem
+            This one, where nothing is left to be read.
+        """
         if world == 1 and not callable(self.blocks):
             return self
         settings = {"loss": self.loss, "regularizer": self.regularizer, "intercept": self.intercept}
@@ -159,6 +191,16 @@ class Problem:
         """This problem with other blocks, still to be read, and without cached results of its own.
 
         It is small, and can be sent to the workers.
+
+        Parameters
+        ----------
+        blocks
+            A function of rank and world.
+
+        Returns
+        -------
+        Problem
+            To be placed.
         """
         bare = copy(self)
         for name in ("census", "_targets", "_first"):
@@ -167,18 +209,67 @@ class Problem:
         return bare
 
     def made(self, rank: int, world: int) -> tuple[Sequence[Any], int]:
-        """The blocks of one process as given, and their number."""
+        """The blocks of one process as given: the first step of `placed`.
+
+        Parameters
+        ----------
+        rank, world
+            Number of the process, and how many there are.
+
+        Returns
+        -------
+        blocks, count
+            Not yet checked.
+        """
         made = self.blocks(rank, world) if callable(self.blocks) else self.blocks
         return (made, len(made)) if isinstance(made, Sequence) else (read_blocks(made), 0)  # raises a clear error
 
     def read(self, made: Sequence[Any], first: int) -> tuple[Read, dict[str, Any]]:
-        """The checked blocks with their targets, labels still to be encoded, and the message about them."""
+        """The blocks of one process, checked: the second step of `placed`.
+
+        Parameters
+        ----------
+        made
+            Blocks as given.
+        first
+            The number of the first of them among all blocks.
+
+        Returns
+        -------
+        read, message
+            Blocks with their targets, labels still to be encoded; and what other processes must know of them.
+
+        Raises
+        ------
+        InputError
+            A block cannot be used; the message names it.
+        """
         blocks = read_blocks(_numbered(made, first), first)
         targets = tuple(self._reals(b) for b in blocks) if self.loss.target_kind == "real" else ()
         return (blocks, targets), Tally.of(blocks, self.loss).message()
 
     def settled(self, read: Read, messages: Sequence[Mapping[str, Any]], first: int) -> Problem:
-        """The problem with the blocks of one process, and the census from all tallies."""
+        """The problem with the blocks of one process, and the census of all: the last step of `placed`.
+
+        Parameters
+        ----------
+        read
+            The blocks of this process.
+        messages
+            Those of all processes, in their order.
+        first
+            The number of the first of its blocks among all.
+
+        Returns
+        -------
+        Problem
+            Whose `census` is known.
+
+        Raises
+        ------
+        InputError
+            The blocks of different processes do not fit together.
+        """
         placed = copy(self)
         placed._settle(read, messages, first)
         return placed
@@ -186,6 +277,10 @@ class Problem:
     def _settle(self, read: Read, messages: Sequence[Mapping[str, Any]], first: int) -> None:
         blocks, targets = read
         census = census_of([Tally.read(m) for m in messages], self.loss, bool(self.intercept))
+        if isinstance(self.loss, SiteIntercepts) and census.columns > 1:
+            raise InputError(
+                f"site_intercepts needs a loss of one column, and {type(self.loss.inner).__name__} has one per class."
+            )
         features = census.features - int(self.intercept)
         self.regularizer.check(features)
         if self.image is not None:
@@ -216,7 +311,19 @@ class Problem:
     def shard(self, dtype: torch.dtype, device: torch.device) -> Shard:
         """The blocks of this process, placed on one device.
 
-        A process without blocks gets one without rows, so that it runs the same code; its engine ignores it.
+        Parameters
+        ----------
+        dtype, device
+            Of the arithmetic on blocks.
+
+        Attributes
+        ----------
+        process without blocks gets one without rows, so that it runs the same code; its engine ignores it.
+
+        Returns
+        -------
+        Shard
+            All blocks of the process as one object.
         """
         blocks, targets, first = self.blocks, self._targets, self._first
         if not blocks:

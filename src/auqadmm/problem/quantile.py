@@ -18,6 +18,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.corners import Corner
 from auqadmm.blocks.curvature import DiagonalCurvature, RowCurvature
 from auqadmm.blocks.rows import RowLoss
 from auqadmm.problem.ingest import InputError
@@ -103,6 +104,15 @@ class Quantile(RowLoss):
     def row_curvature(self, s: Tensor, y: Tensor) -> RowCurvature:
         root = rounded(y[:, None] - s, self.eps)[1]
         return DiagonalCurvature((self.eps / root).square() / (2 * root))
+
+    @property
+    def kinked(self) -> bool:
+        return True
+
+    def row_corner(self, z: Tensor, y: Tensor) -> Corner:
+        r = y[:, None] - z
+        root = rounded(r, self.eps)[1]
+        return Corner(r / root, r / root, -1 / root, 0.5)
 
     def row_expected(self, s: Tensor, y: Tensor, variance: Tensor) -> RowCurvature:
         # a spike of mass 1 and width ε, blurred: the normal density at r, of variance + ε²

@@ -58,17 +58,34 @@ class Regularizer(ABC):
 
     @abstractmethod
     def value(self, v: Tensor) -> Tensor:
-        """g(v), 0-dim; inf where v is infeasible."""
-
-    @abstractmethod
-    def prox(self, s: Tensor, K: Metric) -> Tensor:
-        """Return argmin_v g(v) + ½⟨v, Kv⟩ − ⟨s, v⟩, the v-step of S2.
+        """g at a point.
 
         Parameters
         ----------
-        s : Tensor, shape (m, C)
-        K : Tensor or float
-            Diagonal of the metric, positive: a number or broadcastable to (m, C).
+        v
+            (m, C).
+
+        Returns
+        -------
+        Tensor
+            0-dim; inf where v is infeasible.
+        """
+
+    @abstractmethod
+    def prox(self, s: Tensor, K: Metric) -> Tensor:
+        """The proximal map, which is the v-step of S2: argmin_v g(v) + ½⟨v, Kv⟩ − ⟨s, v⟩.
+
+        Parameters
+        ----------
+        s
+            (m, C).
+        K
+            Diagonal of the metric, positive: a number, or broadcastable to (m, C).
+
+        Returns
+        -------
+        Tensor
+            v, (m, C).
         """
 
     def prox_slope(self, s: Tensor, K: Metric) -> Tensor | None:
@@ -77,7 +94,20 @@ class Regularizer(ABC):
 
     @abstractmethod
     def subgradient_distance(self, v: Tensor, grad: Tensor) -> Tensor:
-        """Euclidean distance from −grad to ∂g(v), the KKT residual of S10; inf where v is infeasible."""
+        """Euclidean distance from −grad to ∂g(v), the KKT residual of S10.
+
+        Parameters
+        ----------
+        v
+            (m, C).
+        grad
+            Σ_j ∇f_j(v), (m, C).
+
+        Returns
+        -------
+        Tensor
+            0-dim; inf where v is infeasible.
+        """
 
     def subgradient(self, v: Tensor, grad: Tensor) -> Tensor | None:
         """The element of grad + ∂g(v) closest to 0, like v, at a feasible v; None where it is not known."""

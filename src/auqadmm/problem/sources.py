@@ -2,8 +2,9 @@
 
     a function `blocks(rank, world)`                     the blocks of one process
     a list of functions, one per block                   `Readers`: a process calls those of its share
-    (X, y) or (X, y, sample_weight) of dask              `Chunks`: every chunk of rows, every partition is a block
-    a list of dask.delayed, one per block                the same; each gives (X, y) or (X, y, sample_weight)
+    (X, y), (X, y, sample_weight) or                     `Chunks`: every chunk of rows, every partition is a block
+    (X, y, sample_weight, offset) of dask
+    a list of dask.delayed, one per block                the same; each gives such a tuple
 
 All of them become functions `blocks(rank, world)`, which any engine can call. An engine that can do better (Dask, which
 knows where its chunks are) checks their type.
@@ -20,10 +21,11 @@ from auqadmm.problem.ingest import InputError
 
 def source_of(blocks: Any) -> Any:
     """`blocks` as a function of rank and world, or unchanged if they are in memory already."""
-    if isinstance(blocks, tuple) and blocks and all(map(is_dask, blocks)) and not any(map(_is_delayed, blocks)):
+    parts = [b for k, b in enumerate(blocks) if k < 2 or b is not None] if isinstance(blocks, tuple) else []
+    if parts and all(map(is_dask, parts)) and not any(map(_is_delayed, parts)):
         return Chunks.of(*blocks)
     if is_dask(blocks) and not _is_delayed(blocks):
-        raise InputError(f"blocks is a {type(blocks).__name__} of dask; pass (X, y) or (X, y, sample_weight).")
+        raise InputError(f"blocks is a {type(blocks).__name__} of dask; pass (X, y) or (X, y, sample_weight, offset).")
     if isinstance(blocks, list | tuple):
         if any(is_dask(b) or (isinstance(b, tuple | list) and any(map(is_dask, b))) for b in blocks):
             return Chunks.listed(blocks)
@@ -76,18 +78,19 @@ class Chunks:
 
     @staticmethod
     def of(*collections: Any) -> Chunks:
-        """X, y and sample_weight, split into the same chunks of rows."""
-        if len(collections) not in (2, 3):
-            raise InputError(f"blocks must be (X, y) or (X, y, sample_weight) of dask; got {len(collections)} parts.")
+        """X, y, sample_weight and offset, split into the same chunks of rows; the last two may be None."""
+        if len(collections) not in (2, 3, 4):
+            raise InputError(f"blocks must be (X, y[, sample_weight[, offset]]) of dask; got {len(collections)} parts.")
         X = collections[0]
-        columns = [pieces(X, X), *(pieces(c, X) for c in collections[1:])]
-        for name, column in zip(("y", "sample_weight"), columns[1:], strict=False):
+        first = pieces(X, X)
+        columns = [first, *([None] * len(first) if c is None else pieces(c, X) for c in collections[1:])]
+        for name, column in zip(("y", "sample_weight", "offset"), columns[1:], strict=False):
             if len(column) != len(columns[0]):
                 raise InputError(
                     f"X has {len(columns[0])} chunks of rows but {name} has {len(column)}; cut both alike (rechunk, "
                     "repartition)."
                 )
-        return Chunks.listed(list(zip(*columns, strict=True)), collections)
+        return Chunks.listed(list(zip(*columns, strict=True)), [c for c in collections if c is not None])
 
     @staticmethod
     def listed(blocks: Sequence[Any], alive: Sequence[Any] = ()) -> Chunks:

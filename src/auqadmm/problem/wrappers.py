@@ -130,8 +130,21 @@ class FreeIntercept(Regularizer):
 
     Parameters
     ----------
-    inner : Regularizer
+    inner
         Its groups and bounds count the real features only, one fewer than the rows of v.
+
+    Raises
+    ------
+    InputTypeError
+        `inner` is not a regularizer.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> g = aq.regularizers.FreeIntercept(aq.L1(1.0))
+    >>> g.value(torch.tensor([[2.0], [-1.0], [5.0]])).item()
+    3.0
     """
 
     inner: Regularizer

@@ -2,6 +2,7 @@
 
 convergence     relative objective gap and KKT residual against iterations, one column of panels per model
 weight_images   the weights W_j of image data, drawn as images
+gap_figure      relative objective gap against rounds and bytes, methods at equal gap
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FuncFormatter, LogLocator
 from numpy.typing import ArrayLike
 
-from auqadmm.comparison.equal_gap import MethodRun
-from auqadmm.report.style import RC, method_style
+from auqadmm.comparison import Comparison, Entry, MethodRun, curve
+from auqadmm.report.style import COSTS, RC, method_style
 from auqadmm.report.tables import whole
 
 if TYPE_CHECKING:
@@ -175,3 +177,75 @@ def _log_axes(axes: Any) -> None:
     first = np.ceil(low / step) * step
     axes[0].set_ylim(10.0**low, 10.0**high)
     axes[0].set_yticks(10.0 ** np.arange(first, high + 1e-9, step))
+
+
+# ---------------------------------------------------------------------- at equal gap
+GAP_AXES = {name: COSTS[name] for name in ("rounds", "bytes")}
+# below this a gap is the rounding of the optimum
+GAP_SMALLEST = 1e-11
+GAP_MARKERS = 7  # per curve
+
+
+def gap_figure(comparison: Comparison, title: str) -> Figure:
+    """Relative objective gap against rounds and bytes, both axes logarithmic; a line at the gap."""
+    shown = [entry for entry in comparison.entries if entry.run is not None and len(entry.run.result.history)]
+    with matplotlib.rc_context(RC):
+        drawing = Figure(figsize=(10.0, 4.6), layout="constrained")
+        axes = drawing.subplots(1, len(GAP_AXES), sharey=True)
+        handles = {}
+        for axis, (name, label) in zip(axes, GAP_AXES.items(), strict=True):
+            for k, entry in enumerate(shown):
+                handles[entry.method] = _gap_curve(axis, entry, name, k / len(shown))
+            axis.axhline(comparison.gap, color="#888888", linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
+            axis.set_xscale("log")
+            axis.set_yscale("log")
+            axis.set_xlabel(label)
+            axis.xaxis.set_major_formatter(FuncFormatter(_short))
+            axis.yaxis.set_major_locator(LogLocator(numticks=9))
+            axis.minorticks_off()
+        axes[0].set_ylabel("relative objective gap")
+        labels = [method_style(method).label for method in handles]
+        drawing.legend(
+            handles.values(),
+            labels,
+            loc="outside upper center",
+            ncols=min(max(len(labels), 1), 8),
+            title=title.replace("$", r"\$"),  # names of files must not be read as mathematics
+            title_fontproperties={"weight": "bold", "size": 12},
+        )
+    return drawing
+
+
+def _gap_curve(axis: Axes, entry: Entry, name: str, shift: float) -> Line2D:
+    style = method_style(entry.method)
+    assert entry.run is not None
+    columns = curve(entry.run)
+    pairs = [(x, y) for x, y in zip(columns[name], columns["gap"], strict=True) if y is not None and np.isfinite(y)]
+    xs, ys = np.array(pairs, dtype=float).reshape(-1, 2).T
+    (line,) = axis.plot(
+        xs,
+        np.maximum(ys, GAP_SMALLEST),
+        color=style.color,
+        marker=style.marker,
+        markevery=_gap_spread(xs, shift),
+        markeredgecolor="white",
+        markeredgewidth=0.6,
+    )
+    return line
+
+
+def _gap_spread(xs: np.ndarray, shift: float) -> list[int]:
+    """About seven positions evenly spaced along a logarithmic axis, and the end; `shift` keeps equal curves apart."""
+    if len(xs) == 0:
+        return []
+    at = np.log(np.maximum(xs, 1))
+    wanted = at[0] + (at[-1] - at[0]) * (np.arange(GAP_MARKERS) + shift) / GAP_MARKERS
+    return sorted({*(int(np.abs(at - place).argmin()) for place in wanted), len(xs) - 1})
+
+
+def _short(x: float, _: object = None) -> str:
+    """1000 as 1k, 2500000 as 2.5M."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if x >= size:
+            return f"{x / size:g}{letter}"
+    return f"{x:g}"

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from auqadmm.comparison.equal_gap import MethodRun
+from auqadmm.comparison import MethodRun
 from auqadmm.files.model import Parts
 from auqadmm.files.training import raw_coefficients
 from auqadmm.report.content import Chapter, Curve, Panel, Picture, Report, Table

@@ -1,4 +1,4 @@
-"""A comparison in numbers: rows for a table, a summary, files for machines (summary.json, history.csv)."""
+"""A comparison in numbers: rows for a table, a summary, files for machines (summary.json, history.csv, compare.csv)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from auqadmm import __version__
-from auqadmm.comparison.equal_gap import GAPS, MethodRun
+from auqadmm.comparison import COUNTED, GAPS, Comparison, Entry, MethodRun, curve
 from auqadmm.core.history import History
 from auqadmm.files import atomic
 from auqadmm.report.style import method_style
@@ -162,3 +164,89 @@ def finite(x: object) -> Any:
     if isinstance(x, list | tuple):
         return [finite(value) for value in x]
     return None if isinstance(x, float) and not math.isfinite(x) else x
+
+
+# ---------------------------------------------------------------------- at equal gap
+GAP_HEADERS = ("\nmethod", "\nit.", "\nrounds", "\nbytes", "Hessian\nproducts", "\nseconds", "\nresult")
+GAP_COLUMNS = ("method", "status", "iterations", *COUNTED, "gap", "best_in", "note")
+WON = " ◀"
+MARKED = ("rounds", "bytes", "seconds")  # not Hessian products: gradient methods take none, which is no merit
+
+
+def gap_table(comparison: Comparison) -> list[list[str]]:
+    """One list of cells per method, under `HEADERS`; the least of each column is marked, and the winner's name."""
+    winner = comparison.winner
+    rows = []
+    for entry in comparison.entries:
+        name = method_style(entry.method).label + (WON if entry is winner else "")
+        if entry.at is None:
+            rows.append([name, *[MISSING] * (len(COUNTED) + 1), gap_outcome(entry, comparison.gap)])
+            continue
+        counts = [_cell(comparison, entry, name) for name in COUNTED]
+        rows.append([name, str(entry.at.iteration), *counts, gap_outcome(entry, comparison.gap)])
+    return rows
+
+
+def _cell(comparison: Comparison, entry: Entry, name: str) -> str:
+    value = getattr(entry.at, name)
+    text = f"{value:.3g}" if name == "seconds" else f"{value:,}".replace(",", " ")
+    return f"{text} *" if name in MARKED and value == comparison.least(name) else text
+
+
+def gap_outcome(entry: Entry, gap: float) -> str:
+    """The progress of the method."""
+    if entry.at is not None:
+        return f"within {power(gap)}"
+    gaps = None if entry.run is None else entry.run.gaps
+    if gaps is None or not np.isfinite(gaps).any():
+        return entry.status
+    return f"{entry.status} at {np.nanmin(gaps):.1e}"
+
+
+def gap_verdict(comparison: Comparison) -> str:
+    """One sentence: who needed least of what."""
+    winner = comparison.winner
+    if winner is None or winner.at is None:
+        return f"No method came within {power(comparison.gap)} of the optimum; raise --max-iter or --gap."
+    parts = [f"Fewest rounds to a gap of {power(comparison.gap)}: {method_style(winner.method).label}"]
+    parts[0] += f" ({winner.at.rounds})"
+    for name, words in (("bytes", "fewest bytes"), ("seconds", "least time")):
+        least = next(e for e in comparison.reached if getattr(e.at, name) == comparison.least(name))
+        parts.append(f"{words}: {method_style(least.method).label}")
+    return "; ".join(parts) + "."
+
+
+def write_comparison(path: Path, comparison: Comparison) -> Path:
+    """One line per method; counters are those at the gap, empty where it was not reached."""
+    with whole(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, GAP_COLUMNS)
+        writer.writeheader()
+        writer.writerows(_values(comparison, entry) for entry in comparison.entries)
+    return path
+
+
+def _values(comparison: Comparison, entry: Entry) -> dict[str, Any]:
+    best = [name for name in MARKED if entry.at and getattr(entry.at, name) == comparison.least(name)]
+    gaps = None if entry.run is None else entry.run.gaps
+    values: dict[str, Any] = {"method": entry.method, "status": entry.status, "note": entry.note}
+    values |= {"gap": None if gaps is None or not len(gaps) else float(gaps[-1]), "best_in": ";".join(best)}
+    if entry.at is not None:
+        values |= {"iterations": entry.at.iteration} | {name: getattr(entry.at, name) for name in COUNTED}
+    return values
+
+
+def gap_summary(comparison: Comparison) -> dict[str, Any]:
+    """Everything as plain values, the curves included."""
+    entries = []
+    for entry in comparison.entries:
+        curves = {} if entry.run is None else {"curve": curve(entry.run)}
+        entries.append(_values(comparison, entry) | curves)
+    winner = comparison.winner
+    return {
+        "gap": comparison.gap,
+        "optimum": comparison.best.objective,
+        "optimum_from": comparison.best.how,
+        "winner": None if winner is None else winner.method,
+        "methods": entries,
+        "versions": versions(),
+    }

@@ -38,29 +38,31 @@ from auqadmm.core.result import Result
 from auqadmm.engines import LocalEngine
 from auqadmm.local import NewtonCG
 from auqadmm.methods import AUQ, AUQLR
-from auqadmm.problem import L2, LeastSquares, Problem
+from auqadmm.problem import L2, LeastSquares, Poisson, Problem, Zero
 from auqadmm.testing.cases import (
     OnFire,
+    Shards,
     Share,
+    Suite,
     after_three,
     ends,
     flags,
     keep,
     kept,
     missing_file,
+    need,
     note,
     numbers,
     press,
     problems,
     ragged,
+    rates,
     regression,
     total,
 )
 from auqadmm.testing.losses import LossSuite
 from auqadmm.testing.methods import MethodSuite
 from auqadmm.testing.regularizers import RegularizerSuite
-from auqadmm.testing.shards import Shards
-from auqadmm.testing.suite import Suite, need
 
 __all__ = ["EngineSuite", "EngineTests", "LossSuite", "MethodSuite", "RegularizerSuite", "Shards"]
 
@@ -85,7 +87,7 @@ BUDGET: Mapping[str, Callable[[int], tuple[int, int, int]]] = {
 
 
 # ---------------------------------------------------------------------- the suite
-class EngineSuite:
+class EngineSuite(Suite):
     """Laws of an engine: the same problem, its blocks placed anywhere, has the same solution at the same cost.
 
     Parameters
@@ -107,11 +109,17 @@ class EngineSuite:
         self.tolerance = tolerance
 
     def checks(self) -> dict[str, Callable[[], None]]:
-        """Every check by name, in a fixed order: processes that run the same program must run the same checks."""
+        """Every check by name, in a fixed order: processes that run the same program must run the same checks.
+
+        Returns
+        -------
+        checks
+            Functions without arguments, which raise where the engine differs from one process.
+        """
         found: dict[str, Callable[[], None]] = {}
         for name in problems():
             for method in METHODS:
-                if name != "elastic-net" or method not in SMOOTH:
+                if name != "rates" and (name != "elastic-net" or method not in SMOOTH):
                     found[f"iterates {method} {name}"] = partial(self.same_iterates, method, name, 0)
         for method in ("rb-admm", "auq-lr", "owl-qn"):
             found[f"iterates {method}, nothing in the first process"] = partial(
@@ -129,25 +137,11 @@ class EngineSuite:
             found[f"checkpoint {method}"] = partial(self.checkpoint, method)
         found["primitives"] = self.primitives
         found["primitives, nothing in the first process"] = partial(self.primitives, 1)
+        found["inference"] = self.inference
         found["callback"] = self.callback
         found["interrupt"] = self.interrupt
         found["errors"] = self.errors
         return found
-
-    def failures(self) -> dict[str, str]:
-        """Run everything; returns failures by the name of the check."""
-        wrong = {}
-        for name, check in self.checks().items():
-            try:
-                check()
-            except Exception as error:
-                wrong[name] = f"{type(error).__name__}: {error}"
-        return wrong
-
-    def verify(self) -> None:
-        """Run everything; an AssertionError that names what failed."""
-        wrong = self.failures()
-        need(not wrong, "\n".join(f"{name}: {why}" for name, why in wrong.items()))
 
     # ------------------------------------------------------------------ the same solution
     def same_iterates(self, method: Any, name: str, skip: int, **options: Any) -> None:
@@ -160,6 +154,18 @@ class EngineSuite:
         for k, (a, b) in enumerate(zip(path, expected, strict=True)):
             self._close(f"v of iteration {k + 1}", a, b)
         self._same_ending(ours, theirs)
+
+    def inference(self) -> None:
+        """Standard errors, with and without intercepts of sites, and the estimates of sites."""
+        for own in (False, True):
+            problem = Problem(Poisson(), Zero(), Share(rates()), intercept=not own, site_intercepts=own)
+            ours, theirs = (
+                solve(problem, "newton", engine, certificate_tol=1e-14).inference(sites=True)
+                for engine in (self.make(), "local")
+            )
+            for name in ("coef", "se", "site_coef", "site_se"):
+                self._close(name, torch.from_numpy(getattr(ours, name)), torch.from_numpy(getattr(theirs, name)), 1e-7)
+            need(ours.rounds == theirs.rounds, f"{ours.rounds} rounds instead of {theirs.rounds}")
 
     def same_answer(self, name: str) -> None:
         """With the default settings: status, iterations, message, model."""

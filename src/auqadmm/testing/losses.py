@@ -16,7 +16,7 @@ from auqadmm.blocks.rows import Loss, Point
 from auqadmm.blocks.shard import Shard
 from auqadmm.engines import shards_of
 from auqadmm.problem import L2, Problem, Zero
-from auqadmm.testing.suite import Suite, close, need
+from auqadmm.testing.cases import Suite, close, need
 
 STEP = 1e-5  # of finite differences
 SAME_NUMBER = 1e-11  # relative rounding between two ways to the same number

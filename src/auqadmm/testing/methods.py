@@ -20,8 +20,7 @@ from auqadmm.core.result import Result
 from auqadmm.core.solve import Iteration, Method
 from auqadmm.local import NewtonCG
 from auqadmm.problem import L2, ElasticNet, LeastSquares, Logistic, NonNegative, Problem
-from auqadmm.testing.shards import Shards
-from auqadmm.testing.suite import Suite, close, need
+from auqadmm.testing.cases import Shards, Suite, close, need
 
 ENDLESS: dict[str, Any] = {"abs_tol": 0.0, "rel_tol": 0.0, "certificate_tol": 0.0}
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.vstep import LowRankMetric
-from auqadmm.testing.suite import Suite, close, need
+from auqadmm.testing.cases import Suite, close, need
 
 if TYPE_CHECKING:
     from auqadmm.problem.regularizers import Regularizer

@@ -15,15 +15,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from auqadmm.core.certificate import Certificate
+from auqadmm.core.reduce import Reduce, score
+from auqadmm.core.stopping import Certificate
 from auqadmm.verdict.model import EPS
 from auqadmm.verdict.point import OBJECTIVE_ROUNDING, JudgedPoint, relative_to
 from auqadmm.verdict.queries import ConjugateQuery, ProductsQuery
+
+if TYPE_CHECKING:
+    from auqadmm.problem.regularizers import Regularizer
+    from auqadmm.verdict.judge import Judge
 
 ROUNDINGS = 64.0  # of the slopes: how many rounding errors their sum may be off by
 
@@ -99,10 +105,6 @@ def at_least_rounding(terms: list[float], precision: float, noise: float = 0.0) 
 
 GAP_ROUNDING = 1e-8  # of a gap: the share that rounding of slopes times distant bounds may make up
 
-if TYPE_CHECKING:
-    from auqadmm.problem.regularizers import Regularizer
-    from auqadmm.verdict.judge import Judge
-
 
 def gap_at(judge: Judge, at: JudgedPoint, B: Tensor | None) -> Certificate | None:
     """The certificate with the duality gap, at one round where conjugates are needed; None where there is none."""
@@ -157,3 +159,27 @@ def intercept_directions(judge: Judge, v: Tensor) -> Tensor | None:
     E = torch.zeros(*v.shape, v.shape[1], dtype=v.dtype, device=v.device)
     E[-1] = torch.eye(v.shape[1], dtype=v.dtype, device=v.device)
     return E
+
+
+# ---------------------------------------------------------------------- without a run
+class Certifier:
+    """Computes certificates, uncounted; remembers ‖Σ ∇f_j(0)‖, the scale of the problem."""
+
+    def __init__(self, reduce: Reduce, regularizer: Regularizer, zero: Tensor, precision: float = 2.3e-16) -> None:
+        self.reduce, self.g, self.precision = reduce, regularizer, precision
+        self.grad_at_zero = float(reduce.free(score, None, zero)["G"].norm())
+
+    def certify(self, v: Tensor) -> Certificate:
+        """The gap is None where a free intercept would need its own slopes."""
+        sums = self.reduce.free(score, None, v)
+        f, G = float(sums["f"]), sums["G"]
+        scale = self.grad_at_zero + float(sums["norms"])
+        distance = float(self.g.subgradient_distance(v, G))
+        kkt = distance / scale if scale > 0 else distance
+        gap = plain_gap(self.g, v, G, self.precision)
+        if gap is None and self.g.dual_scale(-G) is not None:
+            gap = full_gap(self.g, v, f, G, None, partial(self._conjugate, v), self.precision)
+        return Certificate(f + float(self.g.value(v)), kkt, gap)
+
+    def _conjugate(self, v: Tensor, scale: float, shift: Tensor | None) -> float:
+        return float(self.reduce.free(ConjugateQuery(None, scale, shift), None, v)["conjugate"])

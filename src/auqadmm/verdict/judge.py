@@ -1,6 +1,6 @@
 """The rule that decides `converged`, for every method, loss, regularizer and engine (docs/theory.md).
 
-    δ(v)      the predicted decrease of one proximal Newton step, exactly (`model`) or bounded from above (`large`)
+    δ(v)      the predicted decrease of one proximal Newton step, exactly (`model`) or bounded from above (`products`)
     proved    gap ≤ δ·2(x + (1−x)ln(1−x))/x², x = R√(2δ) < 1, R = M·max_i ‖x_i‖ in the norm of (H + l2)⁻¹;
               or a duality gap that is small enough by itself
     estimated x ≥ 1, but evaluating v + d confirms the model: δ(v + d) ≤ δ/4, and F fell by δ, give or take half
@@ -21,25 +21,22 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from auqadmm.core.certificate import Certificate
 from auqadmm.core.reduce import Reduce, Sums, score
 from auqadmm.core.state import Setup
+from auqadmm.core.stopping import Certificate
 from auqadmm.verdict.duality import at_least_rounding
-from auqadmm.verdict.large import DIRECTIONS
-from auqadmm.verdict.model import HOME
-from auqadmm.verdict.moments import ColumnMoments
-from auqadmm.verdict.point import JudgedPoint, Verdict, relative_to
-from auqadmm.verdict.products import by_products
-from auqadmm.verdict.queries import NullQuery, moments
-from auqadmm.verdict.sentences import infinite, notes
+from auqadmm.verdict.model import HOST_FAST_UNKNOWNS
+from auqadmm.verdict.point import JudgedPoint, Verdict, infinite, notes, relative_to
+from auqadmm.verdict.products import DIRECTIONS, by_products
+from auqadmm.verdict.queries import ColumnMoments, NullQuery, moments
 from auqadmm.verdict.triangle import by_triangle
 
 TRIANGLE_UNKNOWNS = 4096  # unknowns whose triangle is formed at most
-ALWAYS = 2**17  # numbers of a triangle that are always affordable; beyond, as many as the data have
-OWN = 512  # unknowns of a user-defined loss, whose Hessian takes a product for each
+TRIANGLE_NUMBERS = 2**17  # numbers of a triangle that are always affordable; beyond, as many as the data have
+CUSTOM_LOSS_UNKNOWNS = 512  # unknowns of a user-defined loss, whose Hessian takes a product for each
 TRIANGLE_SHARE = 1 / 8  # of the data, where products would do as well
-FAN, SEARCHES = 33, 4  # constants that are tried at once, and how often, on a finer grid each time
-MOVES = 12  # how often the grid moves outward before that
+NULL_GRID, NULL_REFINEMENTS = 33, 4  # constants that are tried at once, and how often, on a finer grid each time
+NULL_SHIFTS = 12  # how often the grid moves outward before that
 HOST_UNKNOWNS = 2**17  # unknowns of a GPU problem up to which the host does the arithmetic
 LEAST_EXPLAINED = 1e-4  # of F: the least that counts as explained
 
@@ -129,9 +126,9 @@ class Judge:
         assert self.columns is not None
         p, numbers = self._triangle
         if not hasattr(self.loss, "row_value"):
-            return p <= OWN
+            return p <= CUSTOM_LOSS_UNKNOWNS
         share = TRIANGLE_SHARE if self.g.quadratic else 1.0
-        return p <= TRIANGLE_UNKNOWNS and numbers <= max(ALWAYS, share * self.columns.held)
+        return p <= TRIANGLE_UNKNOWNS and numbers <= max(TRIANGLE_NUMBERS, share * self.columns.held)
 
     @property
     def _triangle(self) -> tuple[int, float]:
@@ -159,7 +156,7 @@ class Judge:
         if not math.isfinite(F) or not bool(sums["G"].isfinite().all()):
             return Verdict(replace(known, objective=F, evidence="none", reason=infinite(self, v)))
         scale, floor = self.scale(F), float(sums["floor"])
-        home = torch.device("cpu") if self.fits_triangle and self.setup.unknowns <= HOME else v.device
+        home = torch.device("cpu") if self.fits_triangle and self.setup.unknowns <= HOST_FAST_UNKNOWNS else v.device
         gap = known.duality_gap
         known = replace(known, objective=F, scale=scale, gap_bound=math.inf, relative=math.inf, evidence="none")
         if gap is not None:
@@ -187,13 +184,13 @@ class Judge:
         an end of the fan is best, as for an extreme quantile, the next one begins there and is twice as wide."""
         centre, width = columns.null, 4 * columns.target_spread
         best, closer, moves = math.inf, 0, 0
-        while closer < SEARCHES:
-            fan = centre + width * torch.linspace(-1, 1, FAN, dtype=torch.float64, device=centre.device)[:, None]
+        while closer < NULL_REFINEMENTS:
+            fan = centre + width * torch.linspace(-1, 1, NULL_GRID, dtype=torch.float64, device=centre.device)[:, None]
             values = self.reduce.judging(NullQuery(fan), None, (fan,))["null"]
             best, k = min(best, float(values.min())), int(values.argmin())
-            out = closer == 0 and k in (0, FAN - 1) and moves < MOVES
+            out = closer == 0 and k in (0, NULL_GRID - 1) and moves < NULL_SHIFTS
             closer, moves = (closer, moves + 1) if out else (closer + 1, moves)
-            centre, width = fan[k][None], 2 * width if out else 2 * width / (FAN - 1)
+            centre, width = fan[k][None], 2 * width if out else 2 * width / (NULL_GRID - 1)
         return best
 
     def infinite(self, v: Tensor) -> str:

@@ -1,7 +1,7 @@
 """δ(v) = −min_d [g(v + d) − g(v) + ⟨G, d⟩ + ½⟨d, Hd⟩]: predicted decrease of one proximal Newton step, from H.
 
 Everything is divided by the root of the diagonal of H + l2, so that column units drop out. Where g is a parabola
-the step is one linear system. Else the model is minimised in the metric H (`pivoting`, `proximal_gradient`), and
+the step is one linear system. Else the model is minimised in the metric H (`metrics/composite.py`), and
 the error of an inexact minimiser is added: with r ∈ G + Hd + ∂g(v + d) the minimum is at most ½⟨r, (H + l2)⁻¹r⟩
 lower. The sum is an upper bound of δ whatever the inner solver did. r is a sum of terms that
 may nearly cancel, and a bound of their rounding error is included too.
@@ -20,19 +20,18 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from auqadmm.metrics.pivoting import pivot
-from auqadmm.metrics.proximal_gradient import Composite, accelerated
-from auqadmm.metrics.proximal_gradient import scale as metric_scale
+from auqadmm.metrics.composite import Composite, accelerated, pivot
+from auqadmm.metrics.composite import scale as metric_scale
 from auqadmm.metrics.weights import Penalty, prox_and_slope
 
 EPS = torch.finfo(torch.float64).eps
 SINGULAR = 80.0  # times ε·p: an eigenvalue below this is rounding
-LIFT = 1e-9  # curvature added to a singular Hessian, in scaled unknowns, so that a step exists
-HOME = 512  # unknowns up to which the host is as fast as a GPU
+SINGULAR_LIFT = 1e-9  # curvature added to a singular Hessian, in scaled unknowns, so that a step exists
+HOST_FAST_UNKNOWNS = 512  # unknowns up to which the host is as fast as a GPU
 ALL_EIGENVALUES = 256  # and up to which all eigenvalues are
 MODEL_STEPS = 2000  # of the general inner solver
-POLISH = 3  # refinement steps of the minimiser
-CANCELLED = 2.0  # rounding errors of the terms that r is a sum of
+MODEL_REFINEMENTS = 3  # refinement steps of the minimiser
+CANCELLATION = 2.0  # rounding errors of the terms that r is a sum of
 
 
 @dataclass(frozen=True)
@@ -65,8 +64,8 @@ class HessianGroup:
         return cls(K, S, s, absent, L if sound else None, _smallest_eigenvalue(S, L) if sound else 0.0)
 
     def lifted(self) -> HessianGroup:
-        more = LIFT * torch.eye(len(self.s), dtype=self.S.dtype, device=self.S.device)
-        lift = LIFT
+        more = SINGULAR_LIFT * torch.eye(len(self.s), dtype=self.S.dtype, device=self.S.device)
+        lift = SINGULAR_LIFT
         while True:
             L, info = torch.linalg.cholesky_ex(self.S + more)
             if bool(info == 0) or not bool(self.S.isfinite().all()):
@@ -218,7 +217,7 @@ class QuadraticModel:
         tol = max(math.sqrt(max(enough, 0.0) * self.least), 1e-15 * float(target.norm()))
         x = (pivot(problem, v * s, tol) if g.separable else accelerated(problem, v * s, tol, MODEL_STEPS)).v
         best: ProximalStep | None = None
-        for k in range(POLISH):  # with d in place of v + d: avoids cancellation in G
+        for k in range(MODEL_REFINEMENTS):  # with d in place of v + d: avoids cancellation in G
             slope = Gs + self._apply(x - v * s)
             y = wide * x - slope
             there = scaled.unscaled(y, wide)
@@ -228,7 +227,7 @@ class QuadraticModel:
             left = g.subgradient(there, s * slope)
             left, sizes = (slope + (y - wide * z), (y, wide * z)) if left is None else (left / s, (Gs, slope))
             rest = 0.5 * float((left * self._solve(left)).sum())
-            floor = (CANCELLED * EPS) ** 2 * sum(float(x.square().sum()) for x in sizes) / (2 * self.least)
+            floor = (CANCELLATION * EPS) ** 2 * sum(float(x.square().sum()) for x in sizes) / (2 * self.least)
             fell, size = (float(x) for x in g.fall(v, there))
             fall = fell - float((Gs * d).sum() + 0.5 * (d * self._apply(d)).sum())
             done = rest <= max(0.01 * enough, 4 * EPS * size, floor)
@@ -236,7 +235,7 @@ class QuadraticModel:
             delta = max(fall, 0.0) + rest if math.isfinite(fall) else math.inf
             if best is None or delta < best.delta:
                 best = ProximalStep(there - v, delta, rest, floor)
-            if done or not g.separable or k == POLISH - 1:
+            if done or not g.separable or k == MODEL_REFINEMENTS - 1:
                 break
             _, p = prox_and_slope(scaled, y, wide)
             active = p > 0

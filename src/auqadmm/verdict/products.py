@@ -1,29 +1,201 @@
-"""The verdict from a few Hessian products, where the triangle is too large: δ bounded from above, or a duality gap.
+"""The verdict from Hessian products, where the triangle of H is too large: δ bounded from above, or a duality gap.
 
-Shapes: m features, C columns; v, G, d (m, C), directions (m, C, k).
+For g a parabola. A free intercept is eliminated: with B = HE_b, H̄ = H − BH_bb⁺Bᵀ and Ḡ = G − BH_bb⁺G_b,
+
+    δ = ½⟨G_b, H_bb⁺G_b⟩ + ½⟨r, (H̄ + l2)⁻¹r⟩,   r = Ḡ + l2·w
+
+A sketch of H̄ (two rounds) gives UUᵀ ≼ H̄, its Nyström part, and D, the rest of the diagonal. With P = UUᵀ + D + l2
+    H̄ + l2 ≽ UUᵀ + l2 ≽ μP,    μ = min l2/(l2 + D),
+and conjugate gradients preconditioned by P are a Gauss quadrature of ⟨r, (H̄ + l2)⁻¹r⟩ from below; with one more node,
+prescribed at μ, it is one from above (Gauss–Radau). Both come with every product.
+
+Reference: G. H. Golub, G. Meurant, Matrices, Moments and Quadrature with Applications, 2010; G. Meurant, P. Tichý,
+Numer. Algorithms 62, 2013, for the coefficients.
+
+Shapes: m features, C columns, k directions; v, G, d, D (m, C), directions and U (m, C, k); H_bb (C, C).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from auqadmm.core.certificate import Certificate
-from auqadmm.verdict import large
-from auqadmm.verdict.duality import gap_at, intercept_directions
-from auqadmm.verdict.point import Verdict, agrees, expected_inflation, inflation, relative_to, root
+from auqadmm.core.stopping import Certificate
+from auqadmm.verdict.duality import gap_at, intercept_directions, intercept_inverse
+from auqadmm.verdict.point import Verdict, agrees, expected_inflation, inflation, relative_to, root, undecidable
 from auqadmm.verdict.queries import DiagonalReachQuery, ProductsQuery
-from auqadmm.verdict.sentences import undecidable
 
 if TYPE_CHECKING:
     from auqadmm.verdict.judge import Judge
 
+DIRECTIONS = 20  # random ones of a sketch of the Hessian
+MOST_PRODUCTS = 20  # of conjugate gradients that bound δ, each a round
+SKETCH_ROUNDING = 1e-12  # eigenvalues of the sketch below this share are rounding
 
+
+@dataclass(frozen=True)
+class EliminatedIntercept:
+    """The intercept eliminated: B (m, C, b) and H_bb⁺ (b, b); without an intercept both are empty."""
+
+    B: Tensor
+    inverse: Tensor
+    intercept: bool
+
+    @classmethod
+    def of(cls, B: Tensor | None, v: Tensor) -> EliminatedIntercept:
+        if B is None:
+            return cls(v.new_zeros(*v.shape, 0), v.new_zeros(0, 0), False)
+        inverse = intercept_inverse(B[-1])
+        return cls(B, torch.full_like(B[-1], math.nan) if inverse is None else inverse, True)
+
+    def rows(self, x: Tensor) -> Tensor:
+        """x with the intercept's row left out, as zeros."""
+        if not self.intercept:
+            return x
+        out = x.clone()
+        out[-1] = 0
+        return out
+
+    def products(self, HP: Tensor) -> Tensor:
+        """H̄P from HP, P without an intercept; (m, C, k)."""
+        if not self.intercept:
+            return HP
+        return self.rows(HP - torch.einsum("mcb,bd,dk->mck", self.B, self.inverse, HP[-1]))
+
+    def slopes(self, G: Tensor) -> tuple[Tensor, float, Tensor]:
+        """Ḡ, the decrease by the intercept's own step, and that step."""
+        if not self.intercept:
+            return G, 0.0, G.new_zeros(G.shape[1])
+        step = self.inverse @ G[-1]
+        return self.rows(G - self.B @ step), 0.5 * float(G[-1] @ step), -step
+
+    def diagonal(self, D: Tensor) -> Tensor:
+        if not self.intercept:
+            return D
+        return self.rows(D - torch.einsum("mcb,bd,mcd->mc", self.B, self.inverse, self.B)).clamp(min=0)
+
+    def back(self, d: Tensor) -> Tensor:
+        """The intercept's part of a step in the others, H_bb⁺Bᵀd."""
+        return self.inverse @ torch.einsum("mcb,mc->b", self.B, d)
+
+
+@dataclass(frozen=True)
+class Preconditioner:
+    """P = UUᵀ + Δ on the penalised unknowns (`kept`), Δ = D + l2, and μ with H̄ + l2 ≽ μP."""
+
+    U: Tensor
+    delta: Tensor
+    kept: Tensor
+    mu: float
+    core: Tensor
+
+    @classmethod
+    def of(cls, HQ: Tensor, Q: Tensor, diagonal: Tensor, l2: Tensor, kept: Tensor) -> Preconditioner:
+        k = HQ.shape[2]
+        flat, basis = HQ.reshape(-1, k), Q.reshape(-1, k)
+        M = basis.mT @ flat
+        e, V = torch.linalg.eigh(0.5 * (M + M.mT))
+        good = e > SKETCH_ROUNDING * e.max().clamp(min=1e-300)
+        U = flat @ (V[:, good] / e[good].sqrt())
+        D = (diagonal.reshape(-1) - U.square().sum(1)).clamp(min=0)
+        D = torch.maximum(D, 1e-10 * diagonal.reshape(-1))
+        prior = l2.reshape(-1)
+        delta = torch.where(kept.reshape(-1), D + prior, 1.0)
+        mu = float(torch.where(kept.reshape(-1), prior / delta, 1.0).min().clamp(max=1.0))
+        core = torch.eye(U.shape[1], dtype=U.dtype, device=U.device) + U.mT @ (U / delta[:, None])
+        return cls(U, delta, kept, mu, torch.linalg.cholesky(core))
+
+    def solve(self, r: Tensor) -> Tensor:
+        x = r.reshape(-1) / self.delta
+        low = torch.cholesky_solve((self.U.mT @ x)[:, None], self.core)[:, 0]
+        return (x - (self.U @ low) / self.delta).reshape(r.shape)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Of δ after some products, and the step they lead to (m, C)."""
+
+    lower: float
+    upper: float
+    d: Tensor
+    products: int
+
+
+def bounds(
+    multiply: Callable[[Tensor], Tensor],
+    P: Preconditioner,
+    r: Tensor,
+    base: float,
+    enough: float,
+    most: int = MOST_PRODUCTS,
+) -> Bounds:
+    """Conjugate gradients on (H̄ + l2)d = −r until the upper bound is `enough`, the lower one exceeds it, or `most`
+    products are spent. `base`: the intercept's part of δ."""
+    z = P.solve(r)
+    p, rz, d = z, float((r * z).sum()), torch.zeros_like(r)
+    lower = 0.0
+    node = 1 / P.mu if P.mu > 0 else math.inf
+    best = Bounds(base, base + 0.5 * node * rz if rz > 0 else base, d, 0)
+    tiny = 1e-26 * rz
+    for k in range(1, most + 1):
+        if not rz > tiny or best.upper <= enough or best.lower > enough:
+            break
+        Hp = multiply(p)
+        pHp = float((p * Hp).sum())
+        if not pHp > 0:
+            break
+        a = rz / pHp
+        lower += 0.5 * a * rz
+        d, r = d - a * p, r - a * Hp
+        z = P.solve(r)
+        new = float((r * z).sum())
+        b = new / rz
+        if math.isfinite(node):
+            node = max((node - a) / (P.mu * (node - a) + b), 0.0) if new > tiny else 0.0
+        p, rz = z + b * p, max(new, 0.0)
+        best = Bounds(base + lower, base + lower + (0.5 * node * rz if rz > 0 else 0.0), d, k)
+    return best
+
+
+def random_signs(v: Tensor, k: int, intercept: bool) -> Tensor:
+    """Directions (m, C, k) of random signs, zero on the intercept's row; the same in every process."""
+    coins = torch.Generator().manual_seed(0)
+    O = torch.randint(0, 2, (*v.shape, k), generator=coins, dtype=torch.int8).to(v.device).to(v.dtype).mul_(2).sub_(1)
+    if intercept:
+        O[-1] = 0
+    return O
+
+
+def orthonormal_basis(HO: Tensor) -> Tensor:
+    """An orthonormal basis (m, C, ≤ k) of the directions, twice from their inner products: quicker than QR on a GPU."""
+    m, C, k = HO.shape
+    Q = HO.reshape(m * C, k)
+    for _ in range(2):
+        e, V = torch.linalg.eigh((Q.mT @ Q).cpu())
+        good = e > SKETCH_ROUNDING * e.max().clamp(min=1e-300)
+        Q = Q @ (V[:, good] / e[good].sqrt()).to(Q)
+    return Q.reshape(m, C, -1)
+
+
+def diagonal_reach(P: Preconditioner, out: EliminatedIntercept, shape: tuple[int, int]) -> tuple[Tensor, Tensor, float]:
+    """α, β (m,) and γ: tr of ‖x ⊗ ·‖² in (H + l2)⁻¹ is at most Σ_k α_k x_k² − 2β_k x_k + γ (docs/theory.md)."""
+    m, C = shape
+    weight = torch.where(P.kept, 1 / (P.mu * P.delta.reshape(m, C)), 0.0)
+    alpha = weight.sum(1)
+    if not out.intercept:
+        return alpha, torch.zeros_like(alpha), 0.0
+    Y = torch.einsum("mcb,bd->mcd", out.B, out.inverse)
+    beta = (weight * Y.diagonal(dim1=1, dim2=2)).sum(1)
+    gamma = float((weight[:, :, None] * Y.square()).sum() + out.inverse.diagonal().sum())
+    return alpha, beta, gamma
+
+
+# ---------------------------------------------------------------------- the verdict
 def by_products(
     judge: Judge, v: Tensor, tol: float, known: Certificate, sums: Mapping[str, Tensor] | None = None
 ) -> Verdict:
@@ -37,7 +209,7 @@ def by_products(
     bounded = judge.g.quadratic and bool((l2[kept] > 0).all())
     directions = E = intercept_directions(judge, v)
     if bounded:
-        O = large.random_signs(v, min(large.DIRECTIONS, v.numel()), intercept)
+        O = random_signs(v, min(DIRECTIONS, v.numel()), intercept)
         directions = O if E is None else torch.cat([O, E], 2)
     null = columns.null if judge.null is None else None
     ask = ProductsQuery(columns.centre, diagonal=bounded, score=True, null=null)
@@ -56,15 +228,15 @@ def by_products(
         elif not certificate.passes(tol) and at.untold(certificate.gap_bound):
             certificate = at.rounding(certificate, certificate.gap_bound)
         return Verdict(certificate, floor=at.floor)
-    out = large.EliminatedIntercept.of(B, v)
+    out = EliminatedIntercept.of(B, v)
     if not bool(out.inverse.isfinite().all()):
         return Verdict(
             replace(certificate, reason="The intercept hardly bends the objective any more."), floor=at.floor
         )
     HO = out.products(sums["HP"] if B is None else sums["HP"][:, :, :-C])
-    Q = large.orthonormal_basis(HO)
+    Q = orthonormal_basis(HO)
     HQ = _products(judge, v, Q)
-    P = large.Preconditioner.of(out.products(HQ), Q, out.diagonal(sums["diagonal"]), l2, kept)
+    P = Preconditioner.of(out.products(HQ), Q, out.diagonal(sums["diagonal"]), l2, kept)
     slopes, base, step = out.slopes(at.G)
     enough = tol * at.scale
 
@@ -72,12 +244,12 @@ def by_products(
         return out.products(_products(judge, v, p[:, :, None]))[:, :, 0] + torch.where(kept, l2 * p, 0.0)
 
     r = torch.where(kept, slopes + l2 * v, 0.0)
-    of = large.bounds(multiply, P, r, base, enough / 1.3)
+    of = bounds(multiply, P, r, base, enough / 1.3)
     of = replace(of, upper=at.rounded(of.upper))
     M = judge.loss.concordance
     x = 0.0 if M == 0 else math.inf
     if 0 < M < math.inf and of.upper <= enough:
-        alpha, beta, gamma = large.diagonal_reach(P, out, (v.shape[0], v.shape[1]))
+        alpha, beta, gamma = diagonal_reach(P, out, (v.shape[0], v.shape[1]))
         reach = judge.reduce.judging(DiagonalReachQuery(columns.centre, gamma), (alpha, beta), (alpha, beta))
         x = M * root(reach["reach"]) * math.sqrt(2 * of.upper)
     bound = inflation(x) * of.upper

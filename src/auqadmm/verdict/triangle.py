@@ -13,13 +13,22 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from auqadmm.core.certificate import Certificate
+from auqadmm.core.stopping import Certificate
 from auqadmm.metrics.triangles import unpack
 from auqadmm.verdict.duality import gap_ahead
 from auqadmm.verdict.model import QuadraticModel
-from auqadmm.verdict.point import OBJECTIVE_ROUNDING, JudgedPoint, Verdict, agrees, expected_inflation, inflation, root
+from auqadmm.verdict.point import (
+    OBJECTIVE_ROUNDING,
+    JudgedPoint,
+    Verdict,
+    agrees,
+    collinear,
+    expected_inflation,
+    inflation,
+    notes,
+    root,
+)
 from auqadmm.verdict.queries import ProductsQuery, ReachQuery, TriangleQuery
-from auqadmm.verdict.sentences import collinear, notes
 
 if TYPE_CHECKING:
     from auqadmm.verdict.judge import Judge

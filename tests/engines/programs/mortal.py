@@ -16,9 +16,9 @@ from saving import LENGTH, NEVER, TIGHT, problem, rank, told
 
 import auqadmm as aq
 from auqadmm.checkpoint import files
-from auqadmm.engines import meeting
+from auqadmm.engines import world
 
-meeting.BOARD_PATIENCE = 1.0  # nobody is slow here
+world.BOARD_PATIENCE = 1.0  # nobody is slow here
 folder, attempt = Path(sys.argv[1]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 calls = []
 

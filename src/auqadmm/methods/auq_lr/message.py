@@ -20,8 +20,7 @@ from torch import Tensor
 
 from auqadmm.core.state import Blocks
 from auqadmm.metrics.coupled import Coupled, from_pairs, sum_over_pairs, to_pairs
-from auqadmm.metrics.kronecker import Basis
-from auqadmm.metrics.lowrank import LowRank, pieces
+from auqadmm.metrics.lowrank import Basis, LowRank, pieces
 
 if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard

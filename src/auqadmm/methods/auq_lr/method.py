@@ -59,8 +59,9 @@ if TYPE_CHECKING:
 ALPHA = 1.8  # over-relaxation; 1.6 and 1 are compared by benchmarks/ablation.py
 DIRECTIONS_BYTES = 2**30  # memory that the directions of all blocks may take on the server
 MOST_DIRECTIONS = 140  # directions that a block may keep from the start
-# fitted to runs on images with 5 to 80 coupled directions; how often weights are sent; what renewing them may cost
-COUPLING_WORTH, COUPLING_RENEWALS, COUPLING_PRODUCTS = 500.0, 5, 20
+# rounds that a factor e of coupled directions saves, twice what images show with 30 to 140 of them: cost is flat there,
+# and more directions also save products; how often weights are sent; what renewing them may cost
+COUPLING_WORTH, COUPLING_RENEWALS, COUPLING_PRODUCTS = 17.0, 5, 180
 # products of a block in a local solve: runs that converge take fewer than 80; one class and a weak ridge ever more
 BOUND = 100
 FEWEST_COUPLED = 16  # with fewer coupled directions, many uncoupled ones are better
@@ -90,7 +91,7 @@ class AUQLR:
     skip
         Weights that changed by less than this, relatively, are kept.
     columns
-        "auto": centred and scaled inside where that helps (`columns/method.py`); "raw": as they are.
+        "auto": centred and scaled inside where that helps (`columns.py`); "raw": as they are.
     round_cost
         What a round costs beside the numbers it carries, in numbers: the dearer, the more directions pay.
     products
@@ -279,13 +280,13 @@ def most_directions(rank: int | str, setup: Setup) -> int:
 
 def coupled_directions(setup: Setup, round_cost: float) -> int:
     """How many directions a block may keep in which classes stay coupled. r of them cost P·r²/2 numbers whenever
-    weights are renewed, and save all but WORTH/r of the rounds that could be saved; a renewal takes (rC)³ operations
-    per block, which should cost no more than PRODUCTS with the data, and (rC)² numbers of the server's memory."""
+    weights are renewed, and save WORTH·log r rounds; a renewal takes (rC)³ operations per block, which should cost no
+    more than PRODUCTS with the data, and (rC)² numbers of the server's memory."""
     N, C = setup.blocks, setup.columns
     pairs = C * (C - 1) / 2
     if not pairs:
         return 0
-    cheapest = (COUPLING_WORTH * (setup.unknowns + round_cost) / (COUPLING_RENEWALS * pairs)) ** (1 / 3)
+    cheapest = math.sqrt(COUPLING_WORTH * (setup.unknowns + round_cost) / (COUPLING_RENEWALS * pairs))
     quick = (COUPLING_PRODUCTS * setup.rows * setup.unknowns / N) ** (1 / 3) / C if setup.rows else cheapest
     return min(round(min(cheapest, quick)), math.isqrt(DIRECTIONS_BYTES // (8 * N)) // C)
 

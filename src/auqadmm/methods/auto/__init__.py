@@ -1,8 +1,7 @@
-"""What `method="auto"` does: `facts` evaluates round 0, `cost` estimates, `method` chooses, monitors and switches,
-`plan` records and explains."""
+"""What `method="auto"` does: `cost` evaluates round 0 and estimates, `method` chooses, monitors, switches and
+explains."""
 
 from auqadmm.methods.auto.cost import ROUND_COST, CostEstimate, Facts, estimates
-from auqadmm.methods.auto.method import Auto
-from auqadmm.methods.auto.plan import Change, Choice, Plan
+from auqadmm.methods.auto.method import Auto, Change, Choice, Plan
 
 __all__ = ["ROUND_COST", "Auto", "Change", "Choice", "CostEstimate", "Facts", "Plan", "estimates"]

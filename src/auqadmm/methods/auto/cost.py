@@ -4,7 +4,9 @@
 round trip. Rounds to a gap of 10⁻⁶ are estimated from measurements on tables and images (results/rounds); a run that
 proves them wrong switches its method (`method`).
 
-Shapes: m features, C columns, n = mC unknowns, N blocks.
+How hard a problem is, is told by the sums of round 0.
+
+Shapes: m features, C columns, n = mC unknowns, N blocks; G, l2 (m, C), spread (m,).
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from auqadmm.core.state import ROUND_COST
-from auqadmm.methods.auq_lr.method import MOST_DIRECTIONS
+import torch
+
+from auqadmm.core.state import ROUND_COST, Setup
+from auqadmm.methods.auq_lr.method import FEWEST_COUPLED, MOST_DIRECTIONS, coupled_directions
 from auqadmm.methods.newton.method import HESSIAN_ROOM
 from auqadmm.methods.newton.working_set import affordable, numbers, some_rest, whole
 
@@ -27,7 +31,6 @@ __all__ = ["ROUND_COST", "CostEstimate", "Facts", "estimates"]
 # Rounds of Newton's method: squares, smooth losses, and what corners add for every factor e; with a working set, and
 # what it adds on squares whenever it has to double
 NEWTON_SQUARES, NEWTON_SMOOTH, NEWTON_CORNERS, NEWTON_ACTIVE, NEWTON_DOUBLED = 2.0, 7.0, 4.0, 8.0, 2.0
-BENDS, BENDS_STIFF = 7.0, 0.9  # where active rows change one by one, with l2: for every factor e of the stiffness
 STAY_ACTIVE = 0.7  # of the unknowns whose own prox step leaves zero: so many end up active
 CROWD_FACTOR, CROWD_POWER = 4.0, 0.6  # without l2 they exclude each other: no more than 4·movers^0.6
 # of AUQ-LR: squares, one column, several; corners by the number of blocks; kinks of g
@@ -40,14 +43,18 @@ LR_DIRECTIONS, LR_BOUGHT = 110.0, 0.45
 LR_LEAST, LR_KEPT = 6.0, 250.0
 LR_SPARSE, LR_MOVERS = 60.0, 300.0  # and where only kinks keep unknowns at zero, so many that they compete
 LR_WEIGHTS = 12.0  # times n: numbers of the weights
-LR_COUPLED, LR_HINGED = 4.2, 2.0  # times n: numbers of a round in all, where classes are coupled; of a hinge
-LR_NEAR, LR_FARTHER = 1e2, 0.3  # how far logits may have to move; beyond, rounds grow with this power
+LR_HINGED = 2.0  # times n: numbers of a round in all, of a hinge
+# where classes are coupled: how often weights are sent, in all and a round; from which directions on rounds fall by
+# which power of them; rounds after which a verdict by products is run in any case, and its numbers, times n
+LR_RENEWALS, LR_COUPLED_FROM, LR_COUPLED_POWER, LR_VERDICT = (4.5, 0.25), 55, 0.3, (16, 40.0)
+LR_NEAR, LR_FARTHER = 1e2, 0.15  # how far logits may have to move; beyond, rounds grow with this power
 # of L-BFGS, and of FISTA where g has kinks
 GRADIENT, PROXIMAL = 300.0, 3000.0
 LBFGS_LEAST = 8.0  # of L-BFGS, however easy
 GRADIENT_MOST = 4.0, 0.4  # times this power of the stiffness, however hard
 # of L-BFGS with the weights of AUQ-LR: not known, one column, several, and where those of AUQ-LR would couple classes
-W_UNKNOWN, W_SMOOTH, W_CLASSES, W_UNCOUPLED = 60.0, 2.2, 1.8, 3.0
+# (times this power of the features)
+W_UNKNOWN, W_SMOOTH, W_CLASSES, W_UNCOUPLED = 60.0, 2.2, 1.8, (0.4, 0.3)
 W_AFTER = 1.05  # times AUQ-LR: on a tie AUQ-LR goes first, since leaving it loses nothing
 # and where logits need not move far: coupled classes (the more features, the less AUQ-LR's directions cover them;
 # times the features squared), and hinges, with the numbers of their weights, times n
@@ -63,8 +70,9 @@ W_SQUARES, W_WIDE, W_SQUARES_WEIGHTS, W_KEPT = 0.19, 1.3, 80.0, 2.0
 class Facts:
     """What is known before the first iteration; `movers`: unknowns whose own prox step leaves zero; `stiff`: the
     trace of the curvature at zero over the least l2; `far`: by how much logits would move if only l2 opposed
-    them. Infinite: not known, or no l2. `spread`: of the target. `coupled`: weights of AUQ-LR couple the classes.
-    `rows`: of all blocks, 0 where they are not known."""
+    them. Infinite: not known, or no l2. `spread`: of the target. `coupled`: directions in which weights of AUQ-LR
+    couple the classes, 0: none.
+    `rows`: of all blocks, 0 where they are not known; `empty`: features that are zero in every row."""
 
     blocks: int
     features: int
@@ -75,8 +83,9 @@ class Facts:
     stiff: float = math.inf
     far: float = math.inf
     spread: float = 1.0
-    coupled: bool = False
+    coupled: int = 0
     rows: int = 0
+    empty: int = 0
 
     @property
     def kept(self) -> float:
@@ -121,10 +130,8 @@ def _newton(facts: Facts, round_cost: float) -> CostEstimate | None:
         rounds = least + factor * math.log10(max(facts.stiff, 1.0))
     if easing > 1:
         rounds = NEWTON_CORNERS + math.log(easing)
-        if loss.dispersed and math.isfinite(facts.stiff):
-            rounds = BENDS + BENDS_STIFF * math.log(max(facts.stiff, 1.0))
-    if loss.cornered and math.isfinite(facts.far):
-        rounds = 6 + 2 * math.log(max(facts.far, 1.0))
+    if loss.cornered and math.isfinite(facts.far):  # logits that hardly move
+        rounds = min(rounds, 6 + 2 * math.log(max(facts.far, 1.0)))
     if some_rest(facts.g, loss, shape, round_cost):
         stay = STAY_ACTIVE * (facts.movers or 0)
         if math.isinf(facts.stiff):
@@ -138,9 +145,9 @@ def _newton(facts: Facts, round_cost: float) -> CostEstimate | None:
         triangles = 1.0 if loss.quadratic else rounds
         why = "few unknowns will be active" if active < n else "it needs the fewest rounds"
         return CostEstimate("newton", rounds, triangles * numbers(active) + rounds * n, why)
-    size = whole(loss, shape)
-    if size > HESSIAN_ROOM:
+    if whole(loss, shape) > HESSIAN_ROOM:
         return None
+    size = whole(loss, (facts.features - facts.empty, facts.columns))
     triangles = 1.0 if loss.quadratic else rounds - 1
     return CostEstimate("newton", rounds, triangles * size + rounds * n, f"{n} unknowns make small Hessians")
 
@@ -161,6 +168,7 @@ def _lowrank(facts: Facts, round_cost: float) -> CostEstimate:
         rounds = facts.by_stiffness(LR_SMOOTH, 2, 1.8, 0.2)
     else:
         rounds = facts.by_stiffness(LR_CLASSES, 2, 0.9, 0.3)
+        rounds *= (max(facts.coupled, LR_COUPLED_FROM) / LR_COUPLED_FROM) ** -LR_COUPLED_POWER
     if loss.sharpness(facts.spread) > 4 or loss.cornered:
         rounds = LR_CORNERS * (max(N, 2) / 2) ** LR_SPLIT
         if math.isfinite(facts.far):
@@ -172,8 +180,16 @@ def _lowrank(facts: Facts, round_cost: float) -> CostEstimate:
     if loss.cornered:
         sent = LR_HINGED * rounds + W_HINGE_WEIGHTS
     else:
-        sent = LR_COUPLED * rounds if facts.coupled else rounds + weights
+        sent = rounds + (_coupled(facts, rounds) if facts.coupled else weights)
     return CostEstimate("auq-lr", rounds, sent * n, "curvature weights need the fewest rounds for their size")
+
+
+def _coupled(facts: Facts, rounds: float) -> float:
+    """Numbers of weights that couple classes, and of the verdict of a long run, over n."""
+    r, C = facts.coupled, facts.columns
+    renewal = C * (C - 1) // 2 * numbers(r) + facts.features * r + facts.unknowns
+    sent = min(LR_RENEWALS[0], LR_RENEWALS[1] * rounds) * renewal
+    return sent / facts.unknowns + (LR_VERDICT[1] if rounds > LR_VERDICT[0] else 0.0)
 
 
 def _weighted(facts: Facts, round_cost: float) -> CostEstimate | None:
@@ -201,7 +217,9 @@ def _weighted(facts: Facts, round_cost: float) -> CostEstimate | None:
         return CostEstimate("lbfgs-w", rounds, (rounds + W_NEAR_WEIGHTS) * n, why)
     several = facts.columns > 1
     rounds = facts.by_stiffness(W_UNKNOWN, 2, *((W_CLASSES, 0.25) if several else (W_SMOOTH, 0.2)))
-    rounds = max(rounds * (W_UNCOUPLED if facts.coupled else 1.0), W_AFTER * _lowrank(facts, round_cost).rounds)
+    if facts.coupled:
+        rounds *= max(1.0, W_UNCOUPLED[0] * facts.features ** W_UNCOUPLED[1])
+    rounds = max(rounds, W_AFTER * _lowrank(facts, round_cost).rounds)
     return CostEstimate("lbfgs-w", rounds, (rounds + LR_WEIGHTS) * n, why)
 
 
@@ -214,3 +232,63 @@ def _gradient(facts: Facts) -> CostEstimate:
         most = max(rounds, facts.by_stiffness(rounds, 0, *GRADIENT_MOST))
         rounds = min(facts.by_stiffness(rounds, LBFGS_LEAST, 2.5, 0.5), most)
     return CostEstimate(name, rounds, rounds * facts.unknowns, "a gradient a round is all that this takes")
+
+
+# ---------------------------------------------------------------------- facts, from the sums of round 0
+
+
+def facts_of(setup: Setup) -> Facts:
+    """The facts that the choice depends on."""
+    known = (setup.blocks, setup.features, setup.columns, setup.loss, setup.regularizer)
+    stiff, far = hardness(setup)
+    coupled = coupled_directions(setup, setup.round_cost)
+    coupled = min(coupled, MOST_DIRECTIONS, setup.features) if coupled >= FEWEST_COUPLED else 0
+    empty = 0 if setup.seen is None else int(setup.seen.empty.sum())
+    return Facts(*known, would_move(setup), stiff, far, spread_of(setup), coupled, setup.rows, empty)
+
+
+def spread_of(setup: Setup) -> float:
+    """The scale for widths of corners: the spread of the target, about zero where there is no intercept."""
+    if setup.seen is None:
+        return 1.0
+    return setup.seen.target_spread if setup.intercept else setup.seen.target_size
+
+
+def hardness(setup: Setup) -> tuple[float, float]:
+    """`Facts.stiff` and `Facts.far`, from the squares of columns and the gradient at zero."""
+    seen, loss = setup.seen, setup.loss
+    if seen is None or not hasattr(loss, "row_value") or not seen.weight > 0:
+        return math.inf, math.inf
+    some = slice(None, -1) if setup.intercept else slice(None)
+    G = seen.slopes(seen.start)
+    filled = ~seen.empty[some]
+    l2 = setup.regularizer.convexity(torch.zeros_like(G))[some][filled]
+    least = float(l2.min()) if l2.numel() else 0.0
+    if not least > 0:
+        return math.inf, math.inf
+    trace = float(seen.spread[some][filled].sum())
+    far = math.sqrt(trace / seen.weight) * float(G[some].norm()) / least
+    spread = spread_of(setup)
+    if loss.dispersed and spread > 0:  # few rows have curvature at a time; and logits move in units of the target
+        loss, far = loss.eased(loss.easing(spread)), far / spread
+    return bend_at_zero(loss, setup.columns) * trace / least, far
+
+
+def bend_at_zero(loss: object, columns: int) -> float:
+    """The largest curvature of a row whose logits are zero, and its target too if that is a real number."""
+    kind = loss.target_kind  # type: ignore[attr-defined]
+    y = torch.ones(1, dtype=torch.float64) if kind == "binary" else torch.zeros(1, dtype=torch.float64)
+    y = y.long() if kind == "classes" else y
+    z = torch.zeros(1, columns, dtype=torch.float64)
+    return float(loss.row_curvature(loss.prepare(z), y).diagonal().max())  # type: ignore[attr-defined]
+
+
+def would_move(setup: Setup) -> int | None:
+    """How many unknowns leave zero by their own prox step, from the gradient of round 0."""
+    seen = setup.seen
+    if seen is None or not setup.regularizer.separable:
+        return None
+    G = seen.slopes(seen.start)
+    D = seen.spread[:, None].expand(G.shape)
+    zero = torch.zeros_like(G)
+    return int((setup.regularizer.prox(-G, D) != setup.regularizer.prox(zero, D)).sum())

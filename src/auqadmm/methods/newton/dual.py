@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.verdict.duality import ROUNDINGS, at_least_rounding, penalised
-from auqadmm.verdict.moments import EPS, ColumnMoments
+from auqadmm.verdict.queries import EPS, ColumnMoments
 
 if TYPE_CHECKING:
     from auqadmm.blocks.rows import Loss

@@ -6,16 +6,27 @@
 One round sums value, gradient and Hessian at v + d, and the values of the fan: the next step reuses the
 sums of this test. A rejected step takes one more round. Where the fan found twice the step to be clearly
 better, the next one is doubled. Losses with corners are eased at first, and a third as much after every accepted step,
-or two thirds where steps were rejected. For squares the Hessian is summed once, column by column as the working
-set grows.
+or two thirds where steps were rejected; their curvature goes by a dual variable of each row, which follows from the
+points that were visited (blocks/corners.py), and by the Hessian itself near the optimum. For squares the Hessian is
+summed once, column by column as the working set grows.
 
-Columns are centred inside, so that neither means nor units of columns matter; v, multipliers and certificates are the
-user's. Descent and convergence: docs/theory.md.
+Columns are centred inside (verdict/queries.py), so that neither means nor units of columns matter; v, multipliers and
+certificates are the user's. Descent and convergence: docs/theory.md.
+
+What a round sums, over all rows and nothing of a single site, in double precision (blocks/exact.py):
+
+    up     f, ∇f and the Hessian of some unknowns at v, each once; f alone at v_old + t·d for every t of a fan;
+           rounding errors of f and of δ; for a duality gap Σφ*(rφ′) of a few scales r, and Σxθ and Σφ*(rθ) of
+           the slopes θ that the step predicts
+    down   v and d; where the loss has corners, the points before v
+
+Where corners are eased on the way, f, ∇f and the Hessian are those of the eased loss, the fan that of the one before,
+and value and gradient of the loss itself are sent too.
 
 References: J. D. Lee, Y. Sun, M. A. Saunders, Proximal Newton-type methods for minimizing composite functions, SIAM J.
 Optim. 24, 2014.
 
-Shapes: m features, C columns; v, G, d (m, C).
+Shapes: m features, C columns; v, G, d (m, C); index flat.
 """
 
 from __future__ import annotations
@@ -27,15 +38,14 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from auqadmm.core.reduce import Reduce
+from auqadmm.blocks.corners import Visited
+from auqadmm.core.reduce import B, Reduce, Sums
 from auqadmm.core.state import ROUND_COST, Consensus, Cost, Setup, State
 from auqadmm.errors import InputError
 from auqadmm.methods.checks import round_cost
 from auqadmm.methods.newton.dual import scales
 from auqadmm.methods.newton.model import NewtonStep, into_domain
-from auqadmm.methods.newton.query import NewtonQuery
-from auqadmm.methods.newton.state import NewtonState
-from auqadmm.methods.newton.sums import drop_screened, state_from_sums
+from auqadmm.methods.newton.state import NewtonState, drop_screened, state_from_sums
 from auqadmm.methods.newton.working_set import (
     Movers,
     affordable,
@@ -46,17 +56,25 @@ from auqadmm.methods.newton.working_set import (
     together,
     whole,
 )
-from auqadmm.verdict.moments import ColumnMoments
-from auqadmm.verdict.queries import moments
+from auqadmm.verdict.queries import ColumnMoments, NullQuery, moments
 
 if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
     from auqadmm.problem.regularizers import Regularizer
 
 FAN = (2.0, 1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
 DECREASE = 1e-4  # of the decrease that the linear model predicts
 FORESEEN_DECREASE = 0.1  # of F: steps that predict no larger decrease have slopes accurate enough to send
+DOUBTFUL = 10.0  # times the last promise: what the Hessian itself predicts at corners is not believed beyond
+NEARER = 0.1  # a Hessian that was not believed: the next one is asked for that much nearer to the optimum
 CLEARLY = 0.1  # better at twice the step: share of the decrease
 TIGHTER, SLOWER = 0.35, 0.7  # corners after an accepted step; and after a rejected one
+HELD = 12  # steps at one width: then corners get narrower all the same; F may have no minimum
+VANISHED_LOSS = 1e-9  # of the null model: less loss than that, and the Hessian itself is summed, for the reason why
+CLOSE = (0.5, 0.1)  # of F: corners get narrower where no larger decrease is predicted; once they were widened
+FARAWAY = 0.03, 1e-3  # of F: corners are widened where a rejected step predicted more, and a part of it gained more
+WIDER, WIDENINGS = 3.0, 10  # times as wide; how often
+LAST_EASE = 1.5  # corners that are no wider than this many times are as wide as asked for
 TRIES = 4  # fans, each a thousand times as small
 NEWTON_NOISE = 4.0  # rounding errors of F that a difference may be off by
 HESSIAN_ROOM = 2**27  # numbers of a Hessian
@@ -101,12 +119,11 @@ class Newton:
         columns = setup.seen
         if columns is None:
             columns = ColumnMoments.of(reduce.once(moments), setup.intercept, setup.loss, setup.columns)
-        zero = torch.zeros(setup.features, setup.columns, dtype=torch.float64, device=setup.device)
-        v = zero if setup.warm is None else setup.warm.v.to(zero)
+        v = setup.first_v()
         if setup.warm is None and setup.intercept:  # the best constant is a better start than zero
             v = columns.outside(torch.cat([v[:-1], columns.null.to(v)]))
         if setup.warm is not None:  # columns of zeros are determined by g alone
-            rest = setup.regularizer.prox(zero, torch.ones_like(zero))
+            rest = setup.regularizer.prox(setup.zeros(), torch.ones_like(v))
             v = torch.where(columns.empty.to(v.device)[:, None], rest, v)
         inside = columns.inside(v)
         index = self._first(setup, columns, inside)
@@ -116,14 +133,16 @@ class Newton:
         complete = self._complete(setup)
         aside = _aside(setup, complete)
         some = () if complete else scales(setup.regularizer, setup.loss, inside)
+        exact = not setup.loss.kinked or setup.warm is not None
         ask = NewtonQuery(
-            columns.centre, index, None, (), spread if complete else None, columns.null, aside, ease, ease, some
-        )
+            columns.centre, index, None, (), spread if complete else None, columns.null, aside, ease, ease, some,
+            visited=None if exact else Visited(inside[None][:0], (), ()),
+        )  # fmt: skip
         sums = reduce(ask, None, (inside, None), down=(inside,))[1]
         at = NewtonState(
             columns, inside, 0.0, 0.0, inside, {}, sums["noise"], sums["floor"], index, null=sums["null"], ease=ease,
             eased=ease > 1, tighter=TIGHTER, least=affordable(self.round_cost),
-            apart=apart(setup.loss, setup.columns), complete=complete, scales=some,
+            apart=apart(setup.loss, setup.columns), complete=complete, scales=some, exact=exact,
         )  # fmt: skip
         return State(None, self._shared(setup, 0, v, state_from_sums(at, setup, inside, sums, index), cost))
 
@@ -136,6 +155,8 @@ class Newton:
             return State(None, self._shared(setup, old.iteration + 1, old.v, current, reduce.cost(hvps=0), old))
         if not current.complete and current.movers(setup).outside(current.index):
             current = self._wider(current, setup, reduce)
+        if setup.loss.kinked and current.exact and current.move(setup).delta > DOUBTFUL * current.promised:
+            current = self._smoothed(current, setup, reduce)
         for _ in range(TRIES):
             v, there, cost = self._tried(current, setup, reduce)
             if there is not None:
@@ -150,15 +171,20 @@ class Newton:
         """A step along d that lowers F, in one round or two; None if no t of the fan does."""
         columns, move, g = current.columns, current.move(setup), setup.regularizer
         full = current.stretch * current.shrink
-        easier = max(1.0, current.tighter * current.ease) if current.shrink == 1 else current.ease
+        easier = current.ease
+        close = move.delta <= CLOSE[min(current.widened, 1)] * abs(current.F) or current.kept_widths(HELD)
+        if current.shrink == 1 and close:
+            easier = _narrower(current.tighter * current.ease)
         fan = () if setup.loss.quadratic else tuple(current.shrink * t for t in FAN)
         x, penalty = _along(g, current, move, full)
         v, inside = _outside(columns, x)
         index = self._next(current, setup, inside)
         cost = reduce.cost(hvps=0)
         offsets = tuple(t - full for t in fan)
-        foreseen = full == 1 and move.linear <= FORESEEN_DECREASE * abs(current.F)
-        sums = self._ask(current, setup, reduce, inside, move.d, index, offsets, easier, current.ease, foreseen)
+        foreseen = full == 1 and current.exact and move.linear <= FORESEEN_DECREASE * abs(current.F)
+        near = easier == 1 and (move.delta <= current.near * abs(current.F) or current.vanished(VANISHED_LOSS))
+        ahead = current.ahead(full, near, move.delta) if setup.loss.kinked else current
+        sums = self._ask(ahead, setup, reduce, inside, move.d, index, offsets, easier, current.ease, foreseen)
         values = {t: float(f) for t, f in zip(fan, sums.get("fan", ()), strict=True)}
         values.setdefault(full, float(sums["f"]))
         F = {t: f + (penalty if t == full else _along(g, current, move, t)[1]) for t, f in values.items()}
@@ -166,10 +192,11 @@ class Newton:
         good = {t for t, x in F.items() if x <= current.F - DECREASE * t * move.linear + slack}
         if full in good:
             twice = F.get(2 * full, math.inf)
-            stretch = 2.0 if twice < F[full] - CLEARLY * (current.F - F[full]) and current.shrink == 1 else 1.0
+            longer = current.shrink == 1 and (not setup.loss.kinked or current.kept_widths(HELD // 2))
+            stretch = 2.0 if longer and twice < F[full] - CLEARLY * (current.F - F[full]) else 1.0
             tighter = max(TIGHTER, SLOWER * current.tighter)
             new = replace(
-                current, ease=easier, tighter=tighter, stretch=stretch, shrink=1.0, fell=max(current.F - F[full], 0.0)
+                ahead, ease=easier, tighter=tighter, stretch=stretch, shrink=1.0, fell=max(current.F - F[full], 0.0)
             )
             return v, state_from_sums(new, setup, inside, sums, index), cost
         good -= {t for t in good if not F[t] < current.F}  # a smaller step must lower F, not only not raise it
@@ -179,11 +206,14 @@ class Newton:
         v, inside = _outside(columns, _along(g, current, move, t)[0])
         index = self._next(current, setup, inside)
         cost = reduce.cost(hvps=0)
-        ease = current.ease if current.eased else _easing(setup, columns)  # a warm start that was far from the optimum
-        sums = self._ask(current, setup, reduce, inside, None, index, (), ease, ease)
+        ease, widened = self._rejected(current, setup, move, current.F - F[t])
+        if setup.loss.kinked:
+            ahead = current.ahead(t, False, move.delta)
+        sums = self._ask(ahead, setup, reduce, inside, None, index, (), ease, ease)
         new = replace(
-            current,
+            ahead,
             ease=ease,
+            widened=widened,
             eased=True,
             tighter=SLOWER,
             stretch=1.0,
@@ -191,6 +221,16 @@ class Newton:
             fell=max(current.F - F[t], 0.0),
         )
         return v, state_from_sums(new, setup, inside, sums, index), cost
+
+    def _rejected(self, current: NewtonState, setup: Setup, move: NewtonStep, fell: float) -> tuple[float, int]:
+        """How wide corners are after a rejected step, and how often they were widened."""
+        first = _easing(setup, current.columns)
+        if not current.eased:  # a warm start that was far from the optimum
+            return first, current.widened
+        far = move.delta > FARAWAY[0] * abs(current.F) and fell > FARAWAY[1] * abs(current.F)
+        if far and current.ease < first and current.widened < WIDENINGS:
+            return min(first, WIDER * current.ease), current.widened + 1
+        return current.ease, current.widened
 
     def _ask(
         self,
@@ -205,15 +245,18 @@ class Newton:
         eased: float,
         foreseen: bool = False,
     ) -> dict[str, Tensor]:
-        """One round at `inside`; for squares only products not yet known."""
+        """One round at `inside`, `current` on its way there; for squares only products not yet known."""
         known = None
         if current.gram is not None:
             index, known = drop_screened(index, current.index), current.index
         aside = current.aside is not None
+        visited = None if current.exact else current.visited()
         ask = NewtonQuery(
-            current.columns.centre, index, known, fan, None, None, aside, ease, eased, current.scales, foreseen
+            current.columns.centre, index, known, fan, None, None, aside, ease, eased, current.scales, foreseen, visited
         )
         down = (inside,) if d is None else (inside, d)
+        if visited is not None:
+            down = (*down, visited.points)
         if not current.complete:  # workers need the index of the working set
             down = (*down, index)
         return reduce(ask, None, (inside, d), down=down)[1]
@@ -264,6 +307,14 @@ class Newton:
         sums = self._ask(current, setup, reduce, current.inside, None, index, (), current.ease, current.ease)
         return state_from_sums(current, setup, current.inside, sums, index)
 
+    def _smoothed(self, current: NewtonState, setup: Setup, reduce: Reduce) -> NewtonState:
+        """One more round at the same point, for curvature that the path makes smooth: that of the loss itself has too
+        few rows at their corners."""
+        index, ease = current.index, current.ease
+        current = replace(current, exact=False, near=NEARER * current.near)
+        sums = self._ask(current, setup, reduce, current.inside, None, index, (), ease, ease)
+        return state_from_sums(current, setup, current.inside, sums, index)
+
     # ------------------------------------------------------------------ bookkeeping
     def _shared(
         self, setup: Setup, k: int, v: Tensor, current: NewtonState, cost: Cost, old: Consensus | None = None
@@ -293,6 +344,11 @@ def _outside(columns: ColumnMoments, inside: Tensor) -> tuple[Tensor, Tensor]:
     return v, columns.inside(v)
 
 
+def _narrower(ease: float) -> float:
+    """No step for the last bit of it."""
+    return ease if ease > LAST_EASE else 1.0
+
+
 def _easing(setup: Setup, columns: ColumnMoments) -> float:
     """How many times as wide corners are at first."""
     return setup.loss.easing(columns.target_spread if setup.intercept else columns.target_size)
@@ -301,3 +357,47 @@ def _easing(setup: Setup, columns: ColumnMoments) -> float:
 def _aside(setup: Setup, complete: bool) -> bool:
     """Are the products of all columns with the intercept worth sending? A duality gap needs them."""
     return setup.intercept and setup.columns == 1 and not complete and hasattr(setup.loss, "row_value")
+
+
+# ---------------------------------------------------------------------- one round
+
+
+@dataclass(frozen=True)
+class NewtonQuery:
+    """The query. `index`: unknowns whose Hessian is needed, `known`: those already sent (squares);
+    `aside`: are products with the intercept needed; `ease` and `eased`: how many times as wide corners are now, and
+    were when d was computed; `foreseen`: whether to send slopes predicted by d's model; `visited`: the points that make
+    the curvature at corners smooth, None for the Hessian itself."""
+
+    centre: Tensor | None
+    index: Tensor
+    known: Tensor | None = None
+    fan: tuple[float, ...] = ()
+    spread: Tensor | None = None
+    null: Tensor | None = None
+    aside: bool = False
+    ease: float = 1.0
+    eased: float = 1.0
+    scales: tuple[float, ...] = ()
+    foreseen: bool = False
+    visited: Visited | None = None
+
+    def __call__(self, shard: Shard, blocks: B, points: tuple[Tensor, Tensor | None]) -> tuple[B, Sums]:
+        v, index, loss = points[0].to(shard.device), self.index.to(shard.device), shard.loss
+        d, known = (None if x is None else x.to(shard.device) for x in (points[1], self.known))
+        now = shard.exact(self.centre, loss.eased(self.ease) if self.ease > 1 else None)
+        same = self.eased == self.ease
+        scales = self.scales if self.ease == 1 else ()
+        foreseen = self.foreseen and same and bool(scales)
+        sums = now.step(v, d, self.fan if same else (), index, known, scales, self.aside, foreseen, self.visited)
+        if not same:
+            before = shard.exact(self.centre, loss.eased(self.eased))
+            sums["fan"] = before.step(v, d, self.fan, index[:0], None)["fan"]
+        if self.ease > 1:
+            plain = shard.exact(self.centre).step(v, None, (), index[:0], None)
+            sums |= {"plain_f": plain["f"], "plain_G": plain["G"]}
+        if self.spread is not None:
+            sums["reach"] = now.reach_apart(self.spread.to(shard.device))
+        if self.null is not None:
+            sums |= NullQuery(self.null)(shard, None, v)[1]
+        return blocks, sums

@@ -7,8 +7,7 @@
 ('0', '2000', '–', '–', '–', '–', '–', '–', '–', '–', '–', '2000')
 """
 
-from auqadmm.paper.data.fetch import Progress
-from auqadmm.paper.data.find import NAMES, load, locate, user_cache
+from auqadmm.paper.data.fetch import NAMES, Progress, load, locate, user_cache
 from auqadmm.paper.data.images import DataError, Images, cifar10, digits, mnist, svhn
 from auqadmm.paper.data.partitions import (
     PartitionTable,

@@ -1,4 +1,18 @@
-"""Download one published file: size and SHA-256 as published, or a `DataError` and nothing on the disk.
+"""Data sets by name: found on this machine, or downloaded once.
+
+Searched in this order; only the first place with any file of the data set is read, so that two
+copies are never mixed:
+
+    1. the folder the caller names (`--data DIR`): DIR/<name>, or DIR itself
+    2. $AUQADMM_DATA, in the same way
+    3. the user's cache: <cache>/<name>, where downloads are kept
+    4. the address of the data set: what the cache lacks is downloaded, unless that is forbidden
+
+Files in named folders may be any part of a data set; only downloads are compared with published checksums.
+
+Downloads have size and SHA-256 as published, or are a `DataError` and nothing on the disk. MNIST's own page has been
+gone for years; the address is that of a mirror of its files. The MD5 sums that the authors of CIFAR-10 publish, and
+those commonly quoted for MNIST and SVHN, belong to the same files as these SHA-256 sums.
 
 Of a .tar.gz only expected files are written. An archive can name files outside the folder it is unpacked in, links to
 them, devices, and sizes that fill a disk. So the caller lists the members it wants, with their sizes. Anything but
@@ -12,19 +26,130 @@ from __future__ import annotations
 import gzip
 import hashlib
 import http.client
+import os
 import posixpath
+import sys
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from auqadmm.files.atomic import keep, part, sweep, write
-from auqadmm.paper.data.images import READ_AT_ONCE, DataError
-from auqadmm.paper.data.sources import Source
+from auqadmm.paper.data.images import CIFAR_FILES, READ_AT_ONCE, DataError, Images, cifar10, digits, mnist, svhn
 
+
+# ---------------------------------------------------------------------- what the published data sets consist of
+@dataclass(frozen=True)
+class Source:
+    """One file to download. An archive lists the `members` that are taken out of it, name → bytes."""
+
+    url: str
+    size: int
+    sha256: str
+    members: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def file(self) -> str:
+        return self.url.rsplit("/", 1)[1]
+
+    def in_cache(self, folder: Path) -> bool:
+        """Whether all its files exist, with the published sizes."""
+        left = self.members or {self.file: self.size}
+        try:
+            return all((folder / name).stat().st_size == size for name, size in left.items())
+        except OSError:  # missing, or not accessible
+            return False
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """How a data set is read and from where it is downloaded.
+
+    A folder with anything that matches one of `traces` counts as a folder of the data set.
+    """
+
+    read: Callable[[Path, bool], Images]
+    train: tuple[Source, ...]
+    test: tuple[Source, ...]
+    traces: tuple[str, ...]
+
+    def sources(self, train: bool) -> tuple[Source, ...]:
+        return self.train if train else self.test
+
+    def in_folder(self, folder: Path) -> bool:
+        return folder.is_dir() and any(any(folder.glob(trace)) for trace in self.traces)
+
+
+MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
+SVHN = "http://ufldl.stanford.edu/housenumbers/"
+CIFAR10 = Source(
+    "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+    170_052_171,
+    "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+    {f"cifar-10-batches-bin/{name}": 30_730_000 for name in CIFAR_FILES[True] + CIFAR_FILES[False]},
+)
+
+DATA_SETS = {
+    "mnist": DataSet(
+        mnist,
+        train=(
+            Source(
+                MNIST + "train-images-idx3-ubyte.gz",
+                9_912_422,
+                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            ),
+            Source(
+                MNIST + "train-labels-idx1-ubyte.gz",
+                28_881,
+                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            ),
+        ),
+        test=(
+            Source(
+                MNIST + "t10k-images-idx3-ubyte.gz",
+                1_648_877,
+                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            ),
+            Source(
+                MNIST + "t10k-labels-idx1-ubyte.gz",
+                4_542,
+                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+            ),
+        ),
+        traces=("*-idx[13]-ubyte", "*-idx[13]-ubyte.gz"),
+    ),
+    "cifar10": DataSet(
+        cifar10,
+        train=(CIFAR10,),
+        test=(CIFAR10,),
+        traces=("cifar-10-*", "data_batch_*", "test_batch*"),
+    ),
+    "svhn": DataSet(
+        svhn,
+        train=(
+            Source(
+                SVHN + "train_32x32.mat",
+                182_040_794,
+                "435e94d69a87fde4fd4d7f3dd208dfc32cb6ae8af2240d066de1df7508d083b8",
+            ),
+        ),
+        test=(
+            Source(
+                SVHN + "test_32x32.mat",
+                64_275_384,
+                "cdce80dfb2a2c4c6160906d0bd7c68ec5a99d7ca4831afa54f09182025b6a75b",
+            ),
+        ),
+        traces=("*_32x32.mat",),
+    ),
+}
+
+
+# ---------------------------------------------------------------------- one file
 # called with the name of a file, the bytes received and the total
 Progress = Callable[[str, int, int], Any]
 # seconds without a byte after which a server counts as gone
@@ -221,3 +346,110 @@ class _Limited:
         if self.left < 0:
             raise DataError(f"{self.label}: unpacks to far more than it should; nothing was unpacked.")
         return piece
+
+
+# ---------------------------------------------------------------------- a data set
+NAMES = ("digits", *DATA_SETS)
+VARIABLE = "AUQADMM_DATA"
+Folder = str | os.PathLike[str]
+
+
+def load(
+    name: str,
+    data: Folder | None = None,
+    train: bool = True,
+    *,
+    download: bool = True,
+    progress: Progress | None = None,
+) -> Images:
+    """A data set by name.
+
+    Parameters
+    ----------
+    name
+        "mnist", "cifar10", "svhn", or "digits", which comes with scikit-learn.
+    data
+        A folder to look in first: the folder of the data set, or one with a folder `name`.
+    train
+        The training images; False for the test images.
+    download
+        Whether to download what is not on this machine into `user_cache()`.
+    progress
+        Called as `progress(file, done, total)`, in bytes, while a file is downloaded.
+    """
+    if name == "digits":
+        return digits(train)
+    root = locate(name, data, train, download=download, progress=progress)
+    try:
+        return DATA_SETS[name].read(root, train)
+    except DataError as error:
+        if root != user_cache() / name:
+            raise
+        raise DataError(f"{str(error).rstrip('.')}; delete {root}, and it will be downloaded again.") from None
+
+
+def locate(
+    name: str,
+    data: Folder | None = None,
+    train: bool = True,
+    *,
+    download: bool = True,
+    progress: Progress | None = None,
+) -> Path:
+    """The folder of a data set, for its reader; the parameters are those of `load`."""
+    if name not in DATA_SETS:
+        hint = ": it comes with scikit-learn and has no folder" if name == "digits" else ""
+        raise DataError(f"{name!r} is not one of {', '.join(DATA_SETS)}{hint}.")
+    wanted = DATA_SETS[name]
+    named = [("--data", data), (VARIABLE, os.environ.get(VARIABLE) or None)]
+    looked = []
+    for option, given in named:
+        if given is None:
+            continue
+        folder = _existing(option, given)
+        for place in (folder / name, folder):
+            try:
+                if wanted.in_folder(place):
+                    return place
+            except OSError as error:
+                raise DataError(f"{place}: cannot be read ({error.strerror or error}).") from None
+        looked.append(str(folder))
+    cache = user_cache() / name
+    missing = [source for source in wanted.sources(train) if not source.in_cache(cache)]
+    if missing and not download:
+        places = ", ".join([*looked, str(cache)])
+        files = " and ".join(source.url for source in missing)
+        raise DataError(
+            f"{name} is not on this machine (looked in {places}) and may not be downloaded; allow it, or get {files} "
+            f"and name the folder with --data DIR or {VARIABLE}."
+        )
+    for source in missing:
+        fetch(source, cache, progress)
+    return cache
+
+
+def user_cache() -> Path:
+    """Where downloads are kept: the system's cache folder, in a folder `auqadmm`."""
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
+    elif sys.platform == "darwin":
+        base = "~/Library/Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME", "")
+        # by the XDG rules a relative path is ignored
+        base = base if os.path.isabs(base) else "~/.cache"
+    folder = Path(os.path.expanduser(base))
+    if not folder.is_absolute():
+        raise DataError(f"There is no home directory for {base}; name a folder with --data DIR or {VARIABLE}.")
+    return folder / "auqadmm"
+
+
+def _existing(option: str, given: Folder) -> Path:
+    folder = Path(os.path.expanduser(given))
+    try:
+        if folder.is_dir():
+            return folder
+        reason = "is no folder" if folder.exists() else "does not exist"
+    except OSError as error:
+        reason = f"cannot be read ({error.strerror or error})"
+    raise DataError(f"{folder}, named by {option}, {reason}.")

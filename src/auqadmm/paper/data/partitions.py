@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from auqadmm.core.stopping import whole_number
 from auqadmm.errors import InputError
 
 Blocks = list[tuple[np.ndarray, np.ndarray]]
@@ -42,7 +43,7 @@ def by_class(X: ArrayLike, y: ArrayLike, per_class: int | None = None, classes: 
     """
     X, y = _rows(X, y)
     if per_class is not None:
-        per_class = _whole("per_class", per_class)
+        per_class = whole_number("per_class", per_class, 1)
     blocks = []
     for label in np.unique(y) if classes is None else classes:
         rows = np.flatnonzero(y == label)
@@ -91,7 +92,7 @@ def classes_per_worker(X: ArrayLike, y: ArrayLike, blocks: int, k: int, seed: in
         Classes per worker. blocks·k must reach the number of classes, or some would be left out.
     """
     X, y = _rows(X, y)
-    shares, each = _count(blocks, len(y)), _whole("k", k)
+    shares, each = _count(blocks, len(y)), whole_number("k", k, 1)
     labels, counts = np.unique(y, return_counts=True)
     if each > len(labels):
         raise InputError(f"There are {len(labels)} classes, a worker cannot hold {each}.")
@@ -213,14 +214,8 @@ def _rows(X: ArrayLike, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     return X, y
 
 
-def _whole(name: str, value: float) -> int:
-    if isinstance(value, bool) or value != int(value) or value < 1:
-        raise InputError(f"{name} must be a whole number ≥ 1, got {value!r}.")
-    return int(value)
-
-
 def _count(blocks: int, rows: int) -> int:
-    count = _whole("blocks", blocks)
+    count = whole_number("blocks", blocks, 1)
     if count > rows:
         raise InputError(f"{rows} rows cannot be shared by {count} blocks.")
     return count

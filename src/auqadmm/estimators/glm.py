@@ -1,0 +1,394 @@
+"""Generalised linear models on rows that belong to workers, with standard errors.
+
+    minimise over c, b   Σ_i s_i φ(x_iᵀc + o_i + b, y_i) + l1‖c‖₁ + l2/2‖c‖²          b never penalised
+
+φ is −log-likelihood of a row, up to its dispersion. Sums, not means: l1 and l2 are in units of the log-likelihood.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+from auqadmm.api import solve
+from auqadmm.blocks.rows import RowLoss
+from auqadmm.callbacks import Progress
+from auqadmm.estimators import checks
+from auqadmm.estimators.base import ConsensusEstimator
+from auqadmm.estimators.blocks import Rows, is_block_list
+from auqadmm.estimators.fitting import FitSettings
+from auqadmm.estimators.types import EngineChoice, MatrixLike, MethodChoice, PerRow
+from auqadmm.inference.inference import Inference
+from auqadmm.problem import (
+    CLogLog,
+    ElasticNet,
+    Gamma,
+    Huber,
+    InputError,
+    LeastSquares,
+    Logistic,
+    NegativeBinomial,
+    Poisson,
+    Probit,
+    Problem,
+    Quantile,
+    Tweedie,
+    Zero,
+)
+from auqadmm.problem.ingest import read_blocks
+
+if TYPE_CHECKING:
+    from sklearn.utils import Tags
+
+FAMILIES: dict[str, dict[str, type[RowLoss]]] = {
+    "gaussian": {"identity": LeastSquares},
+    "binomial": {"logit": Logistic, "probit": Probit, "cloglog": CLogLog},
+    "poisson": {"log": Poisson},
+    "gamma": {"log": Gamma},
+    "negative-binomial": {"log": NegativeBinomial},
+    "tweedie": {"log": Tweedie},
+    "huber": {"identity": Huber},
+    "quantile": {"identity": Quantile},
+}
+INFERENCE_UNKNOWNS = 4096  # unknowns whose information is asked for
+LOGARITHMIC = (Poisson, Gamma, NegativeBinomial, Tweedie)
+
+
+class ConsensusGLM(RegressorMixin, ConsensusEstimator):
+    """A generalised linear model, each worker keeping its own rows; `inference_` has standard errors and tests.
+
+    Parameters
+    ----------
+    family : str or RowLoss, default="gaussian"
+        "gaussian", "binomial" (y is 0 or 1), "poisson", "gamma", "negative-binomial", "tweedie", "huber" or "quantile";
+        or a loss with settings of its own, such as `NegativeBinomial(2.0)` or `Tweedie(1.7)`.
+    link : str, optional
+        "logit" (the default), "probit" or "cloglog" for "binomial"; other families have one link each.
+    l1, l2 : float, default=0.0
+        Strengths of the penalties, beside the sum of the losses of all rows. Penalised fits have no p-values.
+    site_intercepts : bool, default=False
+        An intercept of its own for every site, found and kept there, in place of a common one.
+    fit_intercept : bool, default=True
+        Add a constant term, which is never penalised.
+    n_blocks : int, default=1
+        Without `sites`, the rows are split among so many workers, neighbouring rows together.
+    max_iter : int, default=1000
+        Limit of iterations; a `ConvergenceWarning` says when it was reached.
+    tol : float, default=1e-18
+        The fit ends when the objective is proved (or estimated) to be within this of its optimum, relatively;
+        coefficients are then right to about its root.
+    method, engine
+        As in `auqadmm.solve`.
+    verbose : int, default=0
+        Every `verbose` iterations a line on standard error; on a terminal a display that is rewritten in place.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_features,)
+    intercept_ : float
+        0 with site intercepts, which stay where they are.
+    n_iter_ : int
+    status_ : Status
+        How the fit ended.
+    message_ : str
+        A sentence that says what to do.
+    certificate_, history_
+        Of the run.
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> rng = np.random.default_rng(0)
+    >>> X, days = rng.normal(size=(300, 2)), rng.uniform(1, 10, size=300)
+    >>> y = rng.poisson(days * np.exp(0.5 * X[:, 0] - 1))
+    >>> model = aq.ConsensusGLM("poisson").fit(X, y, sites=np.arange(300) % 4, exposure=days)
+    >>> model.coef_.round(1)
+    array([0.5, 0. ])
+    >>> model.inference_.table[["coef", "p"]].round(2)
+               coef     p
+    x0         0.48  0.00
+    x1         0.01  0.78
+    intercept -1.05  0.00
+    """
+
+    def __init__(
+        self,
+        family: str | RowLoss = "gaussian",
+        link: str | None = None,
+        l1: float = 0.0,
+        l2: float = 0.0,
+        site_intercepts: bool = False,
+        *,
+        fit_intercept: bool = True,
+        n_blocks: int = 1,
+        max_iter: int = 1000,
+        tol: float = 1e-18,
+        method: MethodChoice = "auto",
+        engine: EngineChoice = "local",
+        verbose: int = 0,
+    ) -> None:
+        self.family = family
+        self.link = link
+        self.l1 = l1
+        self.l2 = l2
+        self.site_intercepts = site_intercepts
+        self.fit_intercept = fit_intercept
+        self.n_blocks = n_blocks
+        self.max_iter = max_iter
+        self.tol = tol
+        self.method = method
+        self.engine = engine
+        self.verbose = verbose
+
+    def fit(
+        self,
+        X: MatrixLike,
+        y: ArrayLike,
+        sites: PerRow = None,
+        sample_weight: PerRow = None,
+        offset: PerRow = None,
+        exposure: PerRow = None,
+    ) -> ConsensusGLM:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame (n_samples, n_features); a list of these, one per worker
+        y : array (n_samples,) of numbers, or a list of arrays where X is a list
+        sites : array (n_samples,), optional
+            Which worker owns a row: labels of any kind.
+        sample_weight : array (n_samples,), optional
+            A row of weight w counts w times. For successes of trials, give two rows: y = 1 with the successes as
+            weight, y = 0 with the failures.
+        offset : array (n_samples,), optional
+            Added to x·c + b.
+        exposure : array (n_samples,), optional
+            Time or size at risk, above zero, for families with a logarithmic link: its logarithm is an offset.
+
+        Returns
+        -------
+        self
+            Fitted.
+
+        Raises
+        ------
+        InputError
+            Rows, targets, weights, offsets or sites cannot be used, or a parameter has a value that it cannot have; the
+            message says where and what to do.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X, y = np.array([[0.0], [1.0], [1.0], [2.0], [3.0], [4.0]]), np.array([0, 0, 1, 1, 0, 1])
+        >>> aq.ConsensusGLM("binomial", "probit").fit(X, y, sites=[0, 0, 0, 1, 1, 1]).coef_.round(2)
+        array([0.39])
+        """
+        loss, settings = self._loss(), FitSettings.of(self)
+        l1, l2 = checks.at_least_zero("l1", self.l1), checks.at_least_zero("l2", self.l2)
+        own = checks.truth("site_intercepts", self.site_intercepts)
+        rows = self._read(X, y, sites, sample_weight, numeric=True)
+        if loss.target_kind == "binary":
+            _check_binary(rows)
+        offsets = _offsets(rows, is_block_list(X), offset, exposure, isinstance(loss, LOGARITHMIC))
+        parts = zip(rows.X, rows.y, rows.weight, offsets, strict=True)
+        read = read_blocks([part if offset is not None or exposure is not None else part[:3] for part in parts])
+        labels = [f"block {j}" for j in range(len(read))]
+        if sites is not None:
+            labels = [str(label) for label in np.unique(np.asarray(sites))]
+        read = tuple(replace(b, name=name, columns=rows.names) for b, name in zip(read, labels, strict=True))
+        penalty = ElasticNet(l1, l2) if l1 or l2 else Zero()
+        problem = Problem(loss, penalty, read, intercept=bool(self.fit_intercept) and not own, site_intercepts=own)
+        with Progress(mode="auto" if settings.verbose else "quiet", every=settings.verbose or None) as progress:
+            result = solve(
+                problem,
+                settings.method,
+                settings.engine,
+                max_iter=settings.max_iter,
+                certificate_tol=settings.tol,
+                callbacks=[progress] if settings.verbose else [],
+                inference=rows.features < INFERENCE_UNKNOWNS,
+            )
+        self.coef_, self.intercept_ = result.coef, result.intercept
+        self._keep([result])
+        self._fitted = replace(result, source=None, lam=None, weights=None, evidence=None)
+        return self
+
+    @property
+    def inference_(self) -> Inference:
+        """Standard errors, tests and fit, with the defaults of `Result.inference`."""
+        return self.inference()
+
+    def inference(self, cov: str = "model", level: float = 0.95, **options: object) -> Inference:
+        """Standard errors, tests and fit, from sums that the fit has kept.
+
+        Parameters
+        ----------
+        cov, level
+            As in `Result.inference`.
+        options
+            Others of `Result.inference` but `weights` and `sites`: dispersion, use_t, correction, exponentiate.
+
+        Returns
+        -------
+        Inference
+            With `table`, `summary()` and more.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X, y = np.array([[0.0], [1.0], [1.0], [2.0], [3.0], [4.0]]), np.array([1.0, 2.0, 3.0, 6.0, 7.0, 8.0])
+        >>> model = aq.ConsensusGLM().fit(X, y, sites=["a", "a", "a", "b", "b", "b"])
+        >>> model.inference("robust").se.round(3)
+        array([0.144, 0.35 ])
+        """
+        check_is_fitted(self)
+        return self._fitted.inference(cov, level, **options)  # type: ignore[arg-type]
+
+    def predict(self, X: MatrixLike, offset: PerRow = None, exposure: PerRow = None) -> np.ndarray:
+        """The expected target: the inverse link of x·c + b + offset.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame (n_samples, n_features)
+            Rows to predict.
+        offset, exposure : array (n_samples,), optional
+            As in `fit`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Means; probabilities of 1 for "binomial".
+
+        Raises
+        ------
+        InputError
+            The model has site intercepts, which are known at the sites alone; or the rows cannot be used.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X, y = np.array([[0.0], [1.0], [1.0], [2.0], [3.0], [4.0]]), np.array([1.0, 2.0, 3.0, 6.0, 7.0, 9.0])
+        >>> aq.ConsensusGLM("gamma").fit(X, y).predict(X[:2]).round(1)
+        array([1.4, 2.4])
+        """
+        check_is_fitted(self)
+        if self.site_intercepts:
+            raise InputError("Site intercepts are known at the sites alone: predict there, or fit a common intercept.")
+        z = self._logits(X)[:, 0]
+        loss = self._loss()
+        more = _offset_of("offset", offset, len(z), False)
+        more = more + _offset_of("exposure", exposure, len(z), True) if exposure is not None else more
+        return mean_of(loss, z + more)
+
+    def score(self, X: MatrixLike, y: ArrayLike, sample_weight: PerRow = None) -> float:
+        """The share of the deviance that the model explains; of squares, R².
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame (n_samples, n_features)
+            Rows.
+        y : array (n_samples,)
+            Their targets.
+        sample_weight : array (n_samples,), optional
+            Weights of rows.
+
+        Returns
+        -------
+        float
+            1 at best, 0 for the best constant.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X, y = np.array([[0.0], [1.0], [1.0], [2.0], [3.0], [4.0]]), np.array([1.0, 2.0, 3.0, 6.0, 7.0, 8.0])
+        >>> round(aq.ConsensusGLM().fit(X, y).score(X, y), 3)
+        0.935
+        """
+        loss, z = self._loss(), torch.from_numpy(self._logits(X).astype(np.float64))
+        target = np.asarray(y, dtype=np.float64).ravel()
+        w = torch.from_numpy(checks.weights_of(sample_weight, len(target)))
+        t = torch.from_numpy(2 * target - 1 if loss.target_kind == "binary" else target)
+        null = loss.null_logits((w * t).sum()[None] / w.sum(), 1).expand(len(t), 1)
+        least = loss.row_infimum(t)
+        left, whole = (float((w * (loss.row_value(x, t) - least)).sum()) for x in (z, null))
+        return 1 - left / whole if whole > 0 else 0.0
+
+    def _loss(self) -> RowLoss:
+        family, link = self.family, self.link
+        if isinstance(family, RowLoss):
+            if link is not None:
+                raise InputError(f"link has no place beside {family!r}, which has its own.")
+            return replace(family, reduction="sum")
+        name = str(family).lower().replace("_", "-")
+        if name not in FAMILIES:
+            raise InputError(f"Unknown family {family!r}; use {', '.join(FAMILIES)} or a loss such as Tweedie(1.7).")
+        links = FAMILIES[name]
+        if link is not None and link not in links:
+            raise InputError(f"link {link!r} is not offered for family {name!r}; use {' or '.join(links)}.")
+        return links[link or next(iter(links))]()
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = str(self.family) in ("poisson", "gamma", "negative-binomial", "tweedie")
+        return tags
+
+
+def mean_of(loss: RowLoss, z: np.ndarray) -> np.ndarray:
+    """The expected target at logits z."""
+    t = torch.from_numpy(z)
+    if isinstance(loss, Logistic):
+        return torch.sigmoid(t).numpy()
+    if isinstance(loss, Probit):
+        return torch.special.ndtr(t).numpy()
+    if isinstance(loss, CLogLog):
+        return (-torch.expm1(-torch.exp(t))).numpy()
+    return torch.exp(t).numpy() if isinstance(loss, LOGARITHMIC) else z
+
+
+def _check_binary(rows: Rows) -> None:
+    for j, y in enumerate(rows.y):
+        bad = np.flatnonzero((y != 0) & (y != 1))
+        if bad.size:
+            raise InputError(f"block {j}: y[{bad[0]}] is {y[bad[0]]:g}; family 'binomial' needs 0 and 1.")
+
+
+def _offsets(rows: Rows, listed: bool, offset: PerRow, exposure: PerRow, log: bool) -> list[np.ndarray]:
+    """The offsets of every block: those given, and the logarithms of exposures."""
+    n = sum(rows.sizes)
+    total = np.zeros(n)
+    if exposure is not None and not log:
+        raise InputError("exposure is for families with a logarithmic link; use offset, on the scale of x·c + b.")
+    for name, given in (("offset", offset), ("exposure", exposure)):
+        if given is not None:
+            whole = np.concatenate([np.asarray(part) for part in given]) if listed else given  # type: ignore[union-attr]
+            total = total + _offset_of(name, whole, n, name == "exposure")
+    return list(np.split(total[rows.order], np.cumsum(rows.sizes)[:-1]))
+
+
+def _offset_of(name: str, given: PerRow, rows: int, log: bool) -> np.ndarray:
+    if given is None:
+        return np.zeros(rows)
+    try:
+        x = np.asarray(given, dtype=np.float64).ravel()
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must hold numbers, got {type(given).__name__}.") from None
+    if len(x) != rows:
+        raise InputError(f"{name} has {len(x)} values but X has {rows} rows; give one per row.")
+    bad = np.flatnonzero(~np.isfinite(x) | (log & (x <= 0)))
+    if bad.size:
+        what = "exposures are finite and above zero" if log else "offsets are finite"
+        raise InputError(f"{name}[{bad[0]}] is {x[bad[0]]:g}; {what}.")
+    return np.log(x) if log else x

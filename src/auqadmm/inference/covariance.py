@@ -1,0 +1,183 @@
+"""From sums to covariances, or to the sentence why there is none.
+
+    model      H⁻¹ s            observed information, s the dispersion
+    expected   J⁻¹ s            expected information
+    robust     H⁻¹ R H⁻¹        White's HC0
+    cluster    H⁻¹ C H⁻¹        rows of a site may depend on each other
+    ridge      (H + L)⁻¹ M (H + L)⁻¹, M = sH, R or C: the spread around a biased mean
+
+Shapes: m unknowns; H, J, R, C (m, m), L, d (m,).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from auqadmm.errors import InputError
+from auqadmm.inference.families import Family, family_of
+from auqadmm.inference.statistics import Statistics
+from auqadmm.problem.site_intercepts import loss_of_rows
+from auqadmm.verdict.model import EPS, QuadraticModel
+
+CONSTANT_ROUNDINGS = 64.0  # times ε: what centring leaves of a column that is constant
+SEPARATED = ((3.0, 0.1), (100.0, 0.01))  # a standard error and a Newton step, both times the largest |x|
+FAR_POWER = 16
+FAR_AWAY = 0.1  # standard errors that v may be away from the optimum
+KINDS = ("model", "expected", "robust", "cluster")
+
+
+@dataclass(frozen=True, eq=False)
+class Covariance:
+    """Of the estimate in the user's columns: vcov (m, m), coef (m,), `one_step` for penalties with kinks; effective
+    degrees of freedom, the dispersion, and how far v is from the optimum in standard errors."""
+
+    vcov: np.ndarray
+    coef: np.ndarray
+    one_step: np.ndarray | None
+    freedom: float
+    dispersion: float
+    away: float
+
+
+def covariance(at: Statistics, kind: str, dispersion: float | str | None, correction: bool) -> Covariance:
+    family = family_of(at.loss)
+    _check(at, kind, family)
+    kinks = at.penalised == "kinks"
+    strengths = np.zeros_like(at.strengths) if kinks else at.strengths
+    base = at.sums["J"] if kind == "expected" and "J" in at.sums else at.sums["H"]
+    _no_influence(at, base + np.diag(strengths))
+    model = QuadraticModel.of(
+        torch.from_numpy(base)[None],
+        torch.from_numpy(strengths)[:, None],
+        torch.zeros(len(strengths), 1, dtype=torch.bool),
+    )
+    if model.singular:
+        raise InputError(_collinear(at, model))
+    group = model.groups[0]
+    s = group.s.numpy()
+    inverse = group.solve(torch.eye(len(s), dtype=torch.float64)).numpy() / s / s[:, None]
+    inverse = 0.5 * (inverse + inverse.T)
+    freedom = float(np.sum(inverse * base)) if at.penalised == "ridge" else float(len(s))  # the trace of (H + L)⁻¹H
+    step = -inverse @ (at.sums["G"] + strengths * at.v)
+    if not kinks:
+        _separated(at, step, inverse, family)
+    n, own = observations(at), at.number("own")
+    left = n - freedom - own
+    if not left > 0:
+        raise InputError(f"There are {n:g} rows for {freedom + own:g} parameters: no standard errors can be estimated.")
+    phi = _dispersion(at, family, dispersion, left)
+    if kind in ("model", "expected"):
+        inside = phi * (inverse if not at.penalised or kinks else inverse @ base @ inverse)
+    else:
+        meat = at.sums["R"] if kind == "robust" else at.sums["C"]
+        inside = inverse @ meat @ inverse
+        if kind == "cluster" and correction:
+            sites = at.number("sites")
+            inside = inside * (sites / (sites - 1) * (n - 1) / left)
+    spread = np.sqrt(np.maximum(np.diag(inside), 0.0))
+    away = 0.0 if kinks else float(np.max(np.abs(step) / np.where(spread > 0, spread, math.inf)))
+    if not kinks and away > FAR_AWAY:
+        raise InputError(
+            f"The model is {away:.2g} standard errors away from the optimum: solve it to a smaller certificate_tol, or "
+            "with more iterations, before its errors are asked for."
+        )
+    return Covariance(
+        vcov=at.turn @ inside @ at.turn.T,
+        coef=at.turn @ at.v,
+        one_step=at.turn @ (at.v + step) if kinks else None,
+        freedom=freedom,
+        dispersion=phi,
+        away=away,
+    )
+
+
+def observations(at: Statistics) -> float:
+    return at.number("weight") if at.frequency else at.number("rows")
+
+
+def _check(at: Statistics, kind: str, family: Family | None) -> None:
+    name = type(loss_of_rows(at.loss)).__name__
+    if kind not in KINDS:
+        raise InputError(f"cov must be 'model', 'expected', 'robust' or 'cluster', got {kind!r}.")
+    if family is None and kind in ("model", "expected"):
+        raise InputError(f"{name} is no likelihood that is known: ask for cov='robust' or cov='cluster'.")
+    if kind == "cluster" and at.number("sites") < 2:
+        raise InputError("cov='cluster' needs rows of at least two sites.")
+    inner = getattr(at.regularizer, "inner", at.regularizer)
+    if at.penalised == "kinks" and type(inner).__name__ not in ("L1", "ElasticNet", "GroupLasso"):
+        raise InputError(
+            f"inference is not offered for models held by {type(inner).__name__}: leave it out, or use L2."
+        )
+
+
+def _dispersion(at: Statistics, family: Family | None, asked: float | str | None, left: float) -> float:
+    if isinstance(asked, str):
+        if asked != "pearson":
+            raise InputError(f"dispersion must be a number, 'pearson' or None, got {asked!r}.")
+        return at.number("pearson") / left
+    if asked is not None:
+        if isinstance(asked, bool) or not 0 < asked < math.inf:
+            raise InputError(f"dispersion must be above zero, got {asked!r}.")
+        return float(asked)
+    return at.number("pearson") / left if family is not None and family.estimated else 1.0
+
+
+# ---------------------------------------------------------------------- why there is none
+def _no_influence(at: Statistics, H: np.ndarray) -> None:
+    d = np.diag(H)
+    bad = np.flatnonzero(d <= (CONSTANT_ROUNDINGS * EPS) ** 2 * at.sums["xx"])
+    if bad.size == 0:
+        return
+    constant = at.sums["xx"][bad] > 0
+    one = len(bad) == 1
+    if not constant.any():
+        why = "is zero in every row that has influence" if one else "are zero in every row that has influence"
+    elif at.number("own") > 0:
+        why = f"{'does' if one else 'do'} not vary within any site, and so cannot be told from the site intercepts"
+    else:
+        why = f"{'is' if one else 'are'} constant, and so cannot be told from the intercept"
+    raise InputError(f"{_listed(at, bad)} {why}: drop {'it' if one else 'them'}; there are no standard errors with it.")
+
+
+def _collinear(at: Statistics, model: QuadraticModel) -> str:
+    weights = model.weakest().numpy()
+    among = np.flatnonzero(weights > 0.1 * weights.max())
+    if len(among) == 1:
+        return (
+            f"{_listed(at, among)} hardly bends the objective at the solution: its rows are saturated (separated "
+            "classes) or nearly empty. There are no standard errors; drop it, or add an L2 term."
+        )
+    return (
+        f"{_listed(at, among)} are collinear: their effects cannot be told apart, and have no standard errors. Drop "
+        "one of them, or add an L2 term."
+    )
+
+
+def _separated(at: Statistics, step: np.ndarray, inverse: np.ndarray, family: Family | None) -> None:
+    """Rows that are fitted perfectly let a coefficient grow without end: hardly any information is left about it, and
+    Newton's step still leads on by about one logit."""
+    if family is None or family.name in ("Gaussian", "Gamma") or (at.strengths > 0).all():
+        return
+    largest = at.sums["far"] ** (1 / FAR_POWER)
+    error, move = (
+        np.sqrt(np.diag(inverse)) * largest,
+        np.abs(at.turn @ step) * largest,
+    )  # the intercept's own, uncentred
+    bad = [k for k in range(len(step)) if any(error[k] > least and move[k] > far for least, far in SEPARATED)]
+    if bad:
+        raise InputError(
+            f"{_listed(at, bad)} separate{'s' * (len(bad) == 1)} the outcomes of some rows perfectly: "
+            "the best coefficient is infinite, and has no standard error. Drop or merge levels, or add an L2 term."
+        )
+
+
+def _listed(at: Statistics, which: Sequence[int] | np.ndarray) -> str:
+    names = ["the intercept" if at.names[k] == "intercept" else f"column {at.names[k]!r}" for k in which]
+    shown = names if len(names) <= 6 else [*names[:5], f"{len(names) - 5} more"]
+    text = shown[0] if len(shown) == 1 else ", ".join(shown[:-1]) + f" and {shown[-1]}"
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,244 @@
+"""The sums of inference, a map over blocks: what every block adds at the solution v.
+
+    H, J    the information, observed Σ c φ''(x − x̄)(x − x̄)ᵀ, and expected (only where it is another)
+    R       Σ c φ'² (x − x̄)(x − x̄)ᵀ                 for robust covariances; c² in place of c for precision weights
+    C       Σ_j λ_j λ_jᵀ, λ_j = ∇f_j(v)              for covariances that are robust by site
+    Q       Σ_j λ_jᵀ H_j⁺ λ_j, with Σ_j rank H_j     how much sites differ
+    further f, its infimum, ∇f, Pearson's statistic, constants of the likelihood, Σc, Σcy, Σcy², rows, Σ|x|¹⁶
+
+x̄ is zero, or with site intercepts the block's mean weighted by c φ''. Nothing of a single block is in them but through
+these sums. Everything is in double precision and in columns centred at μ.
+
+Shapes: m features (the intercept's ones last), r rows; v (m, 1), λ (m,), H (m, m), packed (m(m + 1)/2,).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from auqadmm.blocks.curvature import times
+from auqadmm.blocks.exact_blocks import BlockRows
+from auqadmm.blocks.exact_rows import DenseRows, with_offset
+from auqadmm.blocks.rows import RowLoss
+from auqadmm.core.reduce import B, Sums
+from auqadmm.inference.families import family_of
+from auqadmm.metrics.triangles import pack
+from auqadmm.problem.site_intercepts import SiteIntercepts, best_intercepts, loss_of_rows, one_sided
+
+if TYPE_CHECKING:
+    from auqadmm.blocks.shard import Shard
+
+RANK = 1e-9  # of the largest eigenvalue of a site's scaled information: what is below is zero
+LARGEST_ENTRY = 1e18  # entries beyond this are cut before their 16th power
+
+
+@dataclass(frozen=True)
+class StatisticsQuery:
+    """All sums at v, given in centred columns. `frequency`: a row of weight w counts w times."""
+
+    centre: Tensor | None
+    frequency: bool = True
+
+    def __call__(self, shard: Shard, blocks: B, v: Tensor) -> tuple[B, Sums]:
+        sums: Sums = {}
+        for found in block_sums(shard, self.centre, v, self.frequency):
+            found = dict(found)
+            H, G = found["H"], found["G"]
+            site = SiteInformation.of(H)
+            found |= {"C": torch.outer(G, G), "Q": site.form(G), "ranks": found["Q0"] + site.rank}
+            found["sites"] = found.pop("Q0") + float(site.rank > 0)
+            for name, x in found.items():
+                sums[name] = sums[name] + x if name in sums else x
+        return blocks, {name: pack(x[None])[0] if name in ("H", "J", "R", "C") else x for name, x in sums.items()}
+
+
+@dataclass(frozen=True)
+class SitesQuery:
+    """The one-step estimates of every block and their standard errors, (B, 2, m): v − H_j⁺λ_j, NaN where the block's
+    rows do not determine them. `turn` (m, m): from centred columns to the user's."""
+
+    centre: Tensor | None
+    turn: Tensor
+    v: Tensor
+
+    def __call__(self, shard: Shard, blocks: object) -> Tensor:
+        out, turn = [], self.turn.to(shard.device)
+        v = self.v.to(shard.device)
+        for found in block_sums(shard, self.centre, v, True):
+            site = SiteInformation.of(found["H"])
+            out.append(torch.stack(site.estimates(v[:, 0], found["G"], turn)))
+        return torch.stack(out)
+
+
+@dataclass(frozen=True)
+class NullSlopesQuery:
+    """Σcφ, Σcφ' and Σcφ'' of a model that is a constant, where rows have offsets."""
+
+    def __call__(self, shard: Shard, blocks: B, constant: Tensor) -> tuple[B, Sums]:
+        loss = loss_of_rows(shard.loss)
+        total, rows = torch.zeros(3, dtype=torch.float64, device=shard.device), BlockRows(shard)
+        for j in range(shard.blocks):
+            for _, part in rows.chunks(j):
+                c = part.c * scale_of(shard)
+                z = with_offset(part, constant.to(c).expand(len(c), 1))
+                s = loss.prepare(z)
+                parts = loss.row_value(z, part.y), loss.row_slope(s, part.y)[:, 0]
+                bend = loss.row_curvature(s, part.y).diagonal()[:, 0]
+                total = total + torch.stack([times(c, x).sum() for x in (*parts, bend)])
+        return blocks, {"null": total}
+
+
+def scale_of(shard: Shard) -> float:
+    """What turns the weights of rows back into sample weights."""
+    return 1.0 if shard.loss.reduction == "sum" else shard.census.weight_total
+
+
+def block_sums(shard: Shard, centre: Tensor | None, v: Tensor, frequency: bool) -> Iterator[Sums]:
+    """The sums of one block after the other."""
+    centre = None if centre is None else centre.to(shard.device)
+    v, rows = v.to(shard.device), BlockRows(shard, centre)
+    loss = shard.loss
+    profile = isinstance(loss, SiteIntercepts)
+    inner = loss_of_rows(loss)
+    assert isinstance(inner, RowLoss)
+    b = idle = None
+    if profile:
+        z = torch.zeros(shard.design.rows, 1, dtype=torch.float64, device=shard.device)
+        for j in range(shard.blocks):
+            for some, part in rows.chunks(j):
+                z[some] = with_offset(part, part.forward(v))
+        idle, b = one_sided(inner, shard), best_intercepts(inner, shard, z)
+    for j in range(shard.blocks):
+        yield _Block(
+            shard, inner, rows, j, v, frequency, None if b is None else b[j], idle is not None and bool(idle[j])
+        )()
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """One block at v; `b`: its own intercept, `idle`: it has none that is finite, and says nothing."""
+
+    shard: Shard
+    loss: RowLoss
+    rows: BlockRows
+    j: int
+    v: Tensor
+    frequency: bool
+    b: Tensor | None
+    idle: bool
+
+    def __call__(self) -> Sums:
+        m, loss, family = len(self.v), self.loss, family_of(self.loss)
+        new = self.v.new_zeros
+        names = ("weight", "y", "yy", "rows", "f", "infimum", "pearson", "constant", "log_weights", "offset", "Q0")
+        sums: Sums = {name: new(()) for name in names} | {name: new(m) for name in ("G", "far", "xx")}
+        sums |= {"H": new(m, m), "R": new(m, m), "own": new(())}
+        expected = family is not None and not family.canonical
+        if expected:
+            sums["J"] = new(m, m)
+        if self.idle:
+            return sums
+        middle, middles = self._middles(expected)
+        for _, part in self.rows.chunks(self.j, middle):
+            y, c, z, s, h, w = self._at(part, middle, expected)
+            slope = loss.row_slope(s, y)[:, 0]
+            sums["rows"] += (c > 0).sum()
+            for name, x in (
+                ("y", y),
+                ("yy", y.square()),
+                ("f", loss.row_value(z, y)),
+                ("infimum", loss.row_infimum(y)),
+            ):
+                sums[name] += times(c, x).sum()
+            sums["weight"] += c.sum()
+            sums["log_weights"] += torch.where(c > 0, c, 1.0).log().sum()
+            if part.o is not None:
+                sums["offset"] += times(c, part.o).sum()
+            if family is not None:
+                sums["pearson"] += times(c, family.pearson(loss, z[:, 0], y)).sum()
+                sums["constant"] += times(c, family.constant(loss, y)).sum()
+            A = part.A - middles[0]
+            sums["G"] += part.A.mT @ times(c, slope)  # slopes add up to zero where rows are shifted
+            sums["H"] += A.mT @ (times(c, h)[:, None] * A)
+            sums["R"] += A.mT @ (times(c if self.frequency else c * c, slope.square())[:, None] * A)
+            if w is not None:
+                B = part.A - middles[1]
+                sums["J"] += B.mT @ (times(c, w)[:, None] * B)
+            sums["far"] += times(c.sign(), part.A.abs().clamp(max=LARGEST_ENTRY).pow(16)).sum(0)
+            raw = part.A if middle is None else part.A + middle
+            raw = raw if self.rows.centre is None else raw + self.rows.centre
+            sums["xx"] += raw.square().mT @ times(c, h)
+        sums["own"] += float(self.b is not None and float(sums["weight"]) > 0)
+        return sums
+
+    def _at(self, part: DenseRows, middle: Tensor | None, expected: bool) -> tuple[Any, ...]:
+        """Targets, weights, logits, what the loss prepares, φ'' and its expectation."""
+        y, c = part.y, part.c * scale_of(self.shard)
+        z = with_offset(part, part.forward(self.v))
+        if middle is not None:
+            z = z + middle @ self.v
+        if self.b is not None:
+            z = z + self.b
+        s = self.loss.prepare(z)
+        family = family_of(self.loss)
+        w = family.expected(self.loss, z[:, 0], y) if expected and family is not None else None
+        return y, c, z, s, self.loss.row_curvature(s, y).diagonal()[:, 0], w
+
+    def _middles(self, expected: bool) -> tuple[Tensor | None, list[Tensor | float]]:
+        """With an intercept of the block's own: the mean of its rows, and the weighted means relative to that."""
+        if self.b is None:
+            return None, [0.0, 0.0]
+        m = len(self.v)
+        total, weight = self.v.new_zeros(m), self.v.new_zeros(())
+        for _, part in self.rows.chunks(self.j):
+            total, weight = total + part.A.mT @ part.c, weight + part.c.sum()
+        if not float(weight) > 0:
+            return None, [0.0, 0.0]
+        middle = total / weight
+        tops, bottoms = [self.v.new_zeros(m) for _ in range(2)], [self.v.new_zeros(()) for _ in range(2)]
+        for _, part in self.rows.chunks(self.j, middle):
+            _, c, _, _, h, w = self._at(part, middle, expected)
+            for k, x in enumerate((h, w)):
+                if x is not None:
+                    tops[k], bottoms[k] = tops[k] + part.A.mT @ times(c, x), bottoms[k] + times(c, x).sum()
+        return middle, [top / bottom.clamp(min=1e-300) for top, bottom in zip(tops, bottoms, strict=True)]
+
+
+@dataclass(frozen=True)
+class SiteInformation:
+    """H_j by its eigenvectors, in unknowns scaled by the root of its diagonal: s (m,), basis (m, rank), e (rank,)."""
+
+    s: Tensor
+    basis: Tensor
+    others: Tensor
+    e: Tensor
+
+    @classmethod
+    def of(cls, H: Tensor) -> SiteInformation:
+        d = H.diagonal()
+        s = torch.where(d > 0, d, 1.0).sqrt()
+        e, U = torch.linalg.eigh(H / s / s[:, None])
+        kept = e > RANK * e.amax().clamp(min=1e-300)
+        return cls(s, U[:, kept], U[:, ~kept], e[kept])
+
+    @property
+    def rank(self) -> int:
+        return len(self.e)
+
+    def form(self, G: Tensor) -> Tensor:
+        """GᵀH⁺G, G in the range of H."""
+        return ((self.basis.mT @ (G / self.s)).square() / self.e).sum()
+
+    def estimates(self, v: Tensor, G: Tensor, turn: Tensor) -> tuple[Tensor, Tensor]:
+        """`turn`(v − H⁺G) and the standard errors; NaN where they are not determined."""
+        step = self.basis @ ((self.basis.mT @ (G / self.s)) / self.e) / self.s
+        sides = turn / self.s
+        error = ((sides @ self.basis).square() / self.e).sum(1).sqrt()
+        size = torch.linalg.vector_norm(sides, dim=1).clamp(min=1e-300)
+        unknown = torch.linalg.vector_norm(sides @ self.others, dim=1) > 1e-6 * size
+        return tuple(torch.where(unknown, torch.nan, x) for x in (turn @ (v - step), error))  # type: ignore[return-value]

@@ -1,1 +1,0 @@
-"""CUDA graphs, and the memory that they share."""
