@@ -168,16 +168,25 @@ class Board:
 
     def others(self) -> tuple[dict[int, str], list[int]]:
         """The sentences of processes that failed, and the ranks that do not answer within `BOARD_PATIENCE`."""
+        ranks = [r for r in range(self.size) if r != self.rank]
+        missing = self._waited("here", ranks)
+        sentences = self._sentences()
+        self._ask(lambda store: store.set(f"read/{self.rank}", ""), BOARD_PATIENCE)
+        if self.rank == 0:  # the store may be served by this process, and the others still read
+            self._waited("read", [r for r in ranks if r not in missing])
+        return sentences, missing
+
+    def _waited(self, key: str, ranks: Sequence[int]) -> list[int]:
+        """Those of `ranks` that did not write `key` within `BOARD_PATIENCE`."""
         end = time.monotonic() + BOARD_PATIENCE
-        missing = self._missing()
+        missing = self._unwritten(key, ranks)
         while missing and time.monotonic() < end:
             time.sleep(0.05)
-            missing = self._missing()
-        return self._sentences(), missing
+            missing = self._unwritten(key, ranks)
+        return missing
 
-    def _missing(self) -> list[int]:
-        ranks = [r for r in range(self.size) if r != self.rank]
-        return self._ask(lambda store: [r for r in ranks if not store.check([f"here/{r}"])], BOARD_PATIENCE) or []
+    def _unwritten(self, key: str, ranks: Sequence[int]) -> list[int]:
+        return self._ask(lambda store: [r for r in ranks if not store.check([f"{key}/{r}"])], BOARD_PATIENCE) or []
 
     def _sentences(self) -> dict[int, str]:
         def read(store: dist.Store) -> dict[int, str]:
