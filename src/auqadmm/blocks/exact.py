@@ -244,6 +244,13 @@ class ExactSums:
             total = total + at.conjugate(shard.loss, scale * theta)
         return total
 
+    def slope_sizes(self, v: Tensor) -> Tensor:
+        """Σ_i (c_i φ'_i x̃_i)² of every unknown, (m, C); of a loss of rows."""
+        total = torch.zeros_like(v)
+        for rows in self._products(v.shape[1]):
+            total = total + rows.squares(times(rows.c, RowsAt.at(self._own_rows, rows, v).slope).square())
+        return total
+
     def bad_rows(self, v: Tensor) -> Tensor:
         """Of every block, the first row whose loss is not finite at v; −1: none, −2: some row. (B,)"""
         shard = self.shard

@@ -55,8 +55,8 @@ def full_gap(
     inner, shift, slopes = g, None, G
     if B is not None:
         inner, inverse = penalised(g), intercept_inverse(B[-1])
-        if inverse is None:
-            return None
+        if inverse is None:  # then slopes must add up to zero by themselves
+            inverse = torch.zeros_like(B[-1])
         shift = inverse @ G[-1]
         moved = G - B @ shift
         shift, moved = shift + inverse @ moved[-1], moved - B @ (inverse @ moved[-1])  # once more: iterative refinement

@@ -44,6 +44,7 @@ class HessianGroup:
     absent: Tensor
     L: Tensor | None
     least: float
+    vanished: bool = False  # no row has curvature in some unknown at v: nothing is said about it
 
     @classmethod
     def of(cls, H: Tensor, l2: Tensor, absent: Tensor, gauge: Tensor | None) -> HessianGroup:
@@ -59,9 +60,9 @@ class HessianGroup:
             flat = flat / flat.norm(dim=0)
             S = S + flat @ flat.mT
         L, info = torch.linalg.cholesky_ex(S)
-        vanished = bool(((size <= 0) & ~absent).any())  # rows without curvature at v say nothing about a column
+        vanished = bool(((size <= 0) & ~absent).any())
         sound = bool(info == 0) and bool(L.isfinite().all()) and not vanished
-        return cls(K, S, s, absent, L if sound else None, _smallest_eigenvalue(S, L) if sound else 0.0)
+        return cls(K, S, s, absent, L if sound else None, _smallest_eigenvalue(S, L) if sound else 0.0, vanished)
 
     def lifted(self) -> HessianGroup:
         more = SINGULAR_LIFT * torch.eye(len(self.s), dtype=self.S.dtype, device=self.S.device)
@@ -156,6 +157,10 @@ class QuadraticModel:
     @property
     def singular(self) -> bool:
         return any(g.singular for g in self.groups)
+
+    @property
+    def vanished(self) -> bool:
+        return any(g.vanished for g in self.groups)
 
     @property
     def s(self) -> Tensor:

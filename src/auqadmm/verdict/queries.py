@@ -198,6 +198,16 @@ class ProductsQuery:
 
 
 @dataclass(frozen=True)
+class SlopeSizesQuery:
+    """Σ_i (c_i φ'_i x̃_i)², the sizes of the terms of the gradient at v, squared."""
+
+    centre: Tensor | None
+
+    def __call__(self, shard: Shard, blocks: B, v: Tensor) -> tuple[B, Sums]:
+        return blocks, {"sizes": shard.exact(self.centre).slope_sizes(v.to(shard.device))}
+
+
+@dataclass(frozen=True)
 class ConjugateQuery:
     """Σ_i φ_i*(scale·θ_i) at the slopes θ of v, shifted so that they add up to zero for a free intercept."""
 

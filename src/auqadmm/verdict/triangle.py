@@ -16,7 +16,7 @@ from torch import Tensor
 from auqadmm.core.stopping import Certificate
 from auqadmm.metrics.triangles import unpack
 from auqadmm.verdict.duality import gap_ahead
-from auqadmm.verdict.model import QuadraticModel
+from auqadmm.verdict.model import EPS, QuadraticModel
 from auqadmm.verdict.point import (
     OBJECTIVE_ROUNDING,
     JudgedPoint,
@@ -28,10 +28,12 @@ from auqadmm.verdict.point import (
     notes,
     root,
 )
-from auqadmm.verdict.queries import ProductsQuery, ReachQuery, TriangleQuery
+from auqadmm.verdict.queries import ProductsQuery, ReachQuery, SlopeSizesQuery, TriangleQuery
 
 if TYPE_CHECKING:
     from auqadmm.verdict.judge import Judge
+
+SLOPE_ROUNDINGS = 64.0  # rounding errors of its terms, root of the sum of squares, that a sum of slopes may be off by
 
 
 def by_triangle(
@@ -66,6 +68,8 @@ def by_triangle(
         if certificate is not None and at.untold(certificate.gap_bound):
             return Verdict(at.rounding(certificate, certificate.gap_bound), floor=at.floor)
         freed = _freed(judge, at, sums) if certificate is None else None
+        if freed is None and model.vanished and judge.loss.kinked and _stationary(judge, at):
+            return Verdict(at.rounding(certificate or at.known), floor=at.floor)
         if freed is None:
             return Verdict(replace(certificate or at.known, reason=reason), floor=at.floor)
         model = freed
@@ -112,6 +116,17 @@ def _second_look(
         if not model.singular:
             after = model.step(judge.g, sums["G"].to(there), there, small).delta
     return agrees(at, delta, fell, after, small, certificate)
+
+
+def _stationary(judge: Judge, at: JudgedPoint) -> bool:
+    """Is 0 a subgradient of F at v, as far as the sum of slopes tells? Then v is a minimiser, though no row bends."""
+    s = judge.g.subgradient(at.v, at.G)
+    if s is None:
+        return False
+    assert judge.columns is not None
+    v = at.v.to(judge.setup.device)
+    sizes = judge.reduce.judging(SlopeSizesQuery(judge.columns.centre), v, (v,))["sizes"].to(at.v)
+    return bool((s.abs() <= SLOPE_ROUNDINGS * EPS * (sizes.sqrt() + at.G.abs())).all())
 
 
 def _freed(judge: Judge, at: JudgedPoint, sums: Mapping[str, Tensor]) -> QuadraticModel | None:
