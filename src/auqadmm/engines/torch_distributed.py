@@ -90,6 +90,16 @@ class TorchEngine:
         The processes.
     dtype, device
         Of the arithmetic on blocks.
+
+    Examples
+    --------
+    What `Torch` places, in each process of `torchrun`:
+
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> engine = aq.engines.Torch().place(problem, torch.float64, torch.device("cpu"))  # doctest: +SKIP
+    >>> isinstance(engine, aq.engines.TorchEngine)  # doctest: +SKIP
+    True
     """
 
     def __init__(self, problem: Problem, world: World, dtype: torch.dtype, device: torch.device) -> None:

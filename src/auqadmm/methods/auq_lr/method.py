@@ -310,7 +310,18 @@ def curvature_of(regularizer: Regularizer) -> float:
 
 
 def found(weights: object) -> str:
-    """A summary of a run's weights: directions per block, and the basis of the rest."""
+    """A summary of a run's weights: directions per block, and the basis of the rest.
+
+    Parameters
+    ----------
+    weights
+        W_j of all blocks, as `Result.weights` has them.
+
+    Returns
+    -------
+    str
+        The end of a sentence, beginning with "; "; empty for weights other than AUQ-LR's.
+    """
     if not isinstance(weights, LowRank):
         return ""
     ranks = (weights.U != 0).any(1).sum(1)
