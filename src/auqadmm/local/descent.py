@@ -139,7 +139,7 @@ class RecalledState:
 
     state: Any = None
     anchor: Tensor | None = None
-    trail: Extrapolation | None = None
+    path: Extrapolation | None = None
     spent: Tensor | None = None
 
 
@@ -162,7 +162,7 @@ class DescentSolver(DescentMethod, Protocol):
     ) -> LocalSolution:
         """`who` (B,): the blocks to solve, by default all."""
         known = self.recall(problem, memory)
-        start = u0 if known.trail is None else known.trail.ahead(u0, problem.shard.programs, who)
+        start = u0 if known.path is None else known.path.ahead(u0, problem.shard.programs, who)
         solution = descend(self, problem, start, reference, self.max_iter, known.state, known.anchor, who)
         return replace(solution, memory=self.remember(problem, u0, solution, known))
 

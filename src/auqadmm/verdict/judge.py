@@ -128,7 +128,7 @@ class Judge:
         if not hasattr(self.loss, "row_value"):
             return p <= CUSTOM_LOSS_UNKNOWNS
         share = TRIANGLE_SHARE if self.g.quadratic else 1.0
-        return p <= TRIANGLE_UNKNOWNS and numbers <= max(TRIANGLE_NUMBERS, share * self.columns.held)
+        return p <= TRIANGLE_UNKNOWNS and numbers <= max(TRIANGLE_NUMBERS, share * self.columns.values)
 
     @property
     def _triangle(self) -> tuple[int, float]:

@@ -193,7 +193,7 @@ class AUQLR:
         server = next_z(old.memory) if k > 1 else first_z(old.memory, metric, g, old.v)
         server = watch_objective(server, metric, g, old.v, old.scored)
         v_step = metric.solve(g, server.z, old.v, tolerance(server))
-        server = replace(self._schedule.told(server, k), v_residual=v_step.residual)
+        server = replace(self._schedule.directed(server, k), v_residual=v_step.residual)
         shared = replace(
             old,
             iteration=k,
@@ -226,7 +226,7 @@ class AUQLR:
         numbers = torch.stack([sums[name].double() for name in names] + [shared.v.norm()]).tolist()  # one transfer
         rr, dual, primal, u, lam, hvps, inner_failures, not_finite, v_norm = numbers
         norm, dual = math.sqrt(max(rr, 0.0)), math.sqrt(dual)
-        heard = RoundSums(
+        last_sums = RoundSums(
             Tz=sums["Tz"],
             r=sums["Tz"] - server.z,
             norm=norm,
@@ -252,7 +252,7 @@ class AUQLR:
         return replace(
             shared,
             metric=metric,
-            memory=replace(server, heard=heard),
+            memory=replace(server, sums=last_sums),
             residuals=residuals,
             reference=min(norm, summable) / math.sqrt(N),
             hvps=shared.hvps + int(hvps),
