@@ -35,7 +35,7 @@ from torch import Tensor
 
 from auqadmm.blocks.curvature import RowModel, SoftmaxCurvature
 from auqadmm.blocks.rows import RowLoss
-from auqadmm.blocks.single_precision import rough
+from auqadmm.blocks.single_precision import linearize_single
 from auqadmm.core.reduce import B, Sums
 from auqadmm.core.state import ROUND_COST
 from auqadmm.curvature.base import draw
@@ -94,7 +94,7 @@ class Posterior:
         Of unweighted rows: at v = 0 their curvature is the same for all, or, for a hinge, still zero.
         """
         as_they_are = isinstance(shard.loss, RowLoss)
-        point: Any = None if as_they_are else rough(shard, shard.expand(v))
+        point: Any = None if as_they_are else linearize_single(shard, shard.expand(v))
         rows = torch.tensor([shard.census.rows[j] for j in shard.index], device=shard.device)
         if as_they_are or has_rows(point):
             design = shard.design
@@ -156,7 +156,7 @@ class Posterior:
     def weights(self, shard: Shard, v: Tensor, U: Tensor, old: LowRank | None, typical: float) -> LowRank:
         """W_j at v. `old` weights smooth the curvature by the uncertainty they express; `typical` is the mean
         diagonal over all blocks, the floor of a block that has no rows of its own."""
-        point = rough(shard, shard.expand(v))
+        point = linearize_single(shard, shard.expand(v))
         model = self._rows(shard, point, old)
         if model is None:
             return self._joint(shard, point, U, typical)
