@@ -33,6 +33,7 @@ from auqadmm.local.line_search import search
 from auqadmm.metrics.weights import dot
 from auqadmm.runtime import Programs
 
+# Chosen, not measured, but for blocks that leave (results/speed/log.md).
 # Within this factor of the cheap estimate of rounding, a sharper estimate of the limit is worth computing.
 NEAR_ROUNDING = 1000.0
 # Blocks that have more than this share of the rows stay together; a share up to the second may be copied.

@@ -52,9 +52,11 @@ from auqadmm.local.inverse_hessian import InverseHessian, put_model
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.weights import Diagonal, Scalar, Weights, dot, equal
 
+# Chosen, not measured, but for the model's directions.
 # a pair is kept if its change of the gradient is at least so many times the rounding error of its terms
 CLEAR = 1e3
-# directions of a block; the data take at least so many times the room of one
+# directions of a block (steps per solve with and without them: results/speed/log.md); the data take at least so many
+# times the room of one
 MODEL_RANK, MODEL_ROOM = 16, 16
 # the factor by which the curvature of a block may change before its model is renewed
 MODEL_CHANGE = 2.5

@@ -34,7 +34,8 @@ from auqadmm.local.newton_cg import NewtonCG, NewtonMemory
 MOST_PAIRS, LEAST_PAIRS, PAIRS_ROOM = 10, 4, 8
 # multiplications of a product with X, of all processes together, below which it is not what takes the time
 SMALL_PRODUCT = 2**21
-# steps of L-BFGS after which Newton's method takes over; and after the first solve, if a factor would help
+# steps of L-BFGS after which Newton's method takes over; and after the first solve, if a factor would help (20 steps:
+# results/speed/log.md)
 LBFGS_STEPS, LBFGS_STEPS_LATER = 60, 20
 
 

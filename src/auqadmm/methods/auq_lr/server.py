@@ -34,11 +34,16 @@ from auqadmm.metrics.vstep import LowRankMetric
 if TYPE_CHECKING:
     from auqadmm.problem.regularizers import Regularizer
 
-ANDERSON_RIDGE = 1e-9  # on the scaled Gram matrix: columns of neighbouring rounds are nearly parallel
-STEP_BACK = 2.0  # growth of ‖r‖ beyond which an accelerated step is undone
-D, EPSILON = 1e3, 1e-6  # of the allowance of accelerated steps, D‖r⁰‖(a + 1)^{−(1+ε)}: summable for any of these
+# In brackets switches of results/ablation; the rest was chosen, not measured.
+# on the scaled Gram matrix, so that it can be solved: columns of neighbouring rounds are nearly parallel (no-ridge:
+# rounds × 1.00)
+ANDERSON_RIDGE = 1e-9
+STEP_BACK = 2.0  # growth of ‖r‖ beyond which an accelerated step is undone (no-step-back: met in one run of seven)
+# of the allowance of accelerated steps, D‖r⁰‖(a + 1)^{−(1+ε)}: summable for any of these; without it nothing changes
+# (no-allowance)
+D, EPSILON = 1e3, 1e-6
 TELLING = 1e-6  # relative differences below this count as none
-STRAY = 1e-2  # of F: a run this far above its best F twice in a row has diverged
+STRAY = 1e-2  # of F: a run this far above its best F twice in a row has diverged (never-home: no run meets it)
 
 
 @dataclass(frozen=True)

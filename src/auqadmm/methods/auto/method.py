@@ -26,6 +26,7 @@ from auqadmm.methods.auto.cost import ROUND_COST, CostEstimate, estimates, facts
 from auqadmm.methods.checks import round_cost
 from auqadmm.methods.newton.working_set import SET_GROWTH, numbers
 
+# Chosen, not measured one by one; what `auto` costs with all of them as they are: results/auto.
 AUTO_PATIENCE = 3  # iterations without progress, or too hard, before another method takes over
 RATE_LEAST, RATE_MOST = 8, 16  # iterations that a rate is measured over, at least and at most
 AUTO_START = 6  # iterations in which a method may be worse than the one before

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from auqadmm.blocks.rows import Loss
     from auqadmm.problem.regularizers import Regularizer
 
-SCALES = (0.5, 0.9, 0.99, 0.999, 0.9999)
+# Chosen, not measured (see method.py).
+SCALES = (0.5, 0.9, 0.99, 0.999, 0.9999)  # multiples of the slopes whose conjugates are summed
 ANY_SLOPE = 1e300  # a slope that every g with kinks changes
 SPREAD_ROUNDING = 64.0  # of ε: rounding error of a column's mean in its spread
 

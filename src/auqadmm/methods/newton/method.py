@@ -62,7 +62,8 @@ if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
     from auqadmm.problem.regularizers import Regularizer
 
-FAN = (2.0, 1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
+# Chosen, not measured one by one; rounds with all of them as they are: results/rounds and results/auto, method newton.
+FAN = (2.0, 1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)  # step lengths that are tried in one round
 DECREASE = 1e-4  # of the decrease that the linear model predicts
 FORESEEN_DECREASE = 0.1  # of F: steps that predict no larger decrease have slopes accurate enough to send
 DOUBTFUL = 10.0  # times the last promise: what the Hessian itself predicts at corners is not believed beyond
