@@ -146,7 +146,7 @@ NO_SECANT = (Patch(f"{NEWTON}:averaged", returns(lambda point, last, width=None:
 NO_DIRECT = (Patch(f"{LOCAL}:direct_suits", _where(False, bool)),)
 NO_LIGHT = (Patch("auqadmm.blocks.single_precision:suits", _where(False, bool)),)
 DIRECTIONS, WEIGHTS = f"{POSTERIOR}:Posterior.directions", f"{POSTERIOR}:Posterior.weights"
-SOLVE, TOLD = f"{ROUND}:BlockRound._solve", f"{SCHEDULE}:Schedule.told"
+SOLVE, TOLD = f"{ROUND}:BlockRound._solve", f"{SCHEDULE}:Schedule.directed"
 IMAGE = ("image",)
 INSIDE = "columns.py, blocks/framed.py, scaled.py"
 
@@ -258,7 +258,7 @@ SWITCHES = (
     S("no-light", "single precision between anchors", "blocks/single_precision.py, single.py, local/descent.py", 310,
       patches=NO_LIGHT, device="cpu"),
     S("no-rough", "weights from products in single precision", "single_precision.py, posterior.py", 6,
-      patches=(Patch(f"{POSTERIOR}:rough", around(_rough, always=False)),), device="cpu"),
+      patches=(Patch(f"{POSTERIOR}:linearize_single", around(_rough, always=False)),), device="cpu"),
     S("no-anchor-kept", "an anchor outlives the u-step", "local/newton_cg.py", 8,
       patches=(Patch(f"{NEWTON}:NewtonCG.remember", _where(None, _there)),), models=SMOOTH, device="cpu"),
     S("no-corners", "steps of a hinge over the rows that bend", "local/hinge.py, newton_cg.py", 323,

@@ -40,6 +40,7 @@ paper)
     ;;
 auto)
     shared_gpu
+    # shellcheck disable=SC2086  # ONLY may name several
     "$python" benchmarks/auto.py --workloads ${ONLY:-"mnist-*" "svhn-*" "cifar10-*"} --device "$device" --commit "$commit" \
         --jobs "$processes" --seconds "${SECONDS_EACH:-25}" --deadline "${DEADLINE:-300}" --out "$out/auto.json"
     ;;
@@ -48,6 +49,7 @@ alone)
         --alone --deadline "${DEADLINE:-180}" ${ONLY:+--workloads $ONLY}
     ;;
 verdict)
+    # shellcheck disable=SC2086  # ONLY may name several
     "$python" benchmarks/verdict.py --device "$device" --commit "$commit" --repeats "${REPEATS:-7}" --max-seconds 12 \
         --workloads ${ONLY:-"mnist-*-mean" "mnist-*-sum" mnist-svm "svhn-*" "cifar10-*"} --out "$out/verdict.json"
     ;;

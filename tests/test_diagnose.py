@@ -264,7 +264,7 @@ def test_evidence_is_one_round_at_the_end_and_names_every_block():
     assert result.history[-2].rounds == 9
     assert result.history[-1].rounds_verdict == 2  # the last certificate, and this
     v, ray = result.v, result.evidence.ray
-    assert ray.here == pytest.approx(result.objective)
+    assert ray.value == pytest.approx(result.objective)
     f = aq.solve(problem, warm_start=3 * v, max_iter=0).objective
     assert ray.near == pytest.approx(f)
 

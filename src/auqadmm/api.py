@@ -217,10 +217,10 @@ def solve(
                 resume = getattr(chosen, "resume", None)
                 ready = None if resume is None else partial(resume, reduce=reduce)
                 keeper = RunCheckpoints(checkpoint, REGISTRY, identity, block_view(chosen, reduce), ready)
-            heeded = SharedCallbacks(callbacks, opened)
+            shared_callbacks = SharedCallbacks(callbacks, opened)
             clocks.append(clocks[0].since() if clocks else Clock())
             try:
-                result = run(chosen, setup, reduce, stopping, (heeded,), evaluate_every, keeper, clocks[-1])
+                result = run(chosen, setup, reduce, stopping, (shared_callbacks,), evaluate_every, keeper, clocks[-1])
             except CallbackError:
                 opened.agreed(0.0)  # never returns: the failed process is leaving, and this raises its error
                 raise
@@ -397,7 +397,7 @@ def _recovered(attempt: Attempt, checkpoint: Checkpoint | None, on_loss: str, sp
     while True:
         try:
             result = attempt(checkpoint)
-            return replace(result, message=result.message + _told(losses))
+            return replace(result, message=result.message + _losses_note(losses))
         except WorkerLost as lost:
             left = lost.left or left
             if checkpoint is None or on_loss == "stop":
@@ -420,7 +420,7 @@ def _stopped(lost: WorkerLost, left: Result | None, more: str) -> Result:
     return replace(left, message=left.message + more)
 
 
-def _told(losses: list[str]) -> str:
+def _losses_note(losses: list[str]) -> str:
     if not losses:
         return ""
     earlier = len(losses) - SHOWN_LOSSES

@@ -99,6 +99,15 @@ REGISTRY = Registry(
     },
     # the bases of low-rank weights; the v that AC-ADMM stored; UQ-ADMM's cost of a block's curvature
     replicated=frozenset({"F", "factors", "v0", "d_hvps"}),
+    renamed={
+        ColumnMoments: {"values": "held"},
+        ServerState: {"sums": "heard"},
+        lbfgs.LBFGSMemory: {"inverse": "curve", "path": "trail"},
+        newton_cg.NewtonMemory: {"path": "trail", "has_D": "held"},
+        quasi_newton.QuasiNewtonMemory: {"point": "here"},
+        preconditioned.PreconditionedMemory: {"point": "here"},
+        preconditioned.WeightsQuery: {"look_ahead": "look"},
+    },
 )
 
 

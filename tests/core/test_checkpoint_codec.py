@@ -85,6 +85,19 @@ def test_floats_and_nan_bits_are_exact():
     assert torch.equal(there_and_back(nan)[0].view(torch.int64), nan.view(torch.int64))
 
 
+def test_a_renamed_field_keeps_its_name_in_files():
+    registry = Registry({"Pair": Pair}, renamed={Pair: {"b": "old"}})
+    writer = Writer(registry, {}, CPU)
+    tree = writer.encode(Pair(torch.ones(2), 3.0), "x")
+    assert list(tree["fields"]) == ["a", "old"]
+    reader = Reader(registry, {}, CPU, writer.arrays)
+    assert reader.decode(tree).b == 3.0
+    with pytest.raises(CheckpointError, match=r"the fields of Pair are not those of this version \(b\)"):
+        reader.decode({"is": "Pair", "fields": {"a": tree["fields"]["a"], "b": 3.0}})
+    with pytest.raises(CheckpointError, match=r"Pair\.old is a str"):
+        reader.decode({"is": "Pair", "fields": {"a": tree["fields"]["a"], "old": "text"}})
+
+
 def test_classes_outside_the_registry_are_refused_on_both_sides():
     registry = Registry({"Pair": Pair})
     pair, writer = there_and_back(Pair(torch.ones(2), 3.0), registry)

@@ -36,6 +36,18 @@ def _public():
     return names
 
 
+def _inner():
+    """Callables of public modules (`aq.methods`, …) that the reference page does not show, if they have examples."""
+    modules = {name: getattr(aq, name) for name in aq.__all__ if inspect.ismodule(getattr(aq, name))}
+    names = {f"{module}.{name}": getattr(found, name) for module, found in modules.items() for name in found.__all__}
+    shown = {id(found) for found in PUBLIC.values()}
+    return {
+        name: found
+        for name, found in names.items()
+        if callable(found) and id(found) not in shown and ">>>" in (found.__doc__ or "")
+    }
+
+
 def _functions(kind):
     """Functions of a class that are the package's own, inherited ones included."""
     for key in dir(kind):
@@ -46,6 +58,7 @@ def _functions(kind):
 
 
 PUBLIC = _public()
+INNER = _inner()
 
 
 def sections(text):
@@ -101,10 +114,10 @@ def _body(text):
     return "\n".join(parts[i + 1] for i in range(1, len(parts), 2) if parts[i] in ("Parameters", "Attributes"))
 
 
-@pytest.mark.parametrize("name", ["", *PUBLIC])
+@pytest.mark.parametrize("name", ["", *PUBLIC, *INNER])
 def test_examples_run_as_printed(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    found = PUBLIC[name] if name else aq
+    found = {"": aq, **PUBLIC, **INNER}[name]
     test = doctest.DocTestParser().get_doctest(found.__doc__, {}, name, None, None)
     assert test.examples
     told: list[str] = []

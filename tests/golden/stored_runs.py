@@ -17,7 +17,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +150,7 @@ def write(folder: Path) -> None:
         result = case.run(case.end)
         ends[name] = {"v": result.v.tolist(), "n_iter": result.n_iter, "rounds": result.history[-1].rounds}
     (folder / "ends.json").write_text(json.dumps(ends) + "\n", encoding="utf-8")
-    classes = {name: [f.name for f in fields(cls) if f.init] for name, cls in REGISTRY.classes.items()}
+    classes = {name: list(REGISTRY.fields_of(cls)) for name, cls in REGISTRY.classes.items()}
     (folder / "classes.json").write_text(json.dumps(classes, indent=1) + "\n", encoding="utf-8")
     fit(folder)
 

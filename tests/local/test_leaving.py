@@ -65,15 +65,15 @@ def test_memories_are_complete(leave):
     first = solver.solve(local, start_of(local.shard), None, None)
     u0 = first.u.clone()
     u0[3] += 0.5
-    calm = replace(first.memory, trail=replace(first.memory.trail, share=torch.zeros(8, dtype=torch.float64)))
+    calm = replace(first.memory, path=replace(first.memory.path, share=torch.zeros(8, dtype=torch.float64)))
     second = replace(solver, tol=1e-8).solve(local, u0, None, calm)
     assert leave
     same = [j for j in range(8) if j != 3]
-    assert torch.equal(second.memory.curve.S[same], first.memory.curve.S[same])
-    assert not torch.equal(second.memory.curve.S[3], first.memory.curve.S[3])
-    steps = second.memory.curve.S.mT.reshape(*local.shard.shape, -1)
-    assert second.memory.curve.Y.shape == second.memory.curve.S.shape
-    assert (steps * second.memory.curve.Y.mT.reshape(steps.shape)).sum((1, 2)).min() >= 0  # curvature of every pair
+    assert torch.equal(second.memory.inverse.S[same], first.memory.inverse.S[same])
+    assert not torch.equal(second.memory.inverse.S[3], first.memory.inverse.S[3])
+    steps = second.memory.inverse.S.mT.reshape(*local.shard.shape, -1)
+    assert second.memory.inverse.Y.shape == second.memory.inverse.S.shape
+    assert (steps * second.memory.inverse.Y.mT.reshape(steps.shape)).sum((1, 2)).min() >= 0  # curvature of every pair
 
 
 def test_the_weights_of_auq_lr_are_not_factored_again():

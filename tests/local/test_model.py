@@ -164,7 +164,7 @@ def test_both_precisions_meet_the_goal(dtype):
     tol = {"float32": 1e-4, "float64": 1e-9}[dtype]
     found = LBFGS(tol=tol, max_iter=1000).solve(local, start_of(shard), None, None)
     assert found.converged.all()
-    assert isinstance(found.memory.curve.model, LowRank)
+    assert isinstance(found.memory.inverse.model, LowRank)
     assert gradient(local, found.u).max() <= 10 * tol
     expected = oracle("Multinomial", TALL, "scalar").to(found.u.dtype)
     torch.testing.assert_close(found.u, expected, rtol=1e-2, atol=1e3 * tol)

@@ -110,9 +110,9 @@ def test_an_accelerated_step_that_doubled_the_residual_is_taken_back(action, ref
 def test_a_column_is_the_difference_of_two_rounds():
     """r − r_old + z − z_old, and z⁺ = Tz − γ times it."""
     one = torch.ones(1, dtype=torch.float64)
-    heard = replace(server().heard, gram=4 * one, heft=one, against=2 * one)
+    sums = replace(server().sums, gram=4 * one, heft=one, against=2 * one)
     before = (column(1.0, 1.0), column(0.5, 2.0))
-    new = next_z(replace(server(), heard=heard, before=before))
+    new = next_z(replace(server(), sums=sums, before=before))
     assert new.directive.action == Action.ACCELERATE
     assert new.directive.gamma.tolist() == pytest.approx([0.5], rel=1e-8)
     assert new.z.flatten().tolist() == pytest.approx([3.0 - 0.5 * 1.5, 4.0 - 0.5 * 1.0], rel=1e-8)
@@ -125,10 +125,10 @@ def test_weights_are_renewed_where_the_round_before_found_them_stale():
     schedule = Schedule((2, 4, 7))
     for k in range(1, 9):
         for stale in (True, False):
-            state = server(heard=replace(server().heard, stale=stale))
-            told = schedule.told(state, k).directive
-            assert told.refresh == (stale and k + 1 in (2, 4, 7)), k
-            assert told.look_ahead == (k + 2 in (2, 4, 7)), k
+            state = server(sums=replace(server().sums, stale=stale))
+            directive = schedule.directed(state, k).directive
+            assert directive.refresh == (stale and k + 1 in (2, 4, 7)), k
+            assert directive.look_ahead == (k + 2 in (2, 4, 7)), k
 
 
 def test_the_v_step_is_solved_far_below_the_residual():

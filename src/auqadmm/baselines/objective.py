@@ -89,10 +89,10 @@ def elastic(g: Regularizer, v: Tensor) -> Elastic | None:
                 *(torch.cat([x, torch.zeros_like(x[:1])]) for x in (strengths.l1, strengths.l2))
             )
         case _:  # strengths of every entry, as in estimators
-            kinks, bends = getattr(g, "l1", None), getattr(g, "l2", None)
-            if not isinstance(kinks, Tensor) or not isinstance(bends, Tensor):
+            l1_rows, l2_rows = getattr(g, "l1", None), getattr(g, "l2", None)
+            if not isinstance(l1_rows, Tensor) or not isinstance(l2_rows, Tensor):
                 return None
-            return Elastic(kinks.to(v).expand(v.shape[0], -1), bends.to(v).expand(v.shape[0], -1))
+            return Elastic(l1_rows.to(v).expand(v.shape[0], -1), l2_rows.to(v).expand(v.shape[0], -1))
     return Elastic(v.new_full((v.shape[0], 1), l1), v.new_full((v.shape[0], 1), l2))
 
 

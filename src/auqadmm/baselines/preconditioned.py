@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 class WeightsQuery:
     """One evaluation: f_j and its gradient, and the server's queries about the weights.
 
-    `renew`: weights at v. `look`: would new ones differ by `skip`? `contest`: is another way to make them better?
+    `renew`: weights at v. `look_ahead`: would new ones differ by `skip`? `contest`: is another way to make them better?
     """
 
     posterior: Posterior
@@ -57,7 +57,7 @@ class WeightsQuery:
     skip: float
     scoring: bool
     renew: bool = False
-    look: bool = False
+    look_ahead: bool = False
     contest: Posterior | None = None
 
     def __call__(self, shard: Shard, blocks: Blocks | None, v: Tensor) -> tuple[Blocks, Sums]:
@@ -68,7 +68,7 @@ class WeightsQuery:
         W: Any = None if blocks is None else blocks.W
         if self.renew:
             W = self.posterior.weights(shard, v, U, W, self.typical)
-        if self.look:
+        if self.look_ahead:
             sums["stale"] = self._stale(shard, v, U, W, first=blocks is None)
         if self.contest is not None:
             sums["contest"] = torch.stack([way.unexplained(shard, v, U) for way in (self.posterior, self.contest)])
@@ -196,8 +196,10 @@ class PreconditionedLBFGS(LBFGS):
         if l2 == 0:  # only then may a block without rows get zero weight
             typical = float(reduce(typical_curvature, None, v)[1]["mean"]) / setup.blocks
         cosines = None if setup.image is None else replace(posterior, image=setup.image)
-        look = 2 in self.refresh
-        visit = WeightsQuery(posterior, typical, self.skip, setup.scoring, renew=True, look=look, contest=cosines)
+        look_ahead = 2 in self.refresh
+        visit = WeightsQuery(
+            posterior, typical, self.skip, setup.scoring, renew=True, look_ahead=look_ahead, contest=cosines
+        )
         point = WeightedObjective(reduce, setup.regularizer, penalty, setup.scoring, visit).at(v)
         memory = PreconditionedMemory(point, self.no_pairs(v), penalty, setup.precision)
         return State(point.blocks, started(setup, point, _memory_after(memory, point, setup)))
@@ -210,7 +212,7 @@ class PreconditionedLBFGS(LBFGS):
             last,
             posterior=last.contest if memory.turn else last.posterior,
             renew=memory.turn or (k + 1 in self.refresh and memory.stale),
-            look=k + 2 in self.refresh,
+            look_ahead=k + 2 in self.refresh,
             contest=None,
         )
         return WeightedObjective(reduce, setup.regularizer, memory.penalty, setup.scoring, visit, blocks)
@@ -234,4 +236,4 @@ def _memory_after(memory: PreconditionedMemory, there: WeightedPoint, setup: Set
         weights = unpacked(U, there.parts, setup.columns, visit.posterior.basis(there.v))
         initial = MetricInverse(LowRankMetric(weights), setup.regularizer)
     point = replace(there, blocks=None, parts=None)
-    return replace(memory, here=point, initial=initial, visit=visit, U=U, stale=there.stale, turn=there.turn)
+    return replace(memory, point=point, initial=initial, visit=visit, U=U, stale=there.stale, turn=there.turn)

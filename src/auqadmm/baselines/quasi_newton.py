@@ -66,7 +66,7 @@ class QuasiNewtonMemory:
     `initial` applies H₀, by default γI. `ahead`: −H∇F, where it is known already.
     """
 
-    here: ObjectivePoint
+    point: ObjectivePoint
     pairs: Pairs
     penalty: Elastic
     ulp: float
@@ -124,7 +124,7 @@ class QuasiNewton(ABC):
 
     def step(self, state: State, reduce: Reduce) -> State:
         memory = state.shared.memory
-        point = memory.here
+        point = memory.point
         if not point.finite:
             return spoiled(state, reduce.cost(hvps=0))
         if memory.stalled:
@@ -176,13 +176,13 @@ def noise(point: ObjectivePoint, ulp: float) -> float:
 
 
 def _update_pairs(memory: QuasiNewtonMemory, there: ObjectivePoint) -> QuasiNewtonMemory:
-    s, y = there.v - memory.here.v, there.grad - memory.here.grad
+    s, y = there.v - memory.point.v, there.grad - memory.point.grad
     # F is convex, so ⟨s,y⟩ ≥ 0; a pair without curvature, or at rounding level, is skipped
     keep = dot(s, y) > torch.finfo(y.dtype).eps * float(s.norm() * y.norm())
     if not keep:
-        return replace(memory, here=there)
+        return replace(memory, point=there)
     pairs = memory.pairs.push(s[None], y[None], torch.ones(1, dtype=torch.bool, device=s.device))
-    return replace(memory, here=there, pairs=pairs, fresh=False)
+    return replace(memory, point=there, pairs=pairs, fresh=False)
 
 
 # ---------------------------------------------------------------------- L-BFGS

@@ -22,19 +22,60 @@ class RowCurvature(Protocol):
     """φ''(z_i) of every row, a C×C matrix each, never formed."""
 
     def apply(self, P: Tensor) -> Tensor:
-        """φ''(z_i) P_i for P (R, C) or (R, C, k)."""
+        """Products φ''(z_i) P_i.
+
+        Parameters
+        ----------
+        P
+            (R, C), or (R, C, k) with k right-hand sides.
+
+        Returns
+        -------
+        Tensor
+            In the shape of P.
+        """
         ...
 
     def diagonal(self) -> Tensor:
-        """(R, C)."""
+        """The diagonals of all φ''(z_i).
+
+        Returns
+        -------
+        Tensor
+            (R, C).
+        """
         ...
 
     def total(self, design: Design, a: Tensor) -> Tensor:
-        """Σ_i a_i φ''(z_i) over the rows of each block, (B, C, C)."""
+        """Σ_i a_i φ''(z_i) over the rows of each block.
+
+        Parameters
+        ----------
+        design
+            Of the shard: it knows which rows are whose.
+        a
+            A factor per row, (R,).
+
+        Returns
+        -------
+        Tensor
+            (B, C, C).
+        """
         ...
 
     def weighted(self, c: Tensor) -> RowCurvature:
-        """c_i φ''(z_i), with c (R,); exactly 0 where c_i is."""
+        """The curvature with row weights.
+
+        Parameters
+        ----------
+        c
+            (R,).
+
+        Returns
+        -------
+        RowCurvature
+            c_i φ''(z_i), exactly 0 where c_i is.
+        """
         ...
 
 
@@ -73,7 +114,23 @@ class DiagonalCurvature:
 
 @dataclass(frozen=True, eq=False)
 class SoftmaxCurvature:
-    """φ'' = diag(q) − qpᵀ, with the probabilities p (R, C), and q = p times the weight of a row (p itself: None)."""
+    """φ'' = diag(q) − qpᵀ: that of a softmax.
+
+    Parameters
+    ----------
+    p
+        Probabilities of the classes, (R, C).
+    q
+        p times the weight of its row, (R, C); None: p itself.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> curvature = aq.losses.SoftmaxCurvature(torch.tensor([[0.5, 0.5]]))
+    >>> curvature.apply(torch.tensor([[1.0, 0.0]])).tolist(), curvature.pair(0, 1).tolist()
+    ([[0.25, -0.25]], [0.25])
+    """
 
     p: Tensor
     q: Tensor | None = None
@@ -94,7 +151,18 @@ class SoftmaxCurvature:
         return SoftmaxCurvature(self.p, times(c, self.p if self.q is None else self.q))
 
     def pair(self, a: int, b: int) -> Tensor:
-        """−φ''_ab of every row, a ≠ b, (R,): φ'' = Σ_{a<b} q_a p_b (e_a − e_b)(e_a − e_b)ᵀ."""
+        """−φ''_ab of every row: φ'' = Σ_{a<b} q_a p_b (e_a − e_b)(e_a − e_b)ᵀ.
+
+        Parameters
+        ----------
+        a, b
+            Two different classes, by number.
+
+        Returns
+        -------
+        Tensor
+            (R,).
+        """
         return (self.p if self.q is None else self.q)[:, a] * self.p[:, b]
 
 

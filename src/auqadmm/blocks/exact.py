@@ -77,7 +77,7 @@ class ExactSums:
             if rows.o is not None:
                 add(sums, "offset", times(rows.c, rows.o).sum())
         numbers = [p.X.numel() if isinstance(p, DensePiece) else p.A.values().numel() for p in shard.design.pieces]
-        sums["held"] = torch.tensor(float(sum(numbers)), dtype=torch.float64, device=shard.device)
+        sums["values"] = torch.tensor(float(sum(numbers)), dtype=torch.float64, device=shard.device)
         zero = torch.zeros(shard.shape[1:], dtype=torch.float64, device=shard.device)
         sums["G0"] = shard.linearize(shard.expand(zero)).grad.double().sum(0)
         return sums

@@ -36,16 +36,55 @@ DIAGONAL_CHUNK = 2**22
 
 
 class Line(ABC):
-    """f_j along the ray u + tP, one step length per block."""
+    """f_j along the ray u + tP, one step length per block: what line searches ask `Point.line` for.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> shard = aq.Problem(aq.LeastSquares(), aq.Zero(), [([[1.0], [2.0]], [1.0, 1.0])]).shard(torch.float64, "cpu")
+    >>> u = P = torch.ones(1, 1, 1, dtype=torch.float64)
+    >>> line = shard.linearize(u).line(P)
+    >>> [float(line.at(torch.tensor([t])).value) for t in (-1.0, -0.5, 0.0)]
+    [1.0, 0.125, 0.5]
+    """
 
     @abstractmethod
     def at(self, t: Tensor) -> Point:
-        """The point u + t·P, t (B,)."""
+        """A point of the ray.
+
+        Parameters
+        ----------
+        t
+            How far to go along P, a number for each block: (B,).
+
+        Returns
+        -------
+        Point
+            That at u + t·P.
+        """
 
 
 @dataclass(frozen=True, eq=False)
 class PlainLine(Line):
-    """A ray whose points are computed anew: for losses without anything to reuse between step lengths."""
+    """A ray whose points are computed anew: for losses without anything to reuse between step lengths.
+
+    Parameters
+    ----------
+    shard
+        The blocks, as `auqadmm.losses` describes them.
+    u, P
+        Where the ray starts, and its direction, (B, m, C).
+
+    Examples
+    --------
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> shard = aq.Problem(aq.LeastSquares(), aq.Zero(), [([[1.0], [2.0]], [1.0, 1.0])]).shard(torch.float64, "cpu")
+    >>> u = P = torch.ones(1, 1, 1, dtype=torch.float64)
+    >>> float(aq.losses.PlainLine(shard, u, P).at(torch.tensor([-0.5])).value)
+    0.125
+    """
 
     shard: Shard
     u: Tensor
@@ -99,7 +138,18 @@ class Point(ABC):
 
     @abstractmethod
     def hvp(self, P: Tensor) -> Tensor:
-        """∇²f_j(u_j)[P_j] for P (B, m, C) or (B, m, C, k), in the shape of P."""
+        """∇²f_j(u_j)[P_j]: products of the Hessians with directions.
+
+        Parameters
+        ----------
+        P
+            (B, m, C), or (B, m, C, k) with k directions per block.
+
+        Returns
+        -------
+        Tensor
+            In the shape of P.
+        """
 
     @property
     def hessian(self) -> Hessian:
@@ -107,7 +157,13 @@ class Point(ABC):
         return self
 
     def hessian_diagonal(self) -> Tensor:
-        """The diagonal of ∇²f_j(u_j), exact, (B, m, C): by products with unit vectors unless overridden."""
+        """The diagonal of ∇²f_j(u_j), exact: by products with unit vectors unless overridden.
+
+        Returns
+        -------
+        Tensor
+            (B, m, C).
+        """
         B, m, C = self.u.shape
         n = m * C
         width = max(1, DIAGONAL_CHUNK // (self.shard.design.rows * C + B * n))
@@ -121,20 +177,47 @@ class Point(ABC):
         return torch.cat(parts, 1).reshape(B, m, C)
 
     def line(self, P: Tensor) -> Line:
-        """The ray from u in the direction P (B, m, C)."""
+        """The ray from u, for line searches; a subclass may keep what its points share, such as XP.
+
+        Parameters
+        ----------
+        P
+            Its direction, (B, m, C).
+
+        Returns
+        -------
+        Line
+            f_j at u + tP for any t.
+        """
         return PlainLine(self.shard, self.u, P)
 
     def row_model(self, variance: Tensor | None) -> RowModel | None:
-        """The Hessian as rows with small curvatures (S12), smoothed by the `variance` (R,) of the logits.
+        """The Hessian as a sum over rows, Σ_i x_ix_iᵀ ⊗ c_iφ''(z_i), from which AUQ-LR makes its weights (S12).
 
-        None for a loss that is not a function of logits.
+        Parameters
+        ----------
+        variance
+            Of every row's logits, (R,): φ'' is then its mean over that uncertainty (`RowLoss.row_expected`).
+
+        Returns
+        -------
+        RowModel or None
+            None: f_j is not a sum over rows of a function of logits.
         """
         return None
 
     def conjugate(self, scale: float) -> Tensor | None:
-        """Σ_i c_i φ_i*(scale · φ_i'(z_i)) per block, (B,): the loss's part of the dual value (S10).
+        """Σ_i c_i φ_i*(scale · φ_i'(z_i)): the loss's part of the dual value (S10).
 
-        Finite for scales in [0, 1], infinite where the slope leaves the domain of φ*; None if φ* is unknown.
+        Parameters
+        ----------
+        scale
+            In [0, 1]: slopes times it are the dual point.
+
+        Returns
+        -------
+        Tensor or None
+            (B,), infinite where a slope leaves the domain of φ*; None if φ* is unknown.
         """
         return None
 
@@ -210,11 +293,30 @@ class Loss(ABC):
             raise InputError(f"reduction must be 'sum', 'mean' or 'pooled'; got {self.reduction!r}.")
 
     def columns_for(self, classes: int) -> int:
-        """C, the columns of u, when the labels of all blocks form this many classes."""
+        """C, the columns of u.
+
+        Parameters
+        ----------
+        classes
+            Labels that all blocks together have; of use where `target_kind` is `"classes"`.
+
+        Returns
+        -------
+        int
+            1 unless a subclass has a column per class.
+        """
         return 1
 
     def check_target(self, name: str, y: np.ndarray) -> None:
-        """Refuse targets the loss is not defined for, naming the block and the row."""
+        """Refuse targets that the loss is not defined for, by an `InputError`; accepts all unless overridden.
+
+        Parameters
+        ----------
+        name
+            Of the block, to begin the message with.
+        y
+            Its target as floats, (n,); classes are not asked about.
+        """
         return
 
     # ------------------------------------------------------------------ used by verdicts
@@ -234,7 +336,18 @@ class Loss(ABC):
         return False
 
     def row_infimum(self, y: Tensor) -> Tensor:
-        """inf_z φ(z, y) of every row, (R,)."""
+        """inf_z φ(z, y) of every row: gaps are relative to the loss above it.
+
+        Parameters
+        ----------
+        y
+            Target, (R,).
+
+        Returns
+        -------
+        Tensor
+            (R,) in float64; zeros unless overridden.
+        """
         return torch.zeros(len(y), dtype=torch.float64, device=y.device)
 
     @property
@@ -243,20 +356,65 @@ class Loss(ABC):
         return False
 
     def null_logits(self, mean: Tensor, columns: int) -> Tensor:
-        """Logits (C,) of the model that is a constant: at or near its best for the weighted mean of the target, (1,),
-        or the shares of all classes."""
+        """Logits of the model that is a constant, at or near its best (`null_searched`).
+
+        Parameters
+        ----------
+        mean
+            The weighted mean of the target, (1,), or the shares of all classes, (C,).
+        columns
+            C.
+
+        Returns
+        -------
+        Tensor
+            (C,) in float64; zeros unless overridden.
+        """
         return torch.zeros(columns, dtype=torch.float64, device=mean.device)
 
     def eased(self, width: float) -> Any:
-        """The loss with corners that many times as wide; without corners, itself."""
+        """The loss with wider corners, which Newton's method passes on its way to this one.
+
+        Parameters
+        ----------
+        width
+            How many times as wide, at least 1.
+
+        Returns
+        -------
+        Loss
+            Of the same slope far from corners; without corners, itself.
+        """
         return self
 
     def easing(self, spread: float) -> float:
-        """How many times as wide corners should be at first, for targets of this standard deviation."""
+        """How wide corners should be at first, where Newton's method starts without a warm start.
+
+        Parameters
+        ----------
+        spread
+            Standard deviation of the target; without an intercept its root mean square.
+
+        Returns
+        -------
+        float
+            The first `width` of `eased`; 1: as they are.
+        """
         return 1.0
 
     def sharpness(self, spread: float) -> float:
-        """The same, to estimate rounds: in units of the target's spread, unless corners are given in those of y."""
+        """How sharp corners are for targets of that size: what `auto` estimates rounds from.
+
+        Parameters
+        ----------
+        spread
+            As in `easing`.
+
+        Returns
+        -------
+        float
+            `easing` of targets of spread 1, unless corners are given in units of y.
+        """
         return self.easing(1.0)
 
     @property
@@ -266,7 +424,20 @@ class Loss(ABC):
 
     @abstractmethod
     def linearize(self, shard: Shard, u: Tensor) -> Point:
-        """Every f_j and its derivatives at u (B, m, C)."""
+        """Every f_j and its derivatives at a point.
+
+        Parameters
+        ----------
+        shard
+            The blocks of a process, as `auqadmm.losses` describes them.
+        u
+            (B, m, C).
+
+        Returns
+        -------
+        Point
+            Value, gradient and products with the Hessian.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,29 +473,104 @@ class RowLoss(Loss):
     takes_offset: ClassVar[bool] = True
 
     def prepare(self, z: Tensor) -> Tensor:
-        """What slope and curvature have in common: z itself unless a subclass precomputes more."""
+        """What slope and curvature have in common, such as the probabilities of a softmax.
+
+        Parameters
+        ----------
+        z
+            Logits of flat rows, (R, C).
+
+        Returns
+        -------
+        Tensor
+            s, the first argument of `row_slope` and `row_curvature`: z itself unless a subclass precomputes more.
+        """
         return z
 
     @abstractmethod
     def row_value(self, z: Tensor, y: Tensor) -> Tensor:
-        """φ(z, y), (R,)."""
+        """φ of every row.
+
+        Parameters
+        ----------
+        z
+            Logits, (R, C).
+        y
+            Target, (R,): real, ±1, or the number of a class (`target_kind`).
+
+        Returns
+        -------
+        Tensor
+            (R,), without row weights.
+        """
 
     @abstractmethod
     def row_slope(self, s: Tensor, y: Tensor) -> Tensor:
-        """φ'(z, y), (R, C)."""
+        """φ' of every row, by its logits.
+
+        Parameters
+        ----------
+        s
+            What `prepare` makes of the logits.
+        y
+            Target, (R,).
+
+        Returns
+        -------
+        Tensor
+            (R, C), without row weights.
+        """
 
     @abstractmethod
     def row_curvature(self, s: Tensor, y: Tensor) -> RowCurvature:
-        """φ''(z, y)."""
+        """φ'' of every row.
+
+        Parameters
+        ----------
+        s
+            What `prepare` makes of the logits.
+        y
+            Target, (R,).
+
+        Returns
+        -------
+        RowCurvature
+            Without row weights; with one column `DiagonalCurvature`.
+        """
 
     def row_corner(self, z: Tensor, y: Tensor) -> Corner | None:
-        """Where rows are beside the corner of φ′, if it has one; z (R, C)."""
+        """Where rows are beside the corner of φ', which tells Newton's method how far a step will turn the slope.
+
+        Parameters
+        ----------
+        z
+            Logits, (R, C).
+        y
+            Target, (R,).
+
+        Returns
+        -------
+        Corner or None
+            None: φ' has no corner (`kinked`).
+        """
         return None
 
     def row_expected(self, s: Tensor, y: Tensor, variance: Tensor) -> RowCurvature:
-        """E φ''(z + ξ), ξ ~ N(0, variance (R,)): curvature averaged over the uncertainty of z (S12).
+        """E φ''(z + ξ), ξ ~ N(0, variance): curvature averaged over the uncertainty of z (S12).
 
-        The plain φ'' unless that is a spike or a step, which says nothing about nearby points.
+        Parameters
+        ----------
+        s
+            What `prepare` makes of the logits.
+        y
+            Target, (R,).
+        variance
+            Of each row's logits, (R,).
+
+        Returns
+        -------
+        RowCurvature
+            The plain φ'' unless that is a spike or a step, which says nothing about nearby points.
         """
         return self.row_curvature(s, y)
 
@@ -334,7 +580,20 @@ class RowLoss(Loss):
         return type(self).row_expected is not RowLoss.row_expected
 
     def row_conjugate(self, a: Tensor, y: Tensor) -> Tensor:
-        """φ*(a, y) for a (R, C), infinite outside its domain and where φ* is unknown: (R,)."""
+        """φ*(a, y) = sup_z aᵀz − φ(z, y): with it `Result` has a duality gap.
+
+        Parameters
+        ----------
+        a
+            Dual point, multiples of slopes, (R, C).
+        y
+            Target, (R,).
+
+        Returns
+        -------
+        Tensor
+            (R,), infinite outside the domain of φ* and, by default, everywhere: φ* is unknown.
+        """
         return torch.full_like(a[:, 0], math.inf)
 
     def linearize(self, shard: Shard, u: Tensor) -> RowPoint:

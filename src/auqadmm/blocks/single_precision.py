@@ -133,7 +133,7 @@ def nearby(shard: Shard, u: Tensor, anchor: Tensor) -> RowPoint:
     return RowPoint(there.loss, shard, u, z, there)
 
 
-def rough(shard: Shard, u: Tensor) -> Point:
+def linearize_single(shard: Shard, u: Tensor) -> Point:
     """f_j at u where a few digits of curvature are enough: logits in single precision where possible."""
     if not shard.single_precision:
         return shard.linearize(u)

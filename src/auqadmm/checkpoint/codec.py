@@ -24,7 +24,7 @@ import math
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from numbers import Integral, Real
 from typing import Any, TypeAlias
 
@@ -63,15 +63,26 @@ class CheckpointError(AuqadmmError, ValueError):
 class Registry:
     """The classes that a state may contain, by the names that files use.
 
-    `replicated`: fields and keys in the state of blocks that have no leading axis B.
+    `replicated`: fields and keys in the state of blocks that have no leading axis B. `renamed`: the names in files of
+    fields that are called otherwise there, by class.
     """
 
-    def __init__(self, classes: Mapping[str, type], replicated: frozenset[str] = frozenset()) -> None:
-        self.classes, self.replicated = dict(classes), replicated
+    def __init__(
+        self,
+        classes: Mapping[str, type],
+        replicated: frozenset[str] = frozenset(),
+        renamed: Mapping[type, Mapping[str, str]] | None = None,
+    ) -> None:
+        self.classes, self.replicated, self._renamed = dict(classes), replicated, renamed or {}
         self._names = {cls: name for name, cls in classes.items()}
 
     def name_of(self, value: object) -> str | None:
         return self._names.get(type(value))
+
+    def fields_of(self, cls: type) -> dict[str, Field[Any]]:
+        """The fields of a class that files contain, by their names there."""
+        renamed = self._renamed.get(cls, {})
+        return {renamed.get(f.name, f.name): f for f in fields(cls) if f.init}
 
 
 # ---------------------------------------------------------------------- writing
@@ -108,7 +119,8 @@ class Writer:
             raise CheckpointError(
                 f"A {type(value).__name__} at {path} cannot be saved: it is not among the registered classes."
             )
-        parts = {f.name: self.encode(getattr(value, f.name), f"{path}.{f.name}") for f in fields(value) if f.init}  # type: ignore[arg-type]
+        stored = self.registry.fields_of(type(value))
+        parts = {name: self.encode(getattr(value, f.name), f"{path}.{name}") for name, f in stored.items()}
         return {"is": known, "fields": parts}
 
     def _tensor(self, x: Tensor, path: str) -> Json:
@@ -182,16 +194,18 @@ class Reader:
         if cls is None:
             raise CheckpointError(f"it names the class {name[:60]!r}, which is not among the registered ones")
         hints = typing.get_type_hints(cls)
-        expected = {f.name for f in fields(cls) if f.init}
-        optional = {f.name for f in fields(cls) if f.default is not MISSING or f.default_factory is not MISSING}
+        stored = self.registry.fields_of(cls)
+        expected = set(stored)
+        optional = {key for key, f in stored.items() if f.default is not MISSING or f.default_factory is not MISSING}
         if not expected - optional <= set(parts) <= expected:  # fields that came later have defaults
             odd = ", ".join(sorted((expected - optional - set(parts)) | (set(parts) - expected)))[:80]
             raise CheckpointError(f"the fields of {name} are not those of this version ({odd})")
         values = {key: self.decode(x) for key, x in parts.items()}
         for key, value in values.items():
-            if not is_instance(value, hints[key]):
-                raise CheckpointError(f"{name}.{key} is a {type(value).__name__}, not a {hints[key]}")
-        return cls(**values)
+            hint = hints[stored[key].name]
+            if not is_instance(value, hint):
+                raise CheckpointError(f"{name}.{key} is a {type(value).__name__}, not a {hint}")
+        return cls(**{stored[key].name: value for key, value in values.items()})
 
     def _tensor(self, name: str, shape: list[Json], layout: Mapping[str, Json]) -> Tensor:
         if not set(layout) <= {"stride", "lead", "host"} or name not in self.arrays:

@@ -99,12 +99,12 @@ class RunCheckpoints:
         """`resume`: called with the replicated half of a state before the blocks' half is put in place."""
         self.settings, self.registry, self.reduce, self.resume = checkpoint, registry, reduce, resume
         self.files = Folder(checkpoint.folder, identity)  # for the first process alone to use
-        self.folder = Path(os.fsdecode(self._told(lambda: os.fsencode(self.files.path))))
+        self.folder = Path(os.fsdecode(self._by_first(lambda: os.fsencode(self.files.path))))
         self.iteration: int | None = None  # of the last checkpoint
         self._note = self._failure = ""
         self._own: list[int] = []  # oldest first
 
-    def _told(self, work: Callable[[], bytes]) -> bytes:
+    def _by_first(self, work: Callable[[], bytes]) -> bytes:
         """The result of `work()` in the first process, or its error in all of them."""
 
         def tried() -> bytes:
@@ -121,7 +121,7 @@ class RunCheckpoints:
     # ------------------------------------------------------------------ begin
     def begin(self, setup: Setup) -> Saved | None:
         """The state to resume from; None: start anew."""
-        known = json.loads(self._told(lambda: json.dumps(self.files.open(self.settings.resume)).encode()))
+        known = json.loads(self._by_first(lambda: json.dumps(self.files.open(self.settings.resume)).encode()))
         return self._newest(known, setup) if known else None
 
     def _newest(self, known: list[int], setup: Setup) -> Saved:
@@ -138,7 +138,7 @@ class RunCheckpoints:
                 f"The folder {self.folder} holds no checkpoint that this run can go on from, and nothing in it is "
                 f"overwritten: {_listed(refused)}."
             )
-        self._own = json.loads(self._told(lambda: json.dumps(self.files.adopt(number, known)).encode()))
+        self._own = json.loads(self._by_first(lambda: json.dumps(self.files.adopt(number, known)).encode()))
         self.iteration = saved.done
         if refused:
             self._note = f" (Resumed from {self.folder / name_of(number)}: {_listed(refused)}.)"
@@ -157,7 +157,7 @@ class RunCheckpoints:
                 raise CheckpointError(f"it cannot be restored ({type(error).__name__}: {error})") from None
             return as_message(contents)
 
-        saved, parts = from_files(from_message(self._told(read)), setup, self.registry)
+        saved, parts = from_files(from_message(self._by_first(read)), setup, self.registry)
         if self.resume is not None:
             self.resume(saved.state.shared)
         blocks, sums = self.reduce.engine.map_sum(UnpackBlocks(self.registry, parts), None, None)
@@ -179,7 +179,7 @@ class RunCheckpoints:
             return json.dumps(self.files.write(contents, saved.done, status)).encode()
 
         try:
-            self._own.append(json.loads(self._told(write)))
+            self._own.append(json.loads(self._by_first(write)))
         except CheckpointError as error:
             reason = str(error).rstrip(".")
             if not self._own:

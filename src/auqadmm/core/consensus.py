@@ -324,16 +324,16 @@ class ConsensusADMM(ABC):
         chosen = self._choose(shard, blocks, shared)
         W = blocks.W if chosen is None else chosen.W
         v = shard.expand(shared.v)
-        found = shared.setup.solve(
+        solution = shared.setup.solve(
             shard, W, v, blocks.lam, blocks.u, shared.reference, blocks.solver_memory, self.accuracy
         )
-        solved = (found.u, found.hvps, found.converged, found.grad_norm)
+        solved = (solution.u, solution.hvps, solution.converged, solution.grad_norm)
         sums = shard.programs(_primal, *solved, blocks.lam, W, v, self.relaxation)
         if chosen is not None:
             sums = sums | W.totals() | {"hvps": sums["hvps"] + chosen.hvps * shard.blocks}
         memory = blocks.memory if chosen is None else chosen.memory
-        failed = ~found.converged
-        return Blocks(found.u, blocks.lam, W, failed, memory, found.memory), sums
+        failed = ~solution.converged
+        return Blocks(solution.u, blocks.lam, W, failed, memory, solution.memory), sums
 
     def dual_primal(self, shard: Shard, blocks: Blocks, shared: Consensus) -> tuple[Blocks, Sums]:
         """Both parts in one reduction: λ^k, then u^{k+1}, which needs nothing from other blocks but v^k.

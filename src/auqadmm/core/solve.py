@@ -216,7 +216,7 @@ class _Loop:
             names = self.reduce.engine.names
             row = self.record.row(state.shared, certificate, names)
             self.record.mark(state, row)
-            wishes = self._heard(Iteration(row, state, self.stopping, self._name(state), names, slowest))
+            wishes = self._call_back(Iteration(row, state, self.stopping, self._name(state), names, slowest))
             if arrived:
                 return arrived
             if any(wishes):
@@ -294,8 +294,8 @@ class _Loop:
         last = self.monitor.ends(certificate)
         return certificate, None if last is None else ending_undecided(self.record.done + 1, last)
 
-    def _heard(self, event: Iteration) -> list[bool]:
-        """The answer of the callbacks. One that fails ends the run, but not before its last iterate is saved."""
+    def _call_back(self, event: Iteration) -> list[bool]:
+        """What each callback answers: stop? One that fails ends the run, but not before its last iterate is saved."""
         try:
             return [bool(callback(event)) for callback in self.callbacks]
         except WorkerLost:  # no reduction is possible any more, and so no checkpoint

@@ -117,6 +117,15 @@ class Setup:
         Of all blocks; 0 if not counted.
     round_cost
         What a round costs beside its numbers, in numbers.
+
+    Examples
+    --------
+    What a method's `init` is given; by hand only in a test of one:
+
+    >>> import auqadmm as aq
+    >>> setup = aq.methods.Setup(blocks=2, features=3, columns=1, intercept=True, regularizer=aq.L2(1.0), solve=None)
+    >>> setup.unknowns, setup.first_v().shape
+    (3, torch.Size([3, 1]))
     """
 
     blocks: int
@@ -180,6 +189,15 @@ class Blocks:
         The method's arrays, or tuples of arrays.
     solver_memory
         Whatever the local solver keeps.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> zero = torch.zeros(2, 3, 1)
+    >>> blocks = aq.methods.Blocks(zero, zero, W=None, failed=torch.zeros(2, dtype=torch.bool))
+    >>> len(blocks.u), dict(blocks.memory)
+    (2, {})
     """
 
     u: Tensor
@@ -202,6 +220,12 @@ class Cost:
         Bytes of one worker.
     hvps
         Hessian-vector products.
+
+    Examples
+    --------
+    >>> import auqadmm as aq
+    >>> aq.methods.Cost(rounds=3, up=2400)
+    Cost(rounds=3, up=2400, down=0, hvps=0)
     """
 
     rounds: int = 0
@@ -253,6 +277,15 @@ class Consensus:
         The sums of a certificate at v, if summed with the iteration (`setup.scoring`).
     predicted
         How much F would fall by the method's own model, where that is free: it decides when a verdict is run.
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> import auqadmm as aq
+    >>> setup = aq.methods.Setup(blocks=2, features=3, columns=1, intercept=True, regularizer=aq.L2(1.0), solve=None)
+    >>> shared = aq.methods.Consensus(setup, iteration=0, v=setup.first_v())
+    >>> replace(shared, iteration=1).iteration, shared.iteration
+    (1, 0)
     """
 
     setup: Setup
@@ -294,6 +327,27 @@ class State:
         The state of the blocks, or an engine's handle to it.
     shared
         The replicated state.
+
+    Examples
+    --------
+    Gradient descent with steps of length 0.1, by a map that sums the gradients of blocks:
+
+    >>> from dataclasses import replace
+    >>> import auqadmm as aq
+    >>> def gradient(shard, blocks, v):
+    ...     return blocks, {"G": shard.linearize(shard.expand(v)).grad.sum(0)}
+    >>> class Descent:
+    ...     name = "descent"
+    ...     def init(self, setup, reduce):
+    ...         return aq.methods.State(None, aq.methods.Consensus(setup, iteration=0, v=setup.first_v()))
+    ...     def step(self, state, reduce):
+    ...         old = state.shared
+    ...         blocks, sums = reduce(gradient, state.blocks, old.v)
+    ...         v = old.setup.regularizer.prox(10 * old.v - sums["G"], 10.0)
+    ...         return aq.methods.State(blocks, replace(old, iteration=old.iteration + 1, v=v, v_prev=old.v))
+    >>> problem = aq.Problem(aq.LeastSquares(), aq.L2(1.0), [([[1.0]], [2.0]), ([[1.0]], [4.0])])
+    >>> aq.solve(problem, Descent()).coef.round(1)
+    array([2.])
     """
 
     blocks: Any

@@ -79,6 +79,15 @@ class Estimate:
         (B, m, C), never negative: f_j is convex.
     hvps
         Hessian-vector products spent on each block.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> shard = aq.Problem(aq.LeastSquares(), aq.Zero(), [([[1.0], [2.0]], [1.0, 1.0])]).shard(torch.float64, "cpu")
+    >>> point = shard.linearize(torch.zeros(1, 1, 1, dtype=torch.float64))
+    >>> aq.curvature.Exact().diagonal(point)
+    Estimate(diagonal=tensor([[[5.]]], dtype=torch.float64), hvps=0)
     """
 
     diagonal: Tensor

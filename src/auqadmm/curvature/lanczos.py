@@ -52,6 +52,17 @@ class Ritz:
         (B, m, C, r), orthonormal within each block.
     steps
         (B,) number of slots in use.
+
+    Examples
+    --------
+    One block, two features, one slot:
+
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> vectors = torch.tensor([0.6, 0.8]).reshape(1, 2, 1, 1)
+    >>> ritz = aq.curvature.Ritz(torch.tensor([[100.0]]), vectors, torch.tensor([1]))
+    >>> ritz.diagonal().flatten().round().tolist()
+    [36.0, 64.0]
     """
 
     values: Tensor
@@ -225,7 +236,7 @@ def _norm(x: Tensor) -> Tensor:
 
 
 # ---------------------------------------------------------------------- block Lanczos
-KRYLOV_STEPS = 3  # steps before a block may stop
+KRYLOV_STEPS = 3  # steps before a block may stop; all to the end: the same rounds (results/ablation: lanczos-to-end)
 
 
 def krylov(

@@ -35,7 +35,7 @@ from torch import Tensor
 
 from auqadmm.blocks.curvature import RowModel, SoftmaxCurvature
 from auqadmm.blocks.rows import RowLoss
-from auqadmm.blocks.single_precision import rough
+from auqadmm.blocks.single_precision import linearize_single
 from auqadmm.core.reduce import B, Sums
 from auqadmm.core.state import ROUND_COST
 from auqadmm.curvature.base import draw
@@ -49,14 +49,17 @@ if TYPE_CHECKING:
     from auqadmm.blocks.rows import Point
     from auqadmm.blocks.shard import Shard
 
-# A block's directions are at most this share of its rows: more would reveal the rows.
+# A block's directions are at most this share of its rows: more would reveal the rows. Without it the same rounds
+# (results/ablation: share-1).
 DIRECTION_SHARE = 0.25
-# Directions are found so many at a time, or in so many steps of block Lanczos.
+# Directions are found so many at a time, or in so many steps of block Lanczos: all at a time takes 0.96 of the products
+# and 0.99 of the rounds (results/ablation: lanczos-one-step).
 LANCZOS_BLOCK, LANCZOS_STEPS = 8, 4
-# The search ends when it has found so many times the directions that pay, and one step more.
+# The search ends when it has found so many times the directions that pay, and one step more. Chosen, not measured.
 SEARCH_MARGIN = 1.5
-PHI_FLOOR = 1e-5  # φ_j, of the mean curvature, at least: W_j must not be singular
-PROBES = 16  # random vectors for the diagonal of a loss without rows (Hutchinson)
+# φ_j, of the mean curvature, at least: W_j must not be singular; without it rounds × 0.99 (results/ablation: no-floor)
+PHI_FLOOR = 1e-5
+PROBES = 16  # random vectors for the diagonal of a loss without rows (Hutchinson); chosen, not measured
 # The model of rounds, fitted to runs with 5 to 100 directions.
 LEAST_ROUNDS, ROUNDS_SLOPE = 2.0, 2.5
 CONTEST_MARGIN = 1e-3  # by which a basis must win, per coordinate
@@ -94,7 +97,7 @@ class Posterior:
         Of unweighted rows: at v = 0 their curvature is the same for all, or, for a hinge, still zero.
         """
         as_they_are = isinstance(shard.loss, RowLoss)
-        point: Any = None if as_they_are else rough(shard, shard.expand(v))
+        point: Any = None if as_they_are else linearize_single(shard, shard.expand(v))
         rows = torch.tensor([shard.census.rows[j] for j in shard.index], device=shard.device)
         if as_they_are or has_rows(point):
             design = shard.design
@@ -156,7 +159,7 @@ class Posterior:
     def weights(self, shard: Shard, v: Tensor, U: Tensor, old: LowRank | None, typical: float) -> LowRank:
         """W_j at v. `old` weights smooth the curvature by the uncertainty they express; `typical` is the mean
         diagonal over all blocks, the floor of a block that has no rows of its own."""
-        point = rough(shard, shard.expand(v))
+        point = linearize_single(shard, shard.expand(v))
         model = self._rows(shard, point, old)
         if model is None:
             return self._joint(shard, point, U, typical)

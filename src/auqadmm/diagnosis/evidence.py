@@ -120,7 +120,7 @@ FURTHER, FAR_OUT = 3.0, 1e6  # multiples of v: still near, and where a loss that
 class ObjectiveRay:
     """The objective F and its smooth part f along v: F(v), F(3v), f(v), f(10⁶v)."""
 
-    here: float
+    value: float
     near: float
     smooth: float
     far: float
@@ -128,7 +128,7 @@ class ObjectiveRay:
     @property
     def falling(self) -> bool:
         """v is a direction in which the loss never rises again, and F falls far beyond v."""
-        return self.far <= self.smooth and self.near < self.here
+        return self.far <= self.smooth and self.near < self.value
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ def unbounded(evidence: Evidence) -> Finding | None:
         return None
     return Finding(
         "unbounded",
-        f"the objective still falls along v: {ray.here:.3g} here (‖v‖ = {evidence.norm:.3g}), {ray.near:.3g} three "
+        f"the objective still falls along v: {ray.value:.3g} here (‖v‖ = {evidence.norm:.3g}), {ray.near:.3g} three "
         "times further out, and the loss never rises again: the classes are separable, or the problem has no minimum. "
         f"Coefficients grow without end, those of {_direction(evidence)} most.",
         "a stronger regularizer, ten times the present one, or L2(1e-3) where there is none",

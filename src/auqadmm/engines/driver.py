@@ -141,6 +141,13 @@ class DriverEngine:
         Its blocks are dealt out to the workers of the pool.
     dtype
         Of the arithmetic on blocks.
+
+    Examples
+    --------
+    What the engines of Ray and Dask return from `place`; a cluster of your own needs a `Pool`:
+
+    >>> import auqadmm as aq
+    >>> engine = aq.engines.DriverEngine(my_pool, problem, torch.float64)  # doctest: +SKIP
     """
 
     def __init__(self, pool: Pool, problem: Problem, dtype: torch.dtype) -> None:

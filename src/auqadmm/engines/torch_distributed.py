@@ -90,6 +90,16 @@ class TorchEngine:
         The processes.
     dtype, device
         Of the arithmetic on blocks.
+
+    Examples
+    --------
+    What `Torch` places, in each process of `torchrun`:
+
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> engine = aq.engines.Torch().place(problem, torch.float64, torch.device("cpu"))  # doctest: +SKIP
+    >>> isinstance(engine, aq.engines.TorchEngine)  # doctest: +SKIP
+    True
     """
 
     def __init__(self, problem: Problem, world: World, dtype: torch.dtype, device: torch.device) -> None:
@@ -108,7 +118,7 @@ class TorchEngine:
 
     # ------------------------------------------------------------------ maps
     def map_sum(self, fn: MapFn, blocks: object, shared: object) -> tuple[Any, dict[str, Tensor]]:
-        with self._told():
+        with self._reporting():
             blocks, summands = fn(self.shard, blocks, shared)
         zero = {name: torch.zeros_like(x) for name, x in summands.items()} if self.idle else summands
         h = digest(summands, shared, self.largest)
@@ -118,7 +128,7 @@ class TorchEngine:
         return blocks, unpacked(total[HEAD:], summands)
 
     def map_minmax(self, fn: MapFn, blocks: object, shared: object) -> tuple[Any, dict[str, Tensor]]:
-        with self._told():
+        with self._reporting():
             blocks, ends = fn(self.shard, blocks, shared)
         if self.idle:
             sent = {name: torch.full_like(x, -math.inf, dtype=torch.float64) for name, x in ends.items()}
@@ -131,7 +141,7 @@ class TorchEngine:
         return blocks, {name: torch.stack([-x[0], x[1]]) for name, x in unpacked(most[HEAD:], ends).items()}
 
     def map_concat(self, fn: Callable[[Any, Any], dict[str, Tensor]], blocks: object) -> dict[str, Tensor]:
-        with self._told():
+        with self._reporting():
             parts = {name: self._own(x) for name, x in fn(self.shard, blocks).items()}
         lengths = torch.tensor([len(x) for x in parts.values()], device=self.device)
         counts = torch.stack(self.world.gather(lengths)).tolist()  # processes send different numbers of entries
@@ -144,7 +154,7 @@ class TorchEngine:
         }
 
     def gather(self, fn: Callable[[Any, Any], Tensor], blocks: object) -> Tensor:
-        with self._told():
+        with self._reporting():
             x = self._own(fn(self.shard, blocks))
         whole = self.world.concat(raw(x), [n * entry_size(x) for n in self.counts])
         return whole.view(x.dtype).reshape(-1, *x.shape[1:])
@@ -164,26 +174,26 @@ class TorchEngine:
         same(self.world.exchange, settings)
 
     def first(self, work: Callable[[], bytes]) -> bytes:
-        def told() -> tuple[bytes, int]:
+        def made_once() -> tuple[bytes, int]:
             made = work() if self.world.rank == 0 else b""
             return made, len(made)
 
-        made, sizes = together(self.world.exchange, told)
+        made, sizes = together(self.world.exchange, made_once)
         return to_bytes(self.world.broadcast(byte_array(made), sizes[0]))
 
     def close(self, error: BaseException | None = None) -> None:
-        heard = self.stopped or self.world.failed or not self.asked.listening
+        handled = self.stopped or self.world.failed or not self.asked.listening
         self.asked.restore()
         if error is not None:
             self.world.fail(error)
         self.world.close()
         number = self.asked.number
-        if number and error is None and not heard:  # it came after the last reduction: raise it again
+        if number and error is None and not handled:  # it came after the last reduction: raise it again
             signal.raise_signal(number)
 
     # ------------------------------------------------------------------ inside
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _reporting(self) -> Iterator[None]:
         """Reports a failure on this process's blocks to all others."""
         try:
             yield

@@ -37,7 +37,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from auqadmm.core.reduce import WorkerLost, byte_array
-from auqadmm.problem.agreement import ProcessError, told
+from auqadmm.problem.agreement import ProcessError, error_text
 
 # ---------------------------------------------------------------------- many arrays in one message
 HEAD = 3  # numbers in front of the summands
@@ -232,7 +232,9 @@ class World:
         try:
             store = self._join("gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl", name)
         except RuntimeError as error:  # torch's errors of this kind are subclasses
-            raise ProcessError(f"The processes did not find each other within {deadline:g} s: {told(error)}") from None
+            raise ProcessError(
+                f"The processes did not find each other within {deadline:g} s: {error_text(error)}"
+            ) from None
         self.board = Board(store and dist.PrefixStore(f"{name}/board", store), self.rank, self.size)
 
     def _join(self, backend: str, name: str) -> dist.Store | None:
@@ -349,8 +351,8 @@ class World:
     def fail(self, error: BaseException) -> None:
         """This process failed: alert the others, and give them time to read it."""
         if self._failure is None and self.size > 1:
-            self._failure = error if isinstance(error, Exception) else ProcessError(told(error))
-            self.board.raise_alarm("a process failed", told(error))
+            self._failure = error if isinstance(error, Exception) else ProcessError(error_text(error))
+            self.board.raise_alarm("a process failed", error_text(error))
             self.board.others()
 
     def close(self) -> None:

@@ -155,24 +155,24 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
     ) -> bool:
         """The choice and the last fit from the sums of every fold; False where that is not possible."""
         intercept = bool(self.fit_intercept)
-        if not squares.suits(rows, settings, split):
+        if not squares.is_applicable(rows, settings, split):
             return False
-        with squares.looking(rows, split, settings) as look:
-            parts = look.moments(intercept)
+        with squares.split_blocks(rows, split, settings) as data:
+            parts = data.moments(intercept)
             if not parts.finite:
                 return False
             whole, trained = parts.merged(split.whole[None]), parts.merged(split.train)
             grids = np.array([grid_of(self.alphas, self.eps, partial(squares.largest, whole, r)) for r in ratios])
             coef, reached = squares.nets(trained, grids, ratios)
             f, R, K, m = coef.shape
-            error = squares.errors(look, parts, split, trained, coef.reshape(f, R * K, m)).reshape(f, R, K)
+            error = squares.errors(data, parts, split, trained, coef.reshape(f, R * K, m)).reshape(f, R, K)
             self._choose(np.moveaxis(error, 0, 2), grids, ratios, mass)
             v = squares.single(whole, self.alpha_, self.l1_ratio_)
-            result = squares.concluded(look, whole, v, self.alpha_, self.l1_ratio_, intercept, settings)
-            self.n_rounds_ = look.reduce.traffic.rounds
+            result = squares.concluded(data, whole, v, self.alpha_, self.l1_ratio_, intercept, settings)
+            self.n_rounds_ = data.reduce.traffic.rounds
         if result is None or not reached.all():
             return False
-        self._found(result)
+        self._set_model(result)
         return True
 
     def _from_sets(
@@ -180,13 +180,13 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
     ) -> int | None:
         """The same from working sets of columns (`wide.py`); the rounds spent where that is not possible."""
         intercept, f = bool(self.fit_intercept), len(split.train)
-        if not wide.suits(rows, settings, split, ratios, self.alphas):
+        if not wide.is_applicable(rows, settings, split, ratios, self.alphas):
             return 0
-        with squares.looking(rows, split, settings) as look:
+        with squares.split_blocks(rows, split, settings) as data:
             with suppress(wide.GaveUp):
                 nobody = np.zeros_like(split.whole)
                 masks = np.vstack([split.train, split.whole]), np.vstack([split.test, nobody])
-                groups = wide.Groups(look, *masks, intercept)
+                groups = wide.Groups(data, *masks, intercept)
                 whole = groups.all[-1]
                 grids = np.array([grid_of(self.alphas, self.eps, partial(whole.largest, r)) for r in ratios])
                 error = groups.errors(f, grids, ratios, mass)
@@ -197,12 +197,12 @@ class ConsensusElasticNetCV(ConsensusElasticNet):
                 certificate, coef = whole.certified(track), whole.whole(track)
                 if squares.enough(certificate, settings.tol):
                     offset = whole.middle - coef @ whole.mean if intercept else None
-                    self.n_rounds_ = look.reduce.traffic.rounds
-                    self._found(squares.result(look, certificate, coef, offset, settings))
+                    self.n_rounds_ = data.reduce.traffic.rounds
+                    self._set_model(squares.result(data, certificate, coef, offset, settings))
                     return None
-            return look.reduce.traffic.rounds
+            return data.reduce.traffic.rounds
 
-    def _found(self, result: Result) -> None:
+    def _set_model(self, result: Result) -> None:
         self.coef_, self.intercept_ = np.asarray(result.coef), float(result.intercept)
         self._keep([result])
 

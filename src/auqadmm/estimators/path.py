@@ -168,10 +168,10 @@ def _from_sums(
 ) -> Path | None:
     """The path from Gram matrices (`squares.py`); None where that is not possible."""
     split = squares.Split.none(len(rows.order))
-    if not squares.suits(rows, settings, split):
+    if not squares.is_applicable(rows, settings, split):
         return None
-    with squares.looking(rows, split, settings) as look:
-        moments = look.moments(intercept)
+    with squares.split_blocks(rows, split, settings) as data:
+        moments = data.moments(intercept)
         if not moments.finite:
             return None
         grid = grid_of(alphas, eps, lambda: squares.largest(moments, ratio))
@@ -180,7 +180,7 @@ def _from_sums(
         if not squares.enough(certificate, settings.tol):
             return None
         offset = moments.middle - coef @ moments.mean[0] if intercept else np.zeros(len(grid))
-        run = squares.result(look, certificate, coef, offset if intercept else None, settings)
+        run = squares.result(data, certificate, coef, offset if intercept else None, settings)
     return Path(grid, coef, offset, (run,))
 
 
@@ -189,11 +189,11 @@ def _from_sets(
 ) -> Path | int:
     """The path from working sets of columns (`wide.py`); the rounds spent where that is not possible."""
     split = squares.Split.none(len(rows.order))
-    if not wide.suits(rows, settings, split, [ratio], alphas):
+    if not wide.is_applicable(rows, settings, split, [ratio], alphas):
         return 0
-    with squares.looking(rows, split, settings) as look:
+    with squares.split_blocks(rows, split, settings) as data:
         with suppress(wide.GaveUp):
-            groups = wide.Groups(look, split.whole[None], np.zeros((1, 1), dtype=bool), intercept)
+            groups = wide.Groups(data, split.whole[None], np.zeros((1, 1), dtype=bool), intercept)
             whole = groups.all[0]
             grid = grid_of(alphas, eps, lambda: whole.largest(ratio))
             track = whole.follow(grid, ratio)
@@ -201,9 +201,9 @@ def _from_sets(
             certificate, coef = whole.certified(track), whole.whole(track)
             if squares.enough(certificate, settings.tol):
                 offset = whole.middle - coef @ whole.mean if intercept else np.zeros(len(grid))
-                run = squares.result(look, certificate, coef, offset if intercept else None, settings)
+                run = squares.result(data, certificate, coef, offset if intercept else None, settings)
                 return Path(grid, coef, offset, (run,))
-        return look.reduce.traffic.rounds
+        return data.reduce.traffic.rounds
 
 
 class _Reader(BaseEstimator):

@@ -214,8 +214,8 @@ class ConsensusRidgeCV(ConsensusElasticNet):
 
     def _left_out(self, rows: Rows, alphas: np.ndarray, settings: FitSettings) -> Result | None:
         """Every row is left out once."""
-        with squares.looking(rows, squares.Split.none(len(rows.order)), settings) as look:
-            whole = look.moments(bool(self.fit_intercept))
+        with squares.split_blocks(rows, squares.Split.none(len(rows.order)), settings) as data:
+            whole = data.moments(bool(self.fit_intercept))
             if not whole.finite:
                 return None
             coef = ridges(whole.G[0], whole.p[0], alphas)
@@ -224,25 +224,25 @@ class ConsensusRidgeCV(ConsensusElasticNet):
             one = 1 / whole.S if self.fit_intercept else np.zeros(1)
             shared = (whole.mean[0], whole.middle, V, inverse, coef.T, one)
             sent = tuple(torch.from_numpy(np.ascontiguousarray(x)) for x in shared)
-            errors = look.reduce(left_out, None, sent, sent)[1]["squares"].numpy()
+            errors = data.reduce(left_out, None, sent, sent)[1]["squares"].numpy()
             if self.scoring == "r2":
                 scores = 1 - errors / _spread(np.concatenate(rows.y), np.concatenate(rows.weight))
             else:
                 scores = -errors / (len(rows.order) if self.scoring is None else whole.S[0])
-            return self._chosen(look, whole, alphas, scores, coef, settings)
+            return self._chosen(data, whole, alphas, scores, coef, settings)
 
     def _by_folds(self, rows: Rows, alphas: np.ndarray, settings: FitSettings) -> Result | None:
         """Every fold is left out once."""
         folds = folds_of(rows, self.cv)
         split, intercept = squares.Split.of(folds), bool(self.fit_intercept)
-        with squares.looking(rows, split, settings) as look:
-            parts = look.moments(intercept)
+        with squares.split_blocks(rows, split, settings) as data:
+            parts = data.moments(intercept)
             if not parts.finite:
                 return None
             whole, trained = parts.merged(split.whole[None]), parts.merged(split.train)
             coef = np.array([ridges(G, p, alphas) for G, p in zip(trained.G, trained.p, strict=True)])
-            scores = self._scores(squares.errors(look, parts, split, trained, coef), rows, folds)
-            return self._chosen(look, whole, alphas, scores, ridges(whole.G[0], whole.p[0], alphas), settings)
+            scores = self._scores(squares.errors(data, parts, split, trained, coef), rows, folds)
+            return self._chosen(data, whole, alphas, scores, ridges(whole.G[0], whole.p[0], alphas), settings)
 
     def _by_runs(self, rows: Rows, alphas: np.ndarray, settings: FitSettings) -> Result:
         """The same without a Gram matrix: an ordinary fit for every fold and strength, and one of all rows.
@@ -291,7 +291,7 @@ class ConsensusRidgeCV(ConsensusElasticNet):
 
     def _chosen(
         self,
-        look: squares.Look,
+        data: squares.SplitBlocks,
         whole: Moments,
         alphas: np.ndarray,
         scores: np.ndarray,
@@ -302,7 +302,7 @@ class ConsensusRidgeCV(ConsensusElasticNet):
         best = self._choose(alphas, scores)
         certificate = squares.certified(whole, coef[[best]], np.zeros(1), alphas[[best]] / whole.S)
         offset = whole.middle - whole.mean @ coef[best] if self.fit_intercept else None
-        return squares.result(look, certificate, coef[[best]], offset, settings)
+        return squares.result(data, certificate, coef[[best]], offset, settings)
 
     def _choose(self, alphas: np.ndarray, scores: np.ndarray) -> int:
         mean = scores if scores.ndim == 1 else scores.mean(1)

@@ -86,7 +86,7 @@ class Split:
         return Split(masks, unit[:f], unit[f : 2 * f], unit[-1])
 
 
-def suits(rows: Rows, settings: FitSettings, split: Split) -> bool:
+def is_applicable(rows: Rows, settings: FitSettings, split: Split) -> bool:
     """Is this applicable? The Gram matrices of all cells must fit."""
     return by_sums(settings, split) and fits(rows, split)
 
@@ -107,7 +107,7 @@ def several(engine: EngineChoice) -> bool:
 
 
 @dataclass
-class Look:
+class SplitBlocks:
     """Blocks split into cells on the workers, and the traffic."""
 
     reduce: Reduce
@@ -127,7 +127,7 @@ class Look:
 
 
 @contextmanager
-def looking(rows: Rows, split: Split, settings: FitSettings) -> Iterator[Look]:
+def split_blocks(rows: Rows, split: Split, settings: FitSettings) -> Iterator[SplitBlocks]:
     """The rows of every cell of every block as a separate block, on the engine."""
     began = time.perf_counter()
     blocks, cells = [], []
@@ -145,7 +145,7 @@ def looking(rows: Rows, split: Split, settings: FitSettings) -> Iterator[Look]:
     problem = Problem(LeastSquares(), Zero(), blocks)
     engine = resolve(settings.engine).place(problem, torch.float64, torch.device("cpu"))
     try:
-        yield Look(Reduce(engine), tuple(cells), len(split.masks), rows.features, began)
+        yield SplitBlocks(Reduce(engine), tuple(cells), len(split.masks), rows.features, began)
     except BaseException as error:
         with suppress(Exception):  # the first error matters
             engine.close(error)
@@ -189,7 +189,7 @@ def single(moments: Moments, alpha: float, l1_ratio: float) -> np.ndarray:
 
 
 # ---------------------------------------------------------------------- how good they are
-def errors(look: Look, parts: Moments, split: Split, trained: Moments, coef: np.ndarray) -> np.ndarray:
+def errors(data: SplitBlocks, parts: Moments, split: Split, trained: Moments, coef: np.ndarray) -> np.ndarray:
     """Mean squared errors (f, k) of models coef (f, k, m), each fold's own, on its test rows; 0 for weight 0."""
     tested = parts.merged(split.test)
     Gc = np.matmul(coef, tested.G)
@@ -199,11 +199,11 @@ def errors(look: Look, parts: Moments, split: Split, trained: Moments, coef: np.
     spread = np.sqrt(np.maximum(np.einsum("fii->fi", tested.G), 0.0))
     size = np.sqrt(np.maximum(tested.q, 0.0))[:, None] + np.einsum("fi,fki->fk", spread, np.abs(coef))
     if bool((8 * EPS * size**2 > SCORE_DIGITS * squares).any() & (size > 0).any()):
-        squares = _asked(look, split, trained, coef)
+        squares = _test_squares(data, split, trained, coef)
     return squares / np.maximum(tested.S, np.finfo(np.float64).tiny)[:, None]
 
 
-def _asked(look: Look, split: Split, trained: Moments, coef: np.ndarray) -> np.ndarray:
+def _test_squares(data: SplitBlocks, split: Split, trained: Moments, coef: np.ndarray) -> np.ndarray:
     """The same squares, row by row at the workers: cells get the models of all folds that they test."""
     f, k = coef.shape[:2]
     total = np.zeros((f, k))
@@ -211,7 +211,7 @@ def _asked(look: Look, split: Split, trained: Moments, coef: np.ndarray) -> np.n
     while left.any():  # a cell may be in the test rows of several folds: one of them at a time
         fold = np.where(left.any(0), left.argmax(0), 0)
         b = np.repeat(trained.middle[fold][:, None], k, axis=1)
-        squares = look.squares(coef[fold], b, trained.mean[fold])
+        squares = data.squares(coef[fold], b, trained.mean[fold])
         for c in np.flatnonzero(left.any(0)):
             total[fold[c]] += squares[c]
             left[fold[c], c] = False
@@ -326,11 +326,11 @@ def enough(certificate: Certificate, tol: float) -> bool:
 
 # ---------------------------------------------------------------------- fitted attributes
 def result(
-    look: Look, certificate: Certificate, v: np.ndarray, intercept: np.ndarray | None, settings: FitSettings
+    data: SplitBlocks, certificate: Certificate, v: np.ndarray, intercept: np.ndarray | None, settings: FitSettings
 ) -> Result:
     """Models (K, m) and intercepts (K,) as a run of one iteration."""
     tol = settings.tol
-    t: Traffic = look.reduce.traffic
+    t: Traffic = data.reduce.traffic
     passes, known = certificate.passes(tol), certificate.words()
     status = Status.converged if passes else Status.rounding if enough(certificate, tol) else Status.max_iter
     words = {
@@ -346,7 +346,7 @@ def result(
         eps_primal=None,
         eps_dual=None,
         kkt=certificate.kkt,
-        seconds=time.perf_counter() - look.began,
+        seconds=time.perf_counter() - data.began,
         rounds=t.rounds,
         bytes=t.up + t.down,
         bytes_up=t.up,
@@ -376,18 +376,24 @@ def result(
 def fit(rows: Rows, alpha: float, l1_ratio: float, intercept: bool, settings: FitSettings) -> Result | None:
     """One elastic net in the user's units; None where not applicable, or not accurate enough."""
     split = Split.none(len(rows.order))
-    if not suits(rows, settings, split):
+    if not is_applicable(rows, settings, split):
         return None
-    with looking(rows, split, settings) as look:
-        moments = look.moments(intercept)
+    with split_blocks(rows, split, settings) as data:
+        moments = data.moments(intercept)
         if not moments.finite:
             return None
         v = single(moments, alpha, l1_ratio)
-        return concluded(look, moments, v, alpha, l1_ratio, intercept, settings)
+        return concluded(data, moments, v, alpha, l1_ratio, intercept, settings)
 
 
 def concluded(
-    look: Look, moments: Moments, v: np.ndarray, alpha: float, l1_ratio: float, intercept: bool, settings: FitSettings
+    data: SplitBlocks,
+    moments: Moments,
+    v: np.ndarray,
+    alpha: float,
+    l1_ratio: float,
+    intercept: bool,
+    settings: FitSettings,
 ) -> Result | None:
     """A model (m,) of the only cell, with its certificate; None where it is not accurate enough."""
     l1, l2 = np.array([alpha * l1_ratio]), np.array([alpha * (1 - l1_ratio)])
@@ -395,4 +401,4 @@ def concluded(
     if not enough(certificate, settings.tol):
         return None
     offset = moments.middle - moments.mean @ v if intercept else None
-    return result(look, certificate, v[None], offset, settings)
+    return result(data, certificate, v[None], offset, settings)

@@ -47,7 +47,9 @@ AFFORDABLE = affordable(ROUND_COST)  # columns that a set has room for
 TINY = float(np.finfo(np.float64).tiny)
 
 
-def suits(rows: Rows, settings: FitSettings, split: squares.Split, ratios: Sequence[float], alphas: Grid) -> bool:
+def is_applicable(
+    rows: Rows, settings: FitSettings, split: squares.Split, ratios: Sequence[float], alphas: Grid
+) -> bool:
     """Is this applicable? Gram matrices do not fit, and l1 leaves columns out."""
     few = min(ratios) > 0 and (np.ndim(alphas) == 0 or float(np.min(alphas)) > 0)
     return few and squares.by_sums(settings, split) and not squares.fits(rows, split)
@@ -86,7 +88,7 @@ class Track:
         """Models (K, a) on the current A."""
         return np.array([_padded(v, size) for v in self.models]).reshape(len(self.models), size)
 
-    def heard(self, slopes: np.ndarray, left: np.ndarray, outside: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    def accept(self, slopes: np.ndarray, left: np.ndarray, outside: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Keep the optimal models; returns the columns outside A that violate the others, (m,)."""
         l1, size = self.l1[self.next], np.abs(slopes)
         over = np.where(outside, np.maximum(size - l1[:, None], 0.0), 0.0)
@@ -201,7 +203,7 @@ class Group:
         return outside
 
     # ------------------------------------------------------------------ replies
-    def heard(self, new: np.ndarray, W: np.ndarray, sums: Sums, k: int) -> None:
+    def receive(self, new: np.ndarray, W: np.ndarray, sums: Sums, k: int) -> None:
         outside = self.outside
         if len(new):
             border, corner = sums[f"border{k}"].numpy(), unpack(sums[f"corner{k}"][None])[0].numpy()
@@ -219,7 +221,7 @@ class Group:
             some = slice(first, first + len(t.asked))
             first = some.stop
             if t.asked:
-                steep = t.heard(slopes[some], left[some], outside, 8 * EPS * reach[some, None] * size)
+                steep = t.accept(slopes[some], left[some], outside, 8 * EPS * reach[some, None] * size)
                 steep &= self.outside
                 t.waits = bool(steep.any())
                 self.missing = steep if self.missing is None else self.missing | steep
@@ -241,19 +243,19 @@ class Group:
 class Groups:
     """Groups of rows on the engine: (g, c) cells that each is fitted to, and that each is tested on."""
 
-    def __init__(self, look: squares.Look, fits: np.ndarray, tests: np.ndarray, intercept: bool) -> None:
-        self.look = look
+    def __init__(self, data: squares.SplitBlocks, fits: np.ndarray, tests: np.ndarray, intercept: bool) -> None:
+        self.data = data
         self.masks = tuple(tuple(tuple(map(bool, row)) for row in masks) for masks in (fits, tests))
-        g, m = len(fits), look.features
+        g, m = len(fits), data.features
         mean, middle = np.zeros((g, m)), np.zeros(g)
         if intercept:
-            _, sums = look.reduce(Means(look.cells, look.count), None, None)
+            _, sums = data.reduce(Means(data.cells, data.count), None, None)
             use = fits.astype(np.float64)
             S = np.maximum(use @ sums["S"].numpy(), TINY)
             mean, middle = use @ sums["x"].numpy() / S[:, None], use @ sums["y"].numpy() / S
         shared = torch.from_numpy(mean), torch.from_numpy(middle)
-        sides = Sides(look.cells, self.masks[0])
-        self.known, sums = look.reduce(sides, None, shared, shared if intercept else ())
+        sides = Sides(data.cells, self.masks[0])
+        self.known, sums = data.reduce(sides, None, shared, shared if intercept else ())
         S, q, p, D = (sums[name].numpy() for name in ("S", "q", "p", "D"))
         self.all = [Group(*x) for x in zip(S.tolist(), q.tolist(), mean, middle.tolist(), p, D, strict=True)]
         if not all(bool(np.isfinite(x).all()) for x in (mean, q, p, D)):
@@ -270,7 +272,7 @@ class Groups:
 
     def active(self, track: int, strength: int) -> np.ndarray:
         """Columns that a model of this strength has in any group that has solved it, (m,)."""
-        active = np.zeros(self.look.features, dtype=bool)
+        active = np.zeros(self.data.features, dtype=bool)
         for g in self.all:
             for t in (t for t in g.tracks[track : track + 1] if len(t.models) > strength):
                 active[g.index[np.flatnonzero(t.models[strength])]] = True
@@ -278,17 +280,17 @@ class Groups:
 
     def run(self) -> None:
         """Rounds until every track has all its models."""
-        look = self.look
+        data = self.data
         while any(len(t.models) < len(t.l1) for g in self.all for t in g.tracks):
             busy = sum(any(len(t.models) < len(t.l1) for t in g.tracks) for g in self.all)
-            models = max(1, SLOPES // (busy * look.features))
+            models = max(1, SLOPES // (busy * data.features))
             room = min(MOST_COLUMNS, int((squares.NUMBERS // busy) ** 0.5))
             asked = [g.question(models, room) for g in self.all]
             shared = tuple((torch.from_numpy(new), torch.from_numpy(W.T.copy())) for new, W in asked)
             down = tuple(x for pair in shared for x in pair)
-            self.known, sums = look.reduce(Wider(look.cells, *self.masks), self.known, shared, down)
+            self.known, sums = data.reduce(Wider(data.cells, *self.masks), self.known, shared, down)
             for k, (group, (new, W)) in enumerate(zip(self.all, asked, strict=True)):
-                group.heard(new, W, sums, k)
+                group.receive(new, W, sums, k)
 
 
 def _padded(v: np.ndarray, size: int) -> np.ndarray:

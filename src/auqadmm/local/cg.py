@@ -54,7 +54,8 @@ if TYPE_CHECKING:
 BLOCKS_UNASKED, SCATTERED_RUNS = 64, 8
 # features up to which a factor is worth its memory
 FACTOR_FEATURES = 2048
-# what a factor costs, in products of its block; and the products up to which a solve counts as easy
+# what a factor costs, in products of its block (what factors save: results/speed/log.md, results/ablation c:no-factor);
+# and the products up to which a solve counts as easy
 PRICE, EASY = 40, 8
 
 

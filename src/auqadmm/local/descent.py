@@ -33,6 +33,7 @@ from auqadmm.local.line_search import search
 from auqadmm.metrics.weights import dot
 from auqadmm.runtime import Programs
 
+# Chosen, not measured, but for blocks that leave (results/speed/log.md).
 # Within this factor of the cheap estimate of rounding, a sharper estimate of the limit is worth computing.
 NEAR_ROUNDING = 1000.0
 # Blocks that have more than this share of the rows stay together; a share up to the second may be copied.
@@ -139,7 +140,7 @@ class RecalledState:
 
     state: Any = None
     anchor: Tensor | None = None
-    trail: Extrapolation | None = None
+    path: Extrapolation | None = None
     spent: Tensor | None = None
 
 
@@ -162,7 +163,7 @@ class DescentSolver(DescentMethod, Protocol):
     ) -> LocalSolution:
         """`who` (B,): the blocks to solve, by default all."""
         known = self.recall(problem, memory)
-        start = u0 if known.trail is None else known.trail.ahead(u0, problem.shard.programs, who)
+        start = u0 if known.path is None else known.path.ahead(u0, problem.shard.programs, who)
         solution = descend(self, problem, start, reference, self.max_iter, known.state, known.anchor, who)
         return replace(solution, memory=self.remember(problem, u0, solution, known))
 

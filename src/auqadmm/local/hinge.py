@@ -53,7 +53,8 @@ from auqadmm.metrics.weights import Diagonal, Scalar, Weights, dot
 if TYPE_CHECKING:
     from auqadmm.blocks.rows import Hessian
 
-# rows per block, at most; and the share of its data that they may take, if they are more than a few
+# rows per block, at most (the nearest 160: results/speed/log.md); and the share of its data that they may take, if they
+# are more than a few
 MOST_ROWS, ROWS_SHARE, FEW_ROWS = 160, 0.25, 32
 # steps at most, and trials of a step's length
 HINGE_STEPS, HINGE_TRIALS = 40, 12

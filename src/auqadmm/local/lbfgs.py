@@ -52,9 +52,11 @@ from auqadmm.local.inverse_hessian import InverseHessian, put_model
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.weights import Diagonal, Scalar, Weights, dot, equal
 
+# Chosen, not measured, but for the model's directions.
 # a pair is kept if its change of the gradient is at least so many times the rounding error of its terms
 CLEAR = 1e3
-# directions of a block; the data take at least so many times the room of one
+# directions of a block (steps per solve with and without them: results/speed/log.md); the data take at least so many
+# times the room of one
 MODEL_RANK, MODEL_ROOM = 16, 16
 # the factor by which the curvature of a block may change before its model is renewed
 MODEL_CHANGE = 2.5
@@ -64,9 +66,9 @@ MODEL_CHANGE = 2.5
 class LBFGSMemory:
     """What a solve leaves to the next: the inverse Hessian, for the weights W, and u at the last anchor (B, m, C)."""
 
-    curve: InverseHessian
+    inverse: InverseHessian
     W: Weights
-    trail: Extrapolation
+    path: Extrapolation
     anchor: Tensor | None = None
 
 
@@ -109,8 +111,8 @@ class LBFGS(Bounded, DescentSolver):
         check_count("max_iter", self.max_iter)
 
     def recall(self, problem: LocalProblem, memory: object) -> RecalledState:
-        if isinstance(memory, LBFGSMemory) and memory.curve.S.shape[1] == self.history:
-            return RecalledState(memory, memory.anchor, memory.trail)
+        if isinstance(memory, LBFGSMemory) and memory.inverse.S.shape[1] == self.history:
+            return RecalledState(memory, memory.anchor, memory.path)
         return RecalledState()
 
     def remember(
@@ -118,10 +120,10 @@ class LBFGS(Bounded, DescentSolver):
     ) -> LBFGSMemory:
         """Where no step was needed, the pairs are unchanged."""
         state, anchor = solution.memory.state, solution.memory.anchor
-        path = extrapolate(before, solution.u, recalled.trail, problem.shard.programs)
+        path = extrapolate(before, solution.u, recalled.path, problem.shard.programs)
         if isinstance(state, LBFGSMemory):
-            return replace(state, trail=path, anchor=anchor)
-        return LBFGSMemory(state.curve, problem.W, path, anchor)
+            return replace(state, path=path, anchor=anchor)
+        return LBFGSMemory(state.inverse, problem.W, path, anchor)
 
     def step(
         self, problem: LocalProblem, iterate: Iterate, progress: Progress, tolerance: Tolerance, state: LBFGSState
@@ -130,10 +132,10 @@ class LBFGS(Bounded, DescentSolver):
         if progress.round > 0:
             state = _renew_models(problem, iterate, progress.active, state)
         step = line_search_step(
-            problem, iterate, progress, _direction(iterate, state.curve), count(iterate) + progress.active, state
+            problem, iterate, progress, _direction(iterate, state.inverse), count(iterate) + progress.active, state
         )
-        curve = _update_pairs(iterate, step.there, state.curve, step.moved & progress.active)
-        return replace(step, state=replace(state, curve=curve))
+        inverse = _update_pairs(iterate, step.there, state.inverse, step.moved & progress.active)
+        return replace(step, state=replace(state, inverse=inverse))
 
     def begin(self, problem: LocalProblem, iterate: Iterate, progress: Progress, state: Any) -> Any:
         if state is not None and not progress.flags[0]:
@@ -141,17 +143,17 @@ class LBFGS(Bounded, DescentSolver):
         return LBFGSState(_first_inverse(problem, iterate, progress.active, state, self.history))
 
     def take(self, state: LBFGSState, some: Part) -> LBFGSState:
-        return LBFGSState(state.curve.take(some.blocks))
+        return LBFGSState(state.inverse.take(some.blocks))
 
     def put(self, state: LBFGSState, some: Part, new: LBFGSState) -> LBFGSState:
-        return LBFGSState(state.curve.put(some.blocks, new.curve, new.renewed), state.renewed or new.renewed)
+        return LBFGSState(state.inverse.put(some.blocks, new.inverse, new.renewed), state.renewed or new.renewed)
 
 
 @dataclass(frozen=True)
 class LBFGSState:
     """The state of a solve: the inverse Hessian, and whether its model was `renewed`."""
 
-    curve: InverseHessian
+    inverse: InverseHessian
     renewed: bool = False
 
 
@@ -161,20 +163,20 @@ def _first_inverse(
     """The initial state; a block that has converged already keeps its model."""
     if known is None:
         return InverseHessian.empty(iterate.u, history, model_at(problem, iterate.point, None))
-    W, curve = problem.W, known.curve
-    model, same = curve.model, equal(known.W, W)
+    W, inverse = problem.W, known.inverse
+    model, same = inverse.model, equal(known.W, W)
     if not same_kind(model, problem, iterate.point):
         old = torch.ones_like(active)
         model = model_at(problem, iterate.point, model)
     else:
-        old = active & (is_outdated(model, iterate.point) if isinstance(model, LowRank) else known.trail.renew)
+        old = active & (is_outdated(model, iterate.point) if isinstance(model, LowRank) else known.path.renew)
         if not same:
             model = reweight(model, known.W, W)
         if old.any():
             model = renew_blocks(problem, iterate.point, model, old)
     if same:
-        return curve.upon(model) if old.any() else curve
-    S, Y = curve.S, curve.Y
+        return inverse.upon(model) if old.any() else inverse
+    S, Y = inverse.S, inverse.Y
     steps = S.mT.reshape(*iterate.u.shape, history)
     Y = (Y + (W.apply(steps) - known.W.apply(steps)).reshape(S.mT.shape).mT).contiguous()
     return InverseHessian.of(S, Y, model)
@@ -182,24 +184,24 @@ def _first_inverse(
 
 def _renew_models(problem: LocalProblem, iterate: Iterate, active: Tensor, state: LBFGSState) -> LBFGSState:
     """During a solve: a new model, without pairs, of each block whose curvature the old one no longer fits."""
-    gone = is_outdated(state.curve.model, iterate.point) & active
+    gone = is_outdated(state.inverse.model, iterate.point) & active
     if not gone.any():
         return state
-    model = renew_blocks(problem, iterate.point, state.curve.model, gone)
-    return LBFGSState(state.curve.forget(gone).upon(model), renewed=True)
+    model = renew_blocks(problem, iterate.point, state.inverse.model, gone)
+    return LBFGSState(state.inverse.forget(gone).upon(model), renewed=True)
 
 
-def _direction(iterate: Iterate, curve: InverseHessian) -> Tensor:
-    P = -curve.apply(iterate.grad)
-    return select(dot(iterate.grad, P) < 0, P, -curve.solve(iterate.grad))
+def _direction(iterate: Iterate, inverse: InverseHessian) -> Tensor:
+    P = -inverse.apply(iterate.grad)
+    return select(dot(iterate.grad, P) < 0, P, -inverse.solve(iterate.grad))
 
 
-def _update_pairs(iterate: Iterate, there: Iterate, curve: InverseHessian, moved: Tensor) -> InverseHessian:
+def _update_pairs(iterate: Iterate, there: Iterate, inverse: InverseHessian, moved: Tensor) -> InverseHessian:
     s, y = there.u - iterate.u, there.grad - iterate.grad
     # ⟨s,y⟩ > 0 in exact arithmetic, since W_j is positive definite; a pair that is only rounding error is skipped
     eps = torch.finfo(s.dtype).eps
     clear = (dot(s, y) > eps * norm(s) * norm(y)) & (norm(y) > CLEAR * (eps * iterate.plain_scale + iterate.blur))
-    return curve.push(s, y, moved & clear)
+    return inverse.push(s, y, moved & clear)
 
 
 # ---------------------------------------------------------------------- the model of ∇²F_j, before pairs improve it

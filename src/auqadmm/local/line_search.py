@@ -26,6 +26,7 @@ from auqadmm.blocks.rows import Line, Point, RowLine, RowPoint
 from auqadmm.local.base import GRADIENT_ULPS, Iterate, LocalProblem, norm
 from auqadmm.metrics.weights import dot
 
+# The usual conditions of Wolfe and Armijo; chosen, not measured.
 SLOPE_LEFT = 0.25  # σ: the share of the initial slope that may remain
 SLOPE_PAST = 0.25  # the share of it that may remain beyond the minimum
 ARMIJO = 1e-4  # sufficient decrease of F beyond the minimum, relative to the slope

@@ -34,7 +34,8 @@ from auqadmm.local.newton_cg import NewtonCG, NewtonMemory
 MOST_PAIRS, LEAST_PAIRS, PAIRS_ROOM = 10, 4, 8
 # multiplications of a product with X, of all processes together, below which it is not what takes the time
 SMALL_PRODUCT = 2**21
-# steps of L-BFGS after which Newton's method takes over; and after the first solve, if a factor would help
+# steps of L-BFGS after which Newton's method takes over; and after the first solve, if a factor would help (20 steps:
+# results/speed/log.md)
 LBFGS_STEPS, LBFGS_STEPS_LATER = 60, 20
 
 
@@ -110,7 +111,7 @@ class Mixed(Bounded):
             rest = newton.solve(problem, first.u, reference, None, left)
             stays = torch.zeros_like(hard).index_fill(0, shard.tall, factor_is_applicable(shard)) & left
             if bool(stays.any()):
-                steps = first.memory.trail.solves
+                steps = first.memory.path.solves
                 hard, own = hard | stays, _merge_memories(stays, rest.memory, solution.memory.newton, u0, rest.u, steps)
                 solution = replace(solution, memory=replace(solution.memory, newton=own, hard=hard))
             solution = _select_solutions(left, rest, solution, solution.memory)
@@ -151,12 +152,12 @@ def _merge_memories(
 ) -> NewtonMemory:
     """The memory of Newton's method where it took over in some blocks (B,), after so many solves. They start without
     extrapolation."""
-    trail = Extrapolation(u - before, torch.zeros_like(u[:, 0, 0]), solves)
+    path = Extrapolation(u - before, torch.zeros_like(u[:, 0, 0]), solves)
     if old is None:
-        return replace(new, trail=trail)
-    move, share = select(some, trail.move, old.trail.move), torch.where(some, 0.0, old.trail.share)
+        return replace(new, path=path)
+    move, share = select(some, path.move, old.path.move), torch.where(some, 0.0, old.path.share)
     D = new.D if old.D is None else old.D if new.D is None else select(some, new.D, old.D)
     anchor = None if old.anchor is None or new.anchor is None else select(some, new.anchor, old.anchor)
     spent = None if old.spent is None or new.spent is None else torch.where(some, new.spent, old.spent)
-    trail = Extrapolation(move, share, solves)
-    return replace(old, D=D, trail=trail, spent=spent, due=old.due or new.due, anchor=anchor)
+    path = Extrapolation(move, share, solves)
+    return replace(old, D=D, path=path, spent=spent, due=old.due or new.due, anchor=anchor)

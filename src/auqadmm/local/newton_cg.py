@@ -59,13 +59,15 @@ from auqadmm.local.hinge import is_applicable as hinge_applies
 from auqadmm.local.line_search import unit_step
 from auqadmm.metrics.weights import Diagonal, Weights, dot
 
+# What was tried here is in results/speed/log.md; a value without a number was chosen, not measured.
 # conjugate-gradient steps of a GPU before the first host check, where the last such system is no guide
 FIRST_LOOK = 4
 # residual of a system that is solved at once: an extra step costs less than more rows of little curvature
 CORNER_FORCING = 0.05
 # steps over corners where more rows have curvature than fit; then conjugate gradients
 LEAPS = 12
-# the share of the tolerance to which systems are solved where W_j preconditions
+# the share of the tolerance to which systems are solved where W_j preconditions: to 0.5 products × 1.13
+# (results/ablation: nearly-half)
 NEARLY = 0.9
 
 
@@ -110,7 +112,7 @@ class NewtonCG(Bounded, DescentSolver):
             return RecalledState(NewtonCGState(), memory.anchor if isinstance(memory, AnchorMemory) else None)
         if not isinstance(memory, NewtonMemory):
             return RecalledState(NewtonCGState())
-        return RecalledState(memory.state(), memory.anchor, memory.trail, memory.spent)
+        return RecalledState(memory.state(), memory.anchor, memory.path, memory.spent)
 
     def remember(
         self, problem: LocalProblem, before: Tensor, solution: LocalSolution, recalled: RecalledState
@@ -118,9 +120,9 @@ class NewtonCG(Bounded, DescentSolver):
         state, anchor = solution.memory.state, solution.memory.anchor
         if problem.curved:  # no anchor where slopes jump: it must be near
             return None if anchor is None or problem.shard.loss.cornered else AnchorMemory(anchor)
-        path = extrapolate(before, solution.u, recalled.trail, problem.shard.programs)
+        path = extrapolate(before, solution.u, recalled.path, problem.shard.programs)
         if not len(before) or before.shape[2] > 1 or not factor_is_applicable(problem.shard):  # factors: one column
-            return NewtonMemory(state.D, path, anchor=anchor, went=state.went, held=state.has_D)
+            return NewtonMemory(state.D, path, anchor=anchor, went=state.went, has_D=state.has_D)
         spent = torch.zeros_like(solution.hvps).index_fill(0, problem.shard.tall, 1) * (solution.hvps - EASY).clamp(
             min=0
         )
@@ -266,21 +268,21 @@ class NewtonCG(Bounded, DescentSolver):
 class NewtonMemory:
     """What a solve passes to the next: the diagonal D (B, m, C) of ∇²f_j, the path of the solutions, a factor of the
     Hessian where the diagonal was not enough, the products `spent` since it was made (B,) and whether a block is `due`
-    for one, u at the last anchor, how far the logits of a hinge `went` (B,), and where its D is known, `held` (B,)."""
+    for one, u at the last anchor, how far the logits of a hinge `went` (B,), and who has a D, `has_D` (B,)."""
 
     D: Tensor | None
-    trail: Extrapolation
+    path: Extrapolation
     factor: KeptFactor | None = None
     spent: Tensor | None = None
     due: bool = False
     anchor: Tensor | None = None
     went: Tensor | None = None
-    held: Tensor | None = None
+    has_D: Tensor | None = None
 
     def state(self) -> NewtonCGState:
-        keep = not self.trail.renew and self.D is not None
+        keep = not self.path.renew and self.D is not None
         build = self.spent > PRICE if self.due and self.spent is not None else None
-        has_D = self.held if keep else None
+        has_D = self.has_D if keep else None
         return NewtonCGState(None, self.D, keep, self.factor, build, width=self.went, has_D=has_D)
 
 

@@ -82,6 +82,20 @@ class Coupled(LowRank):
 
     @classmethod
     def of(cls, U: Tensor, pairs: Tensor, d: Tensor, S: Tensor, phi: Tensor, F: Basis) -> Coupled:
+        """From the curvatures of pairs of classes, as blocks measure them.
+
+        Parameters
+        ----------
+        U, d, S, phi, F
+            As in `LowRank`.
+        pairs
+            U_jᵀA_abU_j for all a < b, (B, C(C−1)/2, r, r), in the order of `torch.triu_indices(C, C, 1)`.
+
+        Returns
+        -------
+        Coupled
+            With M and H made of them.
+        """
         return cls(U, sum_over_pairs(pairs), d, S, phi, F, H=from_pairs(pairs, S.shape[-1]))
 
     @cached_property
@@ -107,7 +121,6 @@ class Coupled(LowRank):
         return self.left.dense() + wide @ self.H @ wide.mT
 
     def change(self, old: LowRank) -> Tensor:
-        """‖W − W_old‖_F / ‖W_old‖_F of every block, (B,), without forming either."""
         new, old = self.double(), old.double()
         assert isinstance(new, Coupled)
         assert isinstance(old, Coupled)
@@ -115,7 +128,13 @@ class Coupled(LowRank):
         return ((inner(new, new) - 2 * both + square).clamp(min=0) / square).sqrt()
 
     def of_classes(self) -> list[Tensor]:
-        """The parts of H_j that belong to one class, C times (B, k, k)."""
+        """The parts of H_j that belong to one class.
+
+        Returns
+        -------
+        list of Tensor
+            One (B, r, r) per class.
+        """
         k, C = self.U.shape[2], self.S.shape[-1]
         by_class = self.H.reshape(len(self.H), k, C, k, C)
         return [by_class[:, :, c, :, c] for c in range(C)]

@@ -223,13 +223,30 @@ class LowRank:
         return some
 
     def double(self) -> LowRank:
-        """The same weights in float64 (itself where they are)."""
+        """The same weights in float64.
+
+        Returns
+        -------
+        LowRank
+            Itself where they are.
+        """
         parts: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
         wide = {name: x.double() for name, x in parts.items() if isinstance(x, Tensor | Kronecker)}
         return self if self.d.dtype == torch.float64 else replace(self, **(parts | wide))
 
     def change(self, old: LowRank) -> Tensor:
-        """‖W − W_old‖_F / ‖W_old‖_F of every block, (B,), without forming either."""
+        """‖W − W_old‖_F / ‖W_old‖_F of every block, without forming either.
+
+        Parameters
+        ----------
+        old
+            Weights of the same kind and the same blocks.
+
+        Returns
+        -------
+        Tensor
+            (B,).
+        """
         return change(self.double(), old.double())
 
     # ------------------------------------------------------------------ inside

@@ -49,6 +49,16 @@ class VStep:
         Of conjugate gradients, rounds of pivoting, or steps.
     by
         The method: "linear", "pivoting" or "proximal gradient".
+
+    Examples
+    --------
+    >>> import torch
+    >>> import auqadmm as aq
+    >>> U, M, d, S = torch.tensor([[[1.0], [0.0]]]), torch.full((1, 1, 1), 3.0), torch.zeros(1, 2), torch.ones(1, 1, 1)
+    >>> K = aq.weights.LowRankMetric(aq.weights.LowRank(U, M, d, S, torch.ones(1)))
+    >>> step = K.solve(aq.L2(1.0), torch.tensor([[5.0], [4.0]], dtype=torch.float64))
+    >>> step.v.flatten().round(decimals=3).tolist(), step.by
+    ([1.0, 2.0], 'linear')
     """
 
     v: Tensor

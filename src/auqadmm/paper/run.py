@@ -103,16 +103,16 @@ class Runner:
 
     def run(self, spec: RunSpec) -> Record:
         """The record of a run, from the store if it is there."""
-        if (stored := self._held(spec)) is not None:
+        if (stored := self._reusable(spec)) is not None:
             return stored
         record = self._solve(spec, self.problem(spec.problem), self.optimum(spec.problem))
         self.store.put(spec, record)
         return record
 
     def has(self, spec: RunSpec) -> bool:
-        return self._held(spec) is not None
+        return self._reusable(spec) is not None
 
-    def _held(self, spec: RunSpec) -> Record | None:
+    def _reusable(self, spec: RunSpec) -> Record | None:
         """A reusable record; not one that a shorter time limit cut off."""
         stored = None if self.force else self.store.get(spec)
         if stored is None or stored.about["status"] != "time_limit":

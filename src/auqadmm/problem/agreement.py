@@ -38,8 +38,8 @@ class ProcessError(AuqadmmError, RuntimeError):
     >>> import auqadmm as aq
     >>> try:
     ...     raise aq.ProcessError("process 1: its file is missing")
-    ... except aq.ProcessError as told:
-    ...     print(told)
+    ... except aq.ProcessError as error:
+    ...     print(error)
     process 1: its file is missing
     """
 
@@ -66,7 +66,7 @@ def attempt(work: Callable[[], tuple[T, Any]]) -> tuple[T | None, dict[str, Any]
     try:
         kept, message = work()
     except Exception as error:
-        return None, {"error": told(error), "input": isinstance(error, InputError)}, error
+        return None, {"error": error_text(error), "input": isinstance(error, InputError)}, error
     return kept, {"message": message}, None
 
 
@@ -85,7 +85,7 @@ def verdict(
     raise kind(f"{f'rank {bad[0]}' if who is None else who[bad[0]]}: {first['error']}{others}") from cause
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """An exception as reported to other processes: input errors by their message, others with their class name."""
     text = " ".join(str(error).split())
     return text if isinstance(error, InputError | ProcessError) else f"{type(error).__name__}: {text}".rstrip(": ")

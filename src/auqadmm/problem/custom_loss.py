@@ -113,7 +113,25 @@ class CustomLoss(Loss):
         return CustomPoint(self, _stacks(shard), u)
 
     def row_values(self, u: Tensor, X: Tensor, y: Tensor) -> Tensor:
-        """fn on one block, u (m, C): (n,) or, where fn sums by itself, ()."""
+        """What `fn` returns for one block, checked.
+
+        Parameters
+        ----------
+        u
+            (m, C); fn gets (m,) if C = 1.
+        X, y
+            The block's rows, (n, m) and (n,).
+
+        Returns
+        -------
+        Tensor
+            (n,) or, where fn sums by itself, ().
+
+        Raises
+        ------
+        InputError
+            fn returned no tensor, or one of another shape.
+        """
         out: Any = self.fn(u[:, 0] if self.columns == 1 else u, X, y)
         if not isinstance(out, Tensor):
             raise InputError(

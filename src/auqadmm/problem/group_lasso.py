@@ -84,7 +84,18 @@ class GroupLasso(Regularizer):
             fits("GroupLasso: weights", self.weights, features)
 
     def row_groups(self, features: int) -> Tensor:
-        """The group of every row, (m,)."""
+        """The group of every row of v.
+
+        Parameters
+        ----------
+        features
+            m, rows of v; where `groups` was given, its length.
+
+        Returns
+        -------
+        Tensor
+            (m,), numbers 0 … G−1 in sorted order of the labels.
+        """
         return torch.arange(features) if self._rows is None else self._rows[0]
 
     def _reduce(self, x: Tensor, how: Literal["sum", "max"] = "sum") -> Tensor:

@@ -89,7 +89,18 @@ class Regularizer(ABC):
         """
 
     def prox_slope(self, s: Tensor, K: Metric) -> Tensor | None:
-        """The derivative of the proximal map by s, entry by entry, where g is separable; None: by differentiation."""
+        """The derivative of the proximal map by s, where g is separable.
+
+        Parameters
+        ----------
+        s, K
+            As in `prox`.
+
+        Returns
+        -------
+        Tensor or None
+            ∂prox_i/∂s_i, (m, C); None: torch differentiates `prox` instead.
+        """
         return None
 
     @abstractmethod
@@ -110,26 +121,85 @@ class Regularizer(ABC):
         """
 
     def subgradient(self, v: Tensor, grad: Tensor) -> Tensor | None:
-        """The element of grad + ∂g(v) closest to 0, like v, at a feasible v; None where it is not known."""
+        """The element of grad + ∂g(v) closest to 0, whose norm is `subgradient_distance`.
+
+        Parameters
+        ----------
+        v
+            Feasible, (m, C).
+        grad
+            Σ_j ∇f_j(v), (m, C).
+
+        Returns
+        -------
+        Tensor or None
+            (m, C); None: only its norm is known.
+        """
         return None
 
     def fall(self, v: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
-        """g(v) − g(there), and the size of the terms in it, both 0-dim: for two nearly equal
-        points, more accurate than from two values where g is a sum over entries."""
+        """How far g falls from one point to another: for near points more accurate than two values, where g is a sum
+        over entries.
+
+        Parameters
+        ----------
+        v, there
+            (m, C).
+
+        Returns
+        -------
+        fall, size : Tensor
+            g(v) − g(there), and the sum of the sizes of its terms, which bounds the rounding; both 0-dim.
+        """
         before, after = self.value(v), self.value(there)
         return before - after, before.abs() + after.abs()
 
     def conjugate(self, w: Tensor) -> Tensor:
-        """g*(w), 0-dim; inf outside its domain and where g* is unknown (the only bound that always holds)."""
+        """g*(w) = sup_v ⟨w, v⟩ − g(v): its part of a duality gap (S10).
+
+        Parameters
+        ----------
+        w
+            Dual point, (m, C).
+
+        Returns
+        -------
+        Tensor
+            0-dim; inf outside of the domain of g*, and where g* is unknown (the only bound that always holds).
+        """
         return w.new_full((), math.inf)
 
     def dual_scale(self, w: Tensor) -> float | None:
-        """Largest c in [0, 1] with g*(c·w) finite; None where no finite dual exists in general (S10)."""
+        """How far a dual point must shrink to lie in the domain of g* (S10).
+
+        Parameters
+        ----------
+        w
+            (m, C).
+
+        Returns
+        -------
+        float or None
+            The largest c in [0, 1] with g*(c·w) finite; None where there is none in general.
+        """
         return None
 
     def at_rest(self, w: Tensor, radius: Tensor) -> Tensor | None:
-        """Which unknowns (m, C) are zero in the minimiser of g − ⟨w′, ·⟩ for every w′ within `radius` (m, C)
-        of w, row by row; None where that is not known."""
+        """Which unknowns are zero at the optimum, whatever the exact dual point: screening.
+
+        Parameters
+        ----------
+        w
+            A dual point, (m, C).
+        radius
+            How far the optimal one may be from it, (m, C).
+
+        Returns
+        -------
+        Tensor or None
+            (m, C) of bool: zero in the minimiser of g − ⟨w′, ·⟩ for every w′ within `radius` of w, row by row; None
+            where that is not known.
+        """
         return None
 
     @property
@@ -138,11 +208,35 @@ class Regularizer(ABC):
         return 0.0
 
     def some(self, rows: Tensor, features: int) -> Regularizer | None:
-        """g of some rows of v alone, the others fixed; None: not available."""
+        """g of some rows of v alone, the others fixed: for steps in a working set.
+
+        Parameters
+        ----------
+        rows
+            Which, by number.
+        features
+            m, rows of v.
+
+        Returns
+        -------
+        Regularizer or None
+            A function of as many rows; None: not available, and the general way is taken.
+        """
         return None
 
     def convexity(self, v: Tensor) -> Tensor:
-        """Strong convexity of g entry by entry, like v: g less Σ_i c_i v_i²/2 is still convex."""
+        """Strong convexity of g entry by entry: g less Σ_i c_i v_i²/2 is still convex.
+
+        Parameters
+        ----------
+        v
+            (m, C), of which only the shape and kind matter.
+
+        Returns
+        -------
+        Tensor
+            c, (m, C): `strong_convexity` everywhere unless overridden.
+        """
         return torch.full_like(v, self.strong_convexity)
 
     @property
@@ -156,7 +250,13 @@ class Regularizer(ABC):
         return False
 
     def check(self, features: int) -> None:  # noqa: B027  (a hook: most regularizers fit any shape)
-        """Raise ValueError if this regularizer cannot act on `features` rows."""
+        """Raise an `InputError` (a ValueError) if this regularizer cannot act on so many rows.
+
+        Parameters
+        ----------
+        features
+            m, rows of v, without an intercept's.
+        """
 
 
 def number(name: str, value: Any) -> float:

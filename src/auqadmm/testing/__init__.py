@@ -116,32 +116,32 @@ class EngineSuite(Suite):
         checks
             Functions without arguments, which raise where the engine differs from one process.
         """
-        found: dict[str, Callable[[], None]] = {}
+        checks: dict[str, Callable[[], None]] = {}
         for name in problems():
             for method in METHODS:
                 if name != "rates" and (name != "elastic-net" or method not in SMOOTH):
-                    found[f"iterates {method} {name}"] = partial(self.same_iterates, method, name, 0)
+                    checks[f"iterates {method} {name}"] = partial(self.same_iterates, method, name, 0)
         for method in ("rb-admm", "auq-lr", "owl-qn"):
-            found[f"iterates {method}, nothing in the first process"] = partial(
+            checks[f"iterates {method}, nothing in the first process"] = partial(
                 self.same_iterates, method, "elastic-net", 1
             )
         for name in problems():
-            found[f"answer {name}"] = partial(self.same_answer, name)
+            checks[f"answer {name}"] = partial(self.same_answer, name)
         for method in BUDGET:
-            found[f"budget {method}"] = partial(self.budget, method)
-        found["global range"] = partial(self.same_iterates, AUQ(normalize="global"), "multinomial", 0)
-        found["random start"] = partial(self.same_iterates, "c-admm", "elastic-net", 0, start="random")
-        found["float32"] = self.single_precision
-        found["warm start"] = self.warm_start
+            checks[f"budget {method}"] = partial(self.budget, method)
+        checks["global range"] = partial(self.same_iterates, AUQ(normalize="global"), "multinomial", 0)
+        checks["random start"] = partial(self.same_iterates, "c-admm", "elastic-net", 0, start="random")
+        checks["float32"] = self.single_precision
+        checks["warm start"] = self.warm_start
         for method in ("rb-admm", "auq-lr"):
-            found[f"checkpoint {method}"] = partial(self.checkpoint, method)
-        found["primitives"] = self.primitives
-        found["primitives, nothing in the first process"] = partial(self.primitives, 1)
-        found["inference"] = self.inference
-        found["callback"] = self.callback
-        found["interrupt"] = self.interrupt
-        found["errors"] = self.errors
-        return found
+            checks[f"checkpoint {method}"] = partial(self.checkpoint, method)
+        checks["primitives"] = self.primitives
+        checks["primitives, nothing in the first process"] = partial(self.primitives, 1)
+        checks["inference"] = self.inference
+        checks["callback"] = self.callback
+        checks["interrupt"] = self.interrupt
+        checks["errors"] = self.errors
+        return checks
 
     # ------------------------------------------------------------------ the same solution
     def same_iterates(self, method: Any, name: str, skip: int, **options: Any) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from auqadmm.problem.regularizers import Regularizer
     from auqadmm.verdict.judge import Judge
 
+# Chosen, not measured.
 ROUNDINGS = 64.0  # of the slopes: how many rounding errors their sum may be off by
 
 

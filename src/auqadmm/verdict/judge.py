@@ -31,6 +31,7 @@ from auqadmm.verdict.products import DIRECTIONS, by_products
 from auqadmm.verdict.queries import ColumnMoments, NullQuery, moments
 from auqadmm.verdict.triangle import by_triangle
 
+# Chosen, not measured one by one; numbers that verdicts send with them: results/verdict.
 TRIANGLE_UNKNOWNS = 4096  # unknowns whose triangle is formed at most
 TRIANGLE_NUMBERS = 2**17  # numbers of a triangle that are always affordable; beyond, as many as the data have
 CUSTOM_LOSS_UNKNOWNS = 512  # unknowns of a user-defined loss, whose Hessian takes a product for each
@@ -128,7 +129,7 @@ class Judge:
         if not hasattr(self.loss, "row_value"):
             return p <= CUSTOM_LOSS_UNKNOWNS
         share = TRIANGLE_SHARE if self.g.quadratic else 1.0
-        return p <= TRIANGLE_UNKNOWNS and numbers <= max(TRIANGLE_NUMBERS, share * self.columns.held)
+        return p <= TRIANGLE_UNKNOWNS and numbers <= max(TRIANGLE_NUMBERS, share * self.columns.values)
 
     @property
     def _triangle(self) -> tuple[int, float]:

@@ -25,6 +25,7 @@ from auqadmm.metrics.composite import scale as metric_scale
 from auqadmm.metrics.weights import Penalty, prox_and_slope
 
 EPS = torch.finfo(torch.float64).eps
+# Chosen, not measured: tests/verdict holds verdicts against problems of known gap.
 SINGULAR = 80.0  # times ε·p: an eigenvalue below this is rounding
 SINGULAR_LIFT = 1e-9  # curvature added to a singular Hessian, in scaled unknowns, so that a step exists
 HOST_FAST_UNKNOWNS = 512  # unknowns up to which the host is as fast as a GPU

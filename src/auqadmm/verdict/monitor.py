@@ -34,6 +34,7 @@ from auqadmm.verdict.point import Verdict, at_rounding, relative_to
 if TYPE_CHECKING:
     from auqadmm.problem.regularizers import Regularizer
 
+# Chosen, not measured one by one; what verdicts cost with all of them as they are: results/verdict.
 # A first estimate may be this far above the tolerance, or must be this far below: block models overestimate the
 # decrease for squares, and underestimate it where the curvature falls on the way.
 GATE_LENIENT, GATE_STRICT = 1.5, 0.15

@@ -33,6 +33,7 @@ from auqadmm.verdict.queries import DiagonalReachQuery, ProductsQuery
 if TYPE_CHECKING:
     from auqadmm.verdict.judge import Judge
 
+# Chosen, not measured (results/verdict has the rounds of verdicts with them).
 DIRECTIONS = 20  # random ones of a sketch of the Hessian
 MOST_PRODUCTS = 20  # of conjugate gradients that bound δ, each a round
 SKETCH_ROUNDING = 1e-12  # eigenvalues of the sketch below this share are rounding

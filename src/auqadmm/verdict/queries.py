@@ -35,13 +35,13 @@ CONSTANT = 64.0  # times ε·|μ|: what centring leaves of a constant column
 @dataclass(frozen=True)
 class ColumnMoments:
     """Result of round 0: `centre` (None: zero), `spread` Σcx̃² > 0, which columns are `empty`, the number of data
-    values, the infimum of Σ_j f_j, logits (1, C) of the null model, the standard deviation
+    `values`, the infimum of Σ_j f_j, logits (1, C) of the null model, the standard deviation
     of the target and its root mean square, and Σ∇f_j(0)."""
 
     centre: Tensor | None
     spread: Tensor
     empty: Tensor
-    held: float
+    values: float
     weight: float
     infimum: float
     null: Tensor
@@ -69,7 +69,7 @@ class ColumnMoments:
             centre=mean if centred else None,
             spread=torch.where(empty, 1.0, spread),
             empty=empty,
-            held=float(sums["held"]),
+            values=float(sums["values"]),
             weight=weight,
             infimum=float(sums["infimum"]),
             null=null[None],

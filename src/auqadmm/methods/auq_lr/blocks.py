@@ -41,11 +41,13 @@ class Action(IntEnum):
 # Arrays that a block keeps besides Tz, r and Wr.
 KEPT = ("U", "z", "plain", "dR", "dS")
 
-# Columns of Anderson memory per tensor: appending copies at most these.
+# Columns of Anderson memory per tensor: appending copies at most these. Chosen, not measured.
 COLUMNS_PER_TENSOR = 8
-# Accuracy of local solves, relative to the solver's own tolerance: in the norm of W⁻¹ a fourteenth of ‖r‖ is enough.
+# Accuracy of local solves, relative to the solver's own tolerance: in the norm of W⁻¹ a fourteenth of ‖r‖ is enough
+# (results/ablation: with 1 products × 1.63 for rounds × 0.99, with 30 rounds × 1.16).
 ACCURACY = 7.0
-# Local solves start at this share of the last round's distance to v.
+# Local solves start at this share of the last round's distance to v (results/ablation: at the last u products × 1.06,
+# at v × 1.22, with all of the distance × 1.02).
 START_SHARE = 0.5
 TURNS = 4  # times the products of a local solve for losses with corners: a weak ridge takes up to 400 of them
 

@@ -34,11 +34,16 @@ from auqadmm.metrics.vstep import LowRankMetric
 if TYPE_CHECKING:
     from auqadmm.problem.regularizers import Regularizer
 
-ANDERSON_RIDGE = 1e-9  # on the scaled Gram matrix: columns of neighbouring rounds are nearly parallel
-STEP_BACK = 2.0  # growth of ‖r‖ beyond which an accelerated step is undone
-D, EPSILON = 1e3, 1e-6  # of the allowance of accelerated steps, D‖r⁰‖(a + 1)^{−(1+ε)}: summable for any of these
+# In brackets switches of results/ablation; the rest was chosen, not measured.
+# on the scaled Gram matrix, so that it can be solved: columns of neighbouring rounds are nearly parallel (no-ridge:
+# rounds × 1.00)
+ANDERSON_RIDGE = 1e-9
+STEP_BACK = 2.0  # growth of ‖r‖ beyond which an accelerated step is undone (no-step-back: met in one run of seven)
+# of the allowance of accelerated steps, D‖r⁰‖(a + 1)^{−(1+ε)}: summable for any of these; without it nothing changes
+# (no-allowance)
+D, EPSILON = 1e3, 1e-6
 TELLING = 1e-6  # relative differences below this count as none
-STRAY = 1e-2  # of F: a run this far above its best F twice in a row has diverged
+STRAY = 1e-2  # of F: a run this far above its best F twice in a row has diverged (never-home: no run meets it)
 
 
 @dataclass(frozen=True)
@@ -59,13 +64,13 @@ class RoundSums:
 
 @dataclass(frozen=True)
 class ServerState:
-    """The replicated half of the state. `z` is Σ_j z_j; `before` are z and r of the round before; `plain` the step
-    that acceleration replaced; `U` the directions of all blocks."""
+    """The replicated half of the state. `z` is Σ_j z_j; `sums` are those of the last round; `before` are z and r of the
+    round before; `plain` the step that acceleration replaced; `U` the directions of all blocks."""
 
     anderson: Anderson
     directive: Directive
     z: Tensor
-    heard: RoundSums | None = None
+    sums: RoundSums | None = None
     before: tuple[Tensor, Tensor] | None = None
     plain: Tensor | None = None
     U: Tensor | None = None
@@ -104,10 +109,10 @@ def watch_objective(
 def first_z(server: ServerState, metric: LowRankMetric, g: Regularizer, v: Tensor) -> ServerState:
     """After the first round. A start whose v does not come from its z (a neighbour's model and multipliers, say) gives
     no information about T, nor does a solution: keep z, and begin with its own v."""
-    assert server.heard is not None
+    assert server.sums is not None
     v_step = metric.solve(g, server.z, v, tolerance(server))
     consistent = float((v_step.v - v).norm()) <= TELLING * float(v.norm())
-    if consistent and server.heard.dual > TELLING * float(server.z.norm()):
+    if consistent and server.sums.dual > TELLING * float(server.z.norm()):
         return next_z(server)
     return replace(
         server, directive=replace(server.directive, action=Action.KEEP, gamma=None, refresh=False, home=None)
@@ -116,31 +121,31 @@ def first_z(server: ServerState, metric: LowRankMetric, g: Regularizer, v: Tenso
 
 def next_z(server: ServerState) -> ServerState:
     """Assess the last round, and choose the next Σz: accelerated, plain, or the step undone."""
-    heard, anderson, last = server.heard, server.anderson, server.directive
-    assert heard is not None
+    sums, anderson, last = server.sums, server.anderson, server.directive
+    assert sums is not None
     quiet = replace(last, gamma=None, refresh=False, home=None)
     # a round with new weights measures r in another norm: the step before it cannot be assessed
-    if anderson.worse(heard.norm, last.action == Action.ACCELERATE and not last.refresh) and server.plain is not None:
+    if anderson.worse(sums.norm, last.action == Action.ACCELERATE and not last.refresh) and server.plain is not None:
         back = replace(quiet, action=Action.BACK)
         return replace(server, anderson=anderson.cleared(), directive=back, z=server.plain, before=None)
-    anderson = anderson.measured(heard.norm)
-    if heard.gram is not None and heard.heft is not None and server.before is not None:
+    anderson = anderson.measured(sums.norm)
+    if sums.gram is not None and sums.heft is not None and server.before is not None:
         z_old, r_old = server.before
-        anderson = anderson.extended(heard.gram, heard.heft, (heard.r - r_old) + (server.z - z_old))
-    gamma = None if heard.against is None else anderson.coefficients(heard.against)
-    z, directive = heard.Tz, replace(quiet, action=Action.PLAIN)
+        anderson = anderson.extended(sums.gram, sums.heft, (sums.r - r_old) + (server.z - z_old))
+    gamma = None if sums.against is None else anderson.coefficients(sums.against)
+    z, directive = sums.Tz, replace(quiet, action=Action.PLAIN)
     if gamma is not None:
         z, directive = z - anderson.columns @ gamma, replace(quiet, action=Action.ACCELERATE, gamma=gamma)
         anderson = anderson.step()
-    before = (server.z, heard.r)
-    return replace(server, anderson=anderson, directive=directive, z=z, before=before, plain=heard.Tz)
+    before = (server.z, sums.r)
+    return replace(server, anderson=anderson, directive=directive, z=z, before=before, plain=sums.Tz)
 
 
 def tolerance(server: ServerState) -> float:
     """The tolerance of the v-step: far below the current residual, in the units of a gradient."""
-    assert server.heard is not None
+    assert server.sums is not None
     scale = float(server.z.norm())
-    return min(1e-9 * scale, max(1e-5 * server.heard.dual, 1e-13 * scale))
+    return min(1e-9 * scale, max(1e-5 * server.sums.dual, 1e-13 * scale))
 
 
 # ---------------------------------------------------------------------- when weights are renewed
@@ -152,15 +157,15 @@ class Schedule:
 
     refresh: tuple[int, ...]
 
-    def told(self, server: ServerState, k: int) -> ServerState:
+    def directed(self, server: ServerState, k: int) -> ServerState:
         """The directive for iteration k + 1. Whether weights are stale is known from the round before."""
-        heard, directive_before = server.heard, server.directive
-        assert heard is not None
-        renew = heard.contest_won or ((k + 1) in self.refresh and heard.stale)
+        sums, directive_before = server.sums, server.directive
+        assert sums is not None
+        renew = sums.contest_won or ((k + 1) in self.refresh and sums.stale)
         directive = replace(
             directive_before,
             posterior=directive_before.contest
-            if heard.contest_won and directive_before.contest is not None
+            if sums.contest_won and directive_before.contest is not None
             else directive_before.posterior,
             refresh=renew,
             look_ahead=(k + 2) in self.refresh,

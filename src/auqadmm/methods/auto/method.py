@@ -26,6 +26,7 @@ from auqadmm.methods.auto.cost import ROUND_COST, CostEstimate, estimates, facts
 from auqadmm.methods.checks import round_cost
 from auqadmm.methods.newton.working_set import SET_GROWTH, numbers
 
+# Chosen, not measured one by one; what `auto` costs with all of them as they are: results/auto.
 AUTO_PATIENCE = 3  # iterations without progress, or too hard, before another method takes over
 RATE_LEAST, RATE_MOST = 8, 16  # iterations that a rate is measured over, at least and at most
 AUTO_START = 6  # iterations in which a method may be worse than the one before
@@ -170,28 +171,75 @@ class Auto:
 
     # ------------------------------------------------------------------ data in other columns (`inside`)
     def view(self, reduce: Reduce) -> Reduce:
-        """The shard as block functions take it."""
+        """The reductions of a run whose columns the method centred and scaled: its maps get such a shard.
+
+        Parameters
+        ----------
+        reduce
+            Reductions over the blocks as the problem has them.
+
+        Returns
+        -------
+        Reduce
+            The same traffic, counted once.
+        """
         return InnerReduce(reduce, self._run)
 
     def resume(self, shared: Consensus, reduce: Reduce) -> None:
-        """Before the blocks' half of a saved state is put in place."""
+        """Centre and scale the columns of the blocks again, before a saved state is put in place.
+
+        Parameters
+        ----------
+        shared
+            The replicated half of the saved state.
+        reduce
+            Reductions of the run that goes on.
+        """
         plan = shared.memory
         if isinstance(method := self._method(plan.method), InColumns):
             method.resume(replace(shared, memory=plan.inner), reduce)
 
     def leave(self, reduce: Reduce) -> None:
-        """The end of a run."""
+        """Drop what blocks store for this run alone: their data in other columns.
+
+        Parameters
+        ----------
+        reduce
+            Reductions of the run that ends.
+        """
         for method in self._made.values():
             if isinstance(method, InColumns):
                 method.leave(reduce)
 
     # ------------------------------------------------------------------ for people
     def named(self, state: State) -> str:
-        """The method that runs."""
+        """The method that runs.
+
+        Parameters
+        ----------
+        state
+            Of the run, after any iteration.
+
+        Returns
+        -------
+        str
+            Its name, as `solve(method=…)` takes it.
+        """
         return state.shared.memory.method
 
     def chosen(self, state: State) -> Choice:
-        """What was chosen, and why."""
+        """What was chosen, and why.
+
+        Parameters
+        ----------
+        state
+            Of the run, after any iteration.
+
+        Returns
+        -------
+        Choice
+            Estimates, changes and a sentence, without the rounds that a whole run took.
+        """
         plan, setup = state.shared.memory, state.shared.setup
         known = self._estimates(setup)
         names = [c.old for c in plan.changes] + [plan.method]

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from auqadmm.blocks.rows import Loss
     from auqadmm.problem.regularizers import Regularizer
 
-SCALES = (0.5, 0.9, 0.99, 0.999, 0.9999)
+# Chosen, not measured (see method.py).
+SCALES = (0.5, 0.9, 0.99, 0.999, 0.9999)  # multiples of the slopes whose conjugates are summed
 ANY_SLOPE = 1e300  # a slope that every g with kinks changes
 SPREAD_ROUNDING = 64.0  # of ε: rounding error of a column's mean in its spread
 
@@ -113,13 +114,13 @@ def dual_bound(
         return None
     f, slopes, noise, M = float(sums["f"]), sums["G"], float(sums["noise"]), loss.concordance
     at_one = float((slopes * v).sum()) - f
-    a, bends, tilt, inner, inside = 0.0, 0.0, 0.0, g, v
+    a, curvature, tilt, inner, inside = 0.0, 0.0, 0.0, g, v
     if B is not None:
         b, inner, inside = B.reshape(-1), penalised(g), v[:-1]
-        bends, tilt = float(b[-1]), float(b @ v[:, 0])
-        if not bends > 0:
+        curvature, tilt = float(b[-1]), float(b @ v[:, 0])
+        if not curvature > 0:
             return None
-        a = float(slopes[-1, 0]) / bends
+        a = float(slopes[-1, 0]) / curvature
         moved = slopes - a * b[:, None]
         noise += float(moved[-1].abs().sum() * v[-1].abs().max())
         slopes = moved[:-1]
@@ -130,7 +131,7 @@ def dual_bound(
     def whole(a: float) -> float:
         """D(1, a)."""
         left = 1 - M * abs(a) if a else 1.0
-        return at_one - a * tilt + 0.5 * a * a * bends / left if left > 0 else math.inf
+        return at_one - a * tilt + 0.5 * a * a * curvature / left if left > 0 else math.inf
 
     known = {0.0: -columns.infimum}
     if loss.quadratic:

@@ -62,14 +62,15 @@ if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
     from auqadmm.problem.regularizers import Regularizer
 
-FAN = (2.0, 1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)
+# Chosen, not measured one by one; rounds with all of them as they are: results/rounds and results/auto, method newton.
+FAN = (2.0, 1.0, 0.5, 0.25, 0.1, 0.03, 0.01, 0.001)  # step lengths that are tried in one round
 DECREASE = 1e-4  # of the decrease that the linear model predicts
 FORESEEN_DECREASE = 0.1  # of F: steps that predict no larger decrease have slopes accurate enough to send
 DOUBTFUL = 10.0  # times the last promise: what the Hessian itself predicts at corners is not believed beyond
 NEARER = 0.1  # a Hessian that was not believed: the next one is asked for that much nearer to the optimum
 CLEARLY = 0.1  # better at twice the step: share of the decrease
 TIGHTER, SLOWER = 0.35, 0.7  # corners after an accepted step; and after a rejected one
-HELD = 12  # steps at one width: then corners get narrower all the same; F may have no minimum
+WIDTH_STEPS = 12  # steps at one width: then corners get narrower all the same; F may have no minimum
 VANISHED_LOSS = 1e-9  # of the null model: less loss than that, and the Hessian itself is summed, for the reason why
 CLOSE = (0.5, 0.1)  # of F: corners get narrower where no larger decrease is predicted; once they were widened
 FARAWAY = 0.03, 1e-3  # of F: corners are widened where a rejected step predicted more, and a part of it gained more
@@ -172,7 +173,7 @@ class Newton:
         columns, move, g = current.columns, current.move(setup), setup.regularizer
         full = current.stretch * current.shrink
         easier = current.ease
-        close = move.delta <= CLOSE[min(current.widened, 1)] * abs(current.F) or current.kept_widths(HELD)
+        close = move.delta <= CLOSE[min(current.widened, 1)] * abs(current.F) or current.kept_widths(WIDTH_STEPS)
         if current.shrink == 1 and close:
             easier = _narrower(current.tighter * current.ease)
         fan = () if setup.loss.quadratic else tuple(current.shrink * t for t in FAN)
@@ -192,7 +193,7 @@ class Newton:
         good = {t for t, x in F.items() if x <= current.F - DECREASE * t * move.linear + slack}
         if full in good:
             twice = F.get(2 * full, math.inf)
-            longer = current.shrink == 1 and (not setup.loss.kinked or current.kept_widths(HELD // 2))
+            longer = current.shrink == 1 and (not setup.loss.kinked or current.kept_widths(WIDTH_STEPS // 2))
             stretch = 2.0 if longer and twice < F[full] - CLEARLY * (current.F - F[full]) else 1.0
             tighter = max(TIGHTER, SLOWER * current.tighter)
             new = replace(

@@ -39,6 +39,7 @@ from auqadmm.verdict.model import EPS, SINGULAR, QuadraticModel
 if TYPE_CHECKING:
     from auqadmm.problem.regularizers import Regularizer
 
+# Chosen, not measured (see method.py).
 LIFTS = (1e-6, 1e-4, 1e-2)  # of the diagonal of a singular GroupedHessian, one after the other
 SHARP = 1e100  # a metric in which a proximal step moves nothing that may stay at its kink
 THIN = 1 / 8  # of a factor: borders up to which it is worth keeping

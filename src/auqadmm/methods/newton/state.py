@@ -22,6 +22,7 @@ from auqadmm.methods.newton.working_set import Movers
 from auqadmm.metrics.triangles import pack, unpack
 from auqadmm.verdict.queries import ColumnMoments
 
+# Chosen, not measured (see method.py).
 STEP_SHARE = 1e-4  # of the last step's decrease: the error allowed in the next step
 PATH = 40  # points that rows at corners are followed through
 NEAR = 1e-5  # of F: steps that predict no larger decrease end where the Hessian itself is summed, for a verdict

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from auqadmm.blocks.rows import Loss
     from auqadmm.problem.regularizers import Regularizer
 
+# Chosen, not measured (see method.py).
 SET_GROWTH = 1.5  # times the support: the next working set has room for that many
 
 
