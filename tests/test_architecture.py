@@ -54,7 +54,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "api", "baselines", "blocks", "checkpoint", "core", "engines", "local", "loop", "methods", "metrics",
         "problem",
     },
-    "files": {"blocks", "checkpoint", "loop", "problem", "words"},
+    "formula": {"errors", "problem", "words"},
+    "files": {"blocks", "checkpoint", "formula", "loop", "problem", "words"},
+    "frames": {"api", "core", "files", "formula", "loop", "problem", "words"},
     "comparison": {"api", "baselines", "blocks", "core", "engines", "loop", "methods", "problem", "verdict"},
     "report": {"auqadmm", "comparison", "core", "files", "words"},
     "paper": {
@@ -63,7 +65,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "cli": {
         "api", "auqadmm", "baselines", "callbacks", "checkpoint", "comparison", "core", "engines", "errors",
-        "files", "loop", "methods", "paper", "problem", "report", "words",
+        "files", "formula", "loop", "methods", "paper", "problem", "report", "words",
     },
 }  # fmt: skip
 LOOP = {"core.solve", "core.record", "core.result"}  # core's upper floor: the loop itself

@@ -226,9 +226,7 @@ def fit_formula(
         gaps=True,
     )
     prepared, kept = _prepared(read, data, sites, roles, task)
-    result = solve(
-        prepared.problem(task), method, engine, max_iter=max_iter, certificate_tol=tol, inference=True
-    )
+    result = solve(prepared.problem(task), method, engine, max_iter=max_iter, certificate_tol=tol, inference=True)
     if result.status not in (Status.converged, Status.rounding):
         warnings.warn(f"fit_formula: {result.message}", ConvergenceWarning, stacklevel=2)
     training = {"status": str(result.status), "message": result.message}
@@ -258,8 +256,7 @@ def _prepared(
         site, labels = (sites, None) if isinstance(sites, str) or sites is None else (SITES, sites)
         own = replace(roles, site=site)
         prepared = agreed_blocks(lambda: [_sheet("data", frame, own, labels)], own, Settings(), task, formula=formula)
-        names = [name.removeprefix("data, site ").strip("'") for name in (b.name for b in prepared.blocks)]
-        blocks = tuple(replace(block, name=name) for block, name in zip(prepared.blocks, names, strict=True))
+        blocks = tuple(replace(block, name=_label(block.name)) for block in prepared.blocks)
         return replace(prepared, blocks=blocks), own if labels is None else roles
     if sites is not None:
         raise InputError("sites has no place where data is a list: every data frame is a site.")
@@ -276,6 +273,12 @@ def _prepared(
     return made, roles
 
 
+def _label(name: str) -> str:
+    """Of "data, site 'north'", north."""
+    site = name.removeprefix("data, site ")
+    return site[1:-1] if site.startswith("'") else site
+
+
 def _listed(data: Any) -> list[Any]:
     if not isinstance(data, Sequence) or isinstance(data, str):
         raise InputError(f"data must be a data frame, or a list or dictionary of them, got {type(data).__name__}.")
@@ -287,9 +290,8 @@ def _sheet(source: str, frame: Any, roles: Roles, labels: ArrayLike | None) -> S
         raise InputError(f"{source}: data must be a data frame, got {type(frame).__name__}.")
     have = {str(name): name for name in (frame.column_names if isinstance(frame, pa.Table) else frame.columns)}
     names = [*have, SITES] if labels is not None else [*have]
-    if labels is not None and SITES in have and SITES in (*roles.special.values(), *(roles.features or ())):
-        if roles.target == SITES or SITES in (roles.features or ()):
-            raise InputError(f"{source}: column {quoted(SITES)} is in the formula; pass sites under another name.")
+    if labels is not None and SITES in (roles.target, *(roles.features or ())):
+        raise InputError(f"{source}: column {quoted(SITES)} is in the formula; say sites={SITES!r}, or rename it.")
     features = chosen(source, list(dict.fromkeys(names)), roles)
     if len(frame) == 0:
         raise InputError(f"{source} has no rows; leave it out.")

@@ -254,10 +254,10 @@ class FittedGLM(RegressorMixin, FittedModel):
 
         `offset` and `exposure` have one number per row; without them they are the columns of X that the fit used.
         """
-        given = {"offset": offset, "exposure": exposure}
         sheet = self._sheet(X)
-        shifts = {what: self._per_row(what, values, X, sheet.rows) for what, values in given.items()}
-        return self.means(self.logits(replace(sheet, **shifts)))
+        sheet = replace(sheet, offset=self._per_row("offset", offset, X, sheet.rows))
+        sheet = replace(sheet, exposure=self._per_row("exposure", exposure, X, sheet.rows))
+        return self.means(self.logits(sheet))
 
     def means(self, logits: np.ndarray) -> np.ndarray:
         return self.family_.mean(logits[:, 0])

@@ -131,7 +131,9 @@ class Sheet:
     @property
     def shift(self) -> np.ndarray | None:
         """What is added to the logits: the offset and the logarithm of the exposure; None without them."""
-        parts = ([] if self.offset is None else [self.offset]) + ([] if self.exposure is None else [np.log(self.exposure)])
+        parts = ([] if self.offset is None else [self.offset]) + (
+            [] if self.exposure is None else [np.log(self.exposure)]
+        )
         return np.sum(parts, axis=0) if parts else None
 
 
@@ -243,9 +245,7 @@ def check_weight(source: str, weight: np.ndarray, column: str, gaps: bool = Fals
     return weight
 
 
-def check_offset(
-    source: str, offset: np.ndarray, column: str, above_zero: bool, gaps: bool = False
-) -> np.ndarray:
+def check_offset(source: str, offset: np.ndarray, column: str, above_zero: bool, gaps: bool = False) -> np.ndarray:
     """Finite, and for exposures above zero."""
     bad = np.flatnonzero((~np.isfinite(offset) | (above_zero & (offset <= 0))) & ~(gaps & np.isnan(offset)))
     if bad.size:

@@ -54,9 +54,7 @@ def sheet_of(source: str, table: pa.Table, features: list[str], roles: Roles) ->
     offset = _shift(source, table, roles.offset, False, roles.gaps)
     exposure = _shift(source, table, roles.exposure, True, roles.gaps)
     matrix = np.column_stack(numbers) if numbers else np.zeros((rows, 0))
-    return Sheet(
-        source, rows, kinds, matrix, texts, target, site, ids, weight, offset=offset, exposure=exposure
-    )
+    return Sheet(source, rows, kinds, matrix, texts, target, site, ids, weight, offset=offset, exposure=exposure)
 
 
 def kind_of(column: pa.ChunkedArray) -> str:

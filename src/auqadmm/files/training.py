@@ -22,7 +22,7 @@ from auqadmm.blocks.rows import Loss
 from auqadmm.core.result import Result
 from auqadmm.files.formula_encoding import FormulaEncoding, complete, frame_of
 from auqadmm.files.model import Parts
-from auqadmm.files.preprocessing import AnyEncoding, Agreed, Settings, Summary, blocks_of, merge, summarize
+from auqadmm.files.preprocessing import Agreed, AnyEncoding, Settings, Summary, blocks_of, merge, summarize
 from auqadmm.files.tabular import Coded, Roles, Sheet, read, refuse_row
 from auqadmm.formula.design import agree
 from auqadmm.formula.parsing import Formula
@@ -121,7 +121,7 @@ def agreed_blocks(
     def own() -> tuple[list[Sheet], list[dict[str, Any]]]:
         sheets = sheets_of()
         refuse_repeated_ids(sheets)
-        for sheet in sheets if task.family is not None else ():
+        for sheet in sheets:
             check_family(sheet, roles.target or "y", task.family)
         if formula is not None:
             sheets = [complete(sheet) for sheet in sheets]
@@ -183,9 +183,9 @@ NEEDS = {
 }
 
 
-def check_family(sheet: Sheet, target: str, family: NamedFamily) -> None:
+def check_family(sheet: Sheet, target: str, family: NamedFamily | None) -> None:
     """Targets that the family can have."""
-    if family.name not in NEEDS or not isinstance(sheet.target, np.ndarray):
+    if family is None or family.name not in NEEDS or not isinstance(sheet.target, np.ndarray):
         return
     y = sheet.target
     bad = np.flatnonzero(y <= 0 if family.name == "gamma" else y < 0)

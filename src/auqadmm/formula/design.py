@@ -223,8 +223,8 @@ def _numeric_levels(name: str, frames: Sequence[pd.DataFrame], exchange: Exchang
         found = {plain(value) for frame in frames for value in np.unique(frame[name].to_numpy()).tolist()}
         if len(found) > MOST_LEVELS:
             raise InputError(
-                f"{_source(frames[0])}: column {quoted(name)} has {len(found)} different values, too many for C(…); use "
-                "it as a number."
+                f"{_source(frames[0])}: column {quoted(name)} has {len(found)} different values, too many for C(…); "
+                "use it as a number."
             )
         return None, sorted(found)
 

@@ -197,9 +197,9 @@ class _Part:
             self._call(node, inside)
         elif isinstance(node, ast.Name):
             self.columns.append(self.aliases.get(node.id, node.id))
-        elif not isinstance(node, PLAIN):
-            raise _refused(self.text, f"{quoted(_shown(node))} is not offered; {_OFFERED}")
-        elif isinstance(node, ast.Constant) and not isinstance(node.value, str | int | float | bool | None):
+        elif not isinstance(node, PLAIN) or (
+            isinstance(node, ast.Constant) and isinstance(node.value, bytes | complex)
+        ):
             raise _refused(self.text, f"{quoted(_shown(node))} is not offered; {_OFFERED}")
         else:
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
@@ -218,7 +218,7 @@ class _Part:
     def _call(self, node: ast.Call, inside: str | None) -> None:
         name = _function(node.func)
         plain = name.removeprefix("np.")
-        if plain in FUNCTIONS and (name.startswith("np.") or "." not in name) or name == "I":
+        if (plain in FUNCTIONS and name in (plain, f"np.{plain}")) or name == "I":
             for child in (*node.args, *node.keywords):
                 self._visit(child, inside)
         elif name == "C" and inside is None:
@@ -281,8 +281,7 @@ class _Part:
 
 
 _OFFERED = (
-    f"there are arithmetic, comparisons, I, C, offset, {', '.join(FUNCTIONS)} (also as np.…), "
-    f"{', '.join(STATEFUL)}"
+    f"there are arithmetic, comparisons, I, C, offset, {', '.join(FUNCTIONS)} (also as np.…), {', '.join(STATEFUL)}"
 )
 
 
@@ -302,4 +301,3 @@ def _shown(node: ast.AST) -> str:
 
 def _refused(text: str, why: str) -> InputError:
     return InputError(f"The formula {quoted(text, 200)} cannot be used: {why}.")
-

@@ -6,9 +6,9 @@
                           of the rounded x, so at most half a step away from those of x itself. Outer knots lie half a
                           step beyond the outermost multiples that occur.
 
-Multiples do not depend on the data but through the step, and the step does so only in powers of two: knots are the same
-however rows are split over sites. No value leaves a site but as a count; counts of one row tell that row's value to half
-a step.
+Multiples do not depend on the data but through the step, and the step does so only in powers of two: knots are the
+same however rows are split over sites. No value leaves a site but as a count; a count of one tells that row's value to
+half a step.
 
 Every process calls the same functions in the same order. States have the form that formulaic gives them.
 
@@ -136,20 +136,18 @@ def _spline(call: Call, pool: Pool) -> dict[str, Any]:
         raise InputError(f"{quoted(call.key)}: give df or knots, not both.")
     if natural and given is None and df is None:
         raise InputError(f"{quoted(call.key)}: give df or knots.")
-    ends = [call.arguments.get(name) for name in ("lower_bound", "upper_bound")]
+    low, high = call.arguments.get("lower_bound"), call.arguments.get("upper_bound")
     center = call.arguments.get("constraints") == "center"
     if natural and call.arguments.get("constraints") not in (None, "center"):
         raise InputError(f"{quoted(call.key)}: constraints are 'center' or none.")
     cyclic = call.name == "cc"
     degree = 3 if natural else _whole(call, "degree", 3, 0)
     counts: dict[float, int] = {}
-    if df is not None or None in ends:
+    if df is not None or low is None or high is None:
         counts, step = rounded(call, pool)
-        ends = [
-            end if end is not None else outer
-            for end, outer in zip(ends, (min(counts) - step / 2, max(counts) + step / 2), strict=True)
-        ]
-    low, high = float(ends[0]), float(ends[1])
+        low = min(counts) - step / 2 if low is None else low
+        high = max(counts) + step / 2 if high is None else high
+    low, high = float(low), float(high)
     inner = sorted(float(knot) for knot in given or ())
     if df is not None:
         least = (1 if center or cyclic else 2) if natural else degree + bool(call.arguments.get("include_intercept"))
