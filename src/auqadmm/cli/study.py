@@ -17,6 +17,7 @@ from auqadmm.problem import InputError
 from auqadmm.problem.named_family import FAMILIES, LOGARITHMIC, NamedFamily
 from auqadmm.words import quoted
 
+FAMILY_NAMES = tuple(FAMILIES)
 LINKS = tuple(dict.fromkeys(link for links in FAMILIES.values() for link in links))
 LOG_FAMILIES = [name for name, links in FAMILIES.items() if next(iter(links.values())) in LOGARITHMIC]
 DEFAULT_L2 = 1e-3  # of models that are no family: makes them unique
@@ -35,7 +36,7 @@ Family = Annotated[
         "Model",
         f"Generalised linear model: {', '.join(FAMILIES)}. The sum of −log-likelihoods is minimised, without a penalty "
         "unless --l1 or --l2 ask for one; coefficients are of raw columns.",
-        autocompletion=known(tuple(FAMILIES)),
+        autocompletion=known(FAMILY_NAMES),
     ),
 ]
 Link = Annotated[
