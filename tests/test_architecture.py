@@ -54,16 +54,18 @@ MAY_IMPORT: dict[str, set[str]] = {
         "api", "baselines", "blocks", "checkpoint", "core", "engines", "local", "loop", "methods", "metrics",
         "problem",
     },
-    "files": {"blocks", "checkpoint", "loop", "problem", "words"},
+    "formula": {"errors", "problem", "words"},
+    "files": {"blocks", "checkpoint", "formula", "loop", "problem", "words"},
+    "frames": {"api", "core", "files", "formula", "loop", "problem", "words"},
     "comparison": {"api", "baselines", "blocks", "core", "engines", "loop", "methods", "problem", "verdict"},
-    "report": {"auqadmm", "comparison", "core", "files", "words"},
+    "report": {"auqadmm", "comparison", "core", "files", "inference", "words"},
     "paper": {
         "api", "auqadmm", "comparison", "core", "curvature", "engines", "errors", "files", "loop", "methods",
         "metrics", "problem", "report", "verdict",
     },
     "cli": {
         "api", "auqadmm", "baselines", "callbacks", "checkpoint", "comparison", "core", "engines", "errors",
-        "files", "loop", "methods", "paper", "problem", "report", "words",
+        "files", "formula", "inference", "loop", "methods", "paper", "problem", "report", "words",
     },
 }  # fmt: skip
 LOOP = {"core.solve", "core.record", "core.result"}  # core's upper floor: the loop itself

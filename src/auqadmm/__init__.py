@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         enet_path,
     )
     from auqadmm.files.model import ModelError, load, save
+    from auqadmm.frames import FormulaModel, fit_formula
     from auqadmm.inference import Inference
     from auqadmm.problem import (
         L1,
@@ -107,6 +108,7 @@ _PLACES = {
         "enet_path",
     ],
     "auqadmm.files.model": ["ModelError", "load", "save"],
+    "auqadmm.frames": ["FormulaModel", "fit_formula"],
     "auqadmm.inference": ["Inference"],
     "auqadmm.problem": [
         "L1",
@@ -160,6 +162,7 @@ __all__ = [
     "Diagnosis",
     "ElasticNet",
     "Finding",
+    "FormulaModel",
     "Gamma",
     "GroupLasso",
     "History",
@@ -191,6 +194,7 @@ __all__ = [
     "curvature",
     "enet_path",
     "engines",
+    "fit_formula",
     "load",
     "local",
     "losses",

@@ -15,6 +15,7 @@ import typer
 from auqadmm import __version__
 from auqadmm.cli import compare as compare_module
 from auqadmm.cli import fit as fit_module
+from auqadmm.cli import meta as meta_module
 from auqadmm.cli import predict as predict_module
 from auqadmm.cli.doctor import doctor as doctor_command
 from auqadmm.cli.reproduce import reproduce as reproduce_command
@@ -61,6 +62,7 @@ def common(
 
 app.command("demo", epilog=EXIT_CODES)(compare_module.demo)
 app.command("fit", epilog=fit_module.EXAMPLES)(fit_module.fit)
+app.command("meta", epilog=meta_module.EXAMPLES)(meta_module.meta)
 app.command("predict", epilog=predict_module.EXAMPLES)(predict_module.predict)
 app.command("compare", epilog=compare_module.EXAMPLES)(compare_module.compare_files)
 app.command("report", epilog=EXIT_CODES)(predict_module.report)

@@ -327,7 +327,7 @@ def compare_files(
     task = Task(model, l1, l2, intercept, smoothing)
     roles = options.roles(target, site, id, weight, features, drop, categorical, task)
     settings = options.settings(standardize, one_hot, drop_first, impute, roles)
-    prepared = prepare(files, roles, settings, intercept)
+    prepared = prepare(files, roles, settings, task)
     agreed = prepared.agreed
     title = f"{model}, {agreed.rows} rows, {len(agreed.encoding.features)} features, {len(agreed.blocks)} workers"
     comparison = contest(

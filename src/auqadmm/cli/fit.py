@@ -23,15 +23,17 @@ from auqadmm import engines
 from auqadmm.api import solve
 from auqadmm.callbacks.progress import Progress
 from auqadmm.checkpoint.settings import Checkpoint
-from auqadmm.cli import options, outputs
+from auqadmm.cli import dry_run as dry_run_text
+from auqadmm.cli import options, outputs, study
 from auqadmm.cli.outputs import CommandError
 from auqadmm.core.result import Result
 from auqadmm.core.solve import Callback
 from auqadmm.core.state import Status
 from auqadmm.engines.world import World
+from auqadmm.files.model import KINDS
 from auqadmm.files.preprocessing import Agreed
 from auqadmm.files.tabular import Roles
-from auqadmm.files.training import Task, model_parts, prepare, share
+from auqadmm.files.training import model_parts, prepare, share
 from auqadmm.methods import ROUND_COST
 from auqadmm.problem import InputError
 from auqadmm.problem.agreement import Exchange, alone, together
@@ -46,6 +48,8 @@ EXAMPLES = """
 `auqadmm fit site-*.parquet --model logistic --target sick --id patient --out fitted`
 
 `auqadmm fit all.csv --site hospital --model elastic-net --target days --l1 0.01 --out fitted`
+
+`auqadmm fit site-*.csv --family poisson --exposure days --formula "falls ~ age + C(ward)" --out fitted`
 
 `torchrun --nproc-per-node 4 -m auqadmm fit part-*.csv --model svm --target y --engine torch --out fitted`
 
@@ -64,22 +68,29 @@ class OutputPlace:
 
 def fit(
     files: options.Files,
-    model: options.Model,
-    out: options.Out,
+    model: study.Model = None,
+    out: options.OutOrNone = None,
+    family: study.Family = None,
+    link: study.Link = None,
+    parameter: study.Parameter = None,
+    formula: study.FormulaText = None,
     target: options.Target = None,
     site: options.Site = None,
     id: options.Id = None,
     weight: options.Weight = None,
+    exposure: study.Exposure = None,
+    offset: study.Offset = None,
     features: options.Features = "",
     drop: options.Drop = "",
     categorical: options.Categorical = "",
     one_hot: options.OneHot = True,
     drop_first: options.DropFirst = False,
-    standardize: options.Standardize = True,
+    standardize: study.Standardize = None,
     impute: options.Impute = "none",
-    l1: options.L1 = 0.0,
-    l2: options.L2 = 1e-3,
+    l1: study.L1 = 0.0,
+    l2: study.L2 = None,
     intercept: options.Intercept = True,
+    site_intercepts: study.SiteIntercepts = False,
     smoothing: options.Smoothing = 0.1,
     method: options.Method = "auto",
     engine: options.Engine = "local",
@@ -91,6 +102,7 @@ def fit(
     seed: options.Seed = 0,
     resume: options.Resume = False,
     checkpoint_every: options.CheckpointEvery = 10,
+    dry_run: study.DryRun = False,
     overwrite: options.Overwrite = False,
     quiet: options.Quiet = False,
     lines: options.Json = False,
@@ -98,28 +110,38 @@ def fit(
 ) -> None:
     """Fit one model on files that hold the rows of different workers.
 
-    Minimises the mean loss over the rows of all workers + l1·Σ|c| + l2/2·Σc². Of each file only sums, names of columns
-    and categories go into the common preparation; rows stay with their worker. Writes summary.json, history.parquet,
+    Minimises the mean loss over the rows of all workers + l1·Σ|c| + l2/2·Σc²; with --family the sum of
+    −log-likelihoods, without a penalty unless one is asked for. Of each file only sums, names of columns and categories
+    go into the common preparation; rows stay with their worker. Writes summary.json, history.parquet,
     model.safetensors, model.json and report.html to --out.
     """
     if resume and overwrite:
         raise typer.BadParameter("--resume and --overwrite exclude each other.")
-    options.check_usage(files, target, model, method, engine, impute, smoothing, time_limit)
-    task = Task(model, l1, l2, intercept, smoothing)
-    roles = options.roles(target, site, id, weight, features, drop, categorical, task)
-    settings = options.settings(standardize, one_hot, drop_first, impute, roles)
+    asked = study.study(model, family, link, parameter, formula, site_intercepts, exposure, offset)
+    study.refuse_beside_formula(formula, target, features, drop, drop_first, impute, intercept)
+    target = asked.formula.target if asked.formula is not None else target
+    options.check_usage(files, target, asked.kind, method, engine, impute, smoothing, time_limit, KINDS)
+    wanted = options.given_out(out, dry_run)
+    task = asked.task(l1, l2, intercept, smoothing)
+    roles = asked.roles(options.roles(target, site, id, weight, features, drop, categorical, task))
+    settings = asked.settings(options.settings(True, one_hot, drop_first, impute, roles), task, standardize)
     began = time.perf_counter()
     with _place(engine) as place:
         speaks = place.rank == 0
-        folder, _ = together(place.exchange, lambda: (_claimed(out, resume, overwrite) if speaks else out, None))
-        prepared = prepare(share(files, place.rank, place.world), roles, settings, intercept, place.exchange)
+        claims = speaks and not dry_run
+        folder, _ = together(place.exchange, lambda: (_claimed(wanted, resume, overwrite) if claims else wanted, None))
+        own = share(files, place.rank, place.world)
+        prepared = prepare(own, roles, settings, task, place.exchange, asked.formula)
     agreed = prepared.agreed
+    if dry_run:
+        dry_run_text.tell(prepared, task, roles, settings, method, engine, round_cost, speaks)
+        return
     if speaks and overwrite:  # only after the files proved readable
         outputs.clear(folder)
     if speaks and not quiet and not lines:
         _announce(agreed)
     saving = _checkpoint(folder, checkpoint_every, resume)
-    with watching(quiet or not speaks, lines, model) as callbacks, _sentences():
+    with watching(quiet or not speaks, lines, asked.kind) as callbacks, _sentences():
         result = solve(
             prepared.problem(task, together=place.world > 1),
             method,
@@ -135,9 +157,9 @@ def fit(
             round_cost=round_cost,
         )
     if speaks:
-        asked = {"max_iter": max_iter, "tol": tol, "time_limit": time_limit, "method": method, "device": device}
-        asked["round_cost"] = round_cost
-        chosen = {**asdict(task), **asdict(settings), **asked}
+        run = {"max_iter": max_iter, "tol": tol, "time_limit": time_limit, "method": method, "device": device}
+        run["round_cost"] = round_cost
+        chosen = {**task.settings, **asdict(settings), **run} | ({} if formula is None else {"formula": formula})
         summary = summarized(result, agreed, files, roles, chosen, engine, seed, time.perf_counter() - began)
         parts = model_parts(result, agreed, task, roles.special, finite(_brief(summary)), versions())
         written = outputs.write_all(folder, summary, result.history, parts)
@@ -166,6 +188,9 @@ def _announce(agreed: Agreed) -> None:
     parts = [counted(agreed.rows, "row"), counted(len(agreed.encoding.features), "feature")]
     parts += [counted(len(agreed.classes), "class")] if agreed.classes else []
     text = f"{', '.join(parts)}, {counted(len(agreed.blocks), 'worker')}."
+    if agreed.dropped:
+        left_out = sum(rows for _, rows in agreed.dropped)
+        text += f" {counted(left_out, 'row')} with missing values {'was' if left_out == 1 else 'were'} left out."
     Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
 
 
@@ -223,6 +248,7 @@ def summarized(
         "objective": certificate.objective,
         "certificate": {**asdict(certificate), "verdict": certificate.words()},
         "rows": agreed.rows,
+        "dropped": dict(agreed.dropped),
         "features": len(agreed.encoding.features),
         "classes": agreed.classes,
         "target": roles.target,

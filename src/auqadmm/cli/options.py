@@ -18,13 +18,14 @@ from auqadmm.words import visible
 
 METHODS = ("auto", *methods.KNOWN, *baselines.KNOWN)
 IMPUTE = ("none", "mean")
+PLAIN_KINDS = tuple(kind for kind in KINDS if kind != "glm")
 
 
-def _option(panel: str, text: str, *names: str, **more: Any) -> Any:
+def option(panel: str, text: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, help=text, rich_help_panel=panel, **more)
 
 
-def _known(values: Sequence[str]) -> Callable[[str], list[str]]:
+def known(values: Sequence[str]) -> Callable[[str], list[str]]:
     """Completion of a shell."""
     return lambda incomplete: [value for value in values if value.startswith(incomplete)]
 
@@ -41,85 +42,91 @@ Files = Annotated[
 
 # ---------------------------------------------------------------------- what is fitted
 Model = Annotated[
-    str, _option("Model", "logistic (two or more classes), elastic-net or svm.", autocompletion=_known(KINDS))
+    str, option("Model", "logistic (two or more classes), elastic-net or svm.", autocompletion=known(PLAIN_KINDS))
 ]
 L1 = Annotated[
-    float, _option("Model", "Strength of the l1 penalty: l1·Σ|c|, beside the MEAN loss over all rows.", min=0)
+    float, option("Model", "Strength of the l1 penalty: l1·Σ|c|, beside the MEAN loss over all rows.", min=0)
 ]
 L2 = Annotated[
-    float, _option("Model", "Strength of the l2 penalty: l2/2·Σc², likewise (scikit-learn's C is 1/(rows·l2)).", min=0)
+    float, option("Model", "Strength of the l2 penalty: l2/2·Σc², likewise (scikit-learn's C is 1/(rows·l2)).", min=0)
 ]
-Intercept = Annotated[bool, _option("Model", "Add a constant, which is never penalised.")]
-Smoothing = Annotated[float, _option("Model", "svm: width of the rounded corner of the hinge, > 0.")]
+Intercept = Annotated[bool, option("Model", "Add a constant, which is never penalised.")]
+Smoothing = Annotated[float, option("Model", "svm: width of the rounded corner of the hinge, > 0.")]
 
 # ---------------------------------------------------------------------- columns
-Target = Annotated[str | None, _option("Columns", "Column to predict; svmlight and npz files have their own.")]
+Target = Annotated[str | None, option("Columns", "Column to predict; svmlight and npz files have their own.")]
 Site = Annotated[
-    str | None, _option("Columns", "Column that says which worker owns a row; without it a file is a worker.")
+    str | None, option("Columns", "Column that says which worker owns a row; without it a file is a worker.")
 ]
-Id = Annotated[str | None, _option("Columns", "Column that names the rows: no feature, and no value twice.")]
-Weight = Annotated[str | None, _option("Columns", "Column of row weights: a row of weight w counts w times.")]
-Features = Annotated[str, _option("Columns", "Columns to use: a,b,c. All others by default.", show_default=False)]
-Drop = Annotated[str, _option("Columns", "Columns to leave out: a,b,c.", show_default=False)]
+Id = Annotated[str | None, option("Columns", "Column that names the rows: no feature, and no value twice.")]
+Weight = Annotated[
+    str | None,
+    option("Columns", "Column of row weights: a row of weight w counts w times.", "--weight", "--weights"),
+]
+Features = Annotated[str, option("Columns", "Columns to use: a,b,c. All others by default.", show_default=False)]
+Drop = Annotated[str, option("Columns", "Columns to leave out: a,b,c.", show_default=False)]
 Categorical = Annotated[
-    str, _option("Columns", "Columns of categories even where they look like numbers: a,b,c.", show_default=False)
+    str, option("Columns", "Columns of categories even where they look like numbers: a,b,c.", show_default=False)
 ]
 OneHot = Annotated[
-    bool, _option("Columns", "Text becomes one feature per category, those of all workers in sorted order.")
+    bool, option("Columns", "Text becomes one feature per category, those of all workers in sorted order.")
 ]
 DropFirst = Annotated[
     bool,
-    _option(
+    option(
         "Columns",
         "Leave out the first category of a column; otherwise all are kept, as a penalty allows.",
         "--drop-first",
     ),
 ]
 Standardize = Annotated[
-    bool, _option("Columns", "Numbers get mean 0 and variance 1 over all workers' rows (sparse files: variance only).")
+    bool, option("Columns", "Numbers get mean 0 and variance 1 over all workers' rows (sparse files: variance only).")
 ]
 Impute = Annotated[
     str,
-    _option(
+    option(
         "Columns",
         "Missing values: none refuses them, mean fills in the mean or the most frequent category.",
-        autocompletion=_known(IMPUTE),
+        autocompletion=known(IMPUTE),
     ),
 ]
 
 # ---------------------------------------------------------------------- how it runs
-Method = Annotated[str, _option("Run", f"One of {', '.join(METHODS)}.", autocompletion=_known(METHODS))]
+Method = Annotated[str, option("Run", f"One of {', '.join(METHODS)}.", autocompletion=known(METHODS))]
 Engine = Annotated[
     str,
-    _option(
+    option(
         "Run",
         f"Where workers live: {', '.join(engines.KNOWN)} (torch: every process reads its own files).",
-        autocompletion=_known(tuple(engines.KNOWN)),
+        autocompletion=known(tuple(engines.KNOWN)),
     ),
 ]
-MaxIter = Annotated[int, _option("Run", "Limit of iterations.", min=0)]
-Tol = Annotated[float, _option("Run", "Converged when the objective is within this of its optimum, relatively.", min=0)]
-TimeLimit = Annotated[float | None, _option("Run", "Limit of seconds; the model so far is kept.")]
+MaxIter = Annotated[int, option("Run", "Limit of iterations.", min=0)]
+Tol = Annotated[float, option("Run", "Converged when the objective is within this of its optimum, relatively.", min=0)]
+TimeLimit = Annotated[float | None, option("Run", "Limit of seconds; the model so far is kept.")]
 RoundCost = Annotated[
-    float, _option("Run", "Numbers that a link carries while it waits for an answer; auto goes by it.", min=0)
+    float, option("Run", "Numbers that a link carries while it waits for an answer; auto goes by it.", min=0)
 ]
-Device = Annotated[str, _option("Run", "cpu or cuda.", autocompletion=_known(("cpu", "cuda")))]
-Seed = Annotated[int, _option("Run", "Of the random vectors that curvature is probed with.", min=0, max=2**31 - 1)]
+Device = Annotated[str, option("Run", "cpu or cuda.", autocompletion=known(("cpu", "cuda")))]
+Seed = Annotated[int, option("Run", "Of the random vectors that curvature is probed with.", min=0, max=2**31 - 1)]
 Resume = Annotated[
-    bool, _option("Run", "Go on with the run in --out, if it is of these very files and settings.", "--resume")
+    bool, option("Run", "Go on with the run in --out, if it is of these very files and settings.", "--resume")
 ]
-CheckpointEvery = Annotated[int, _option("Run", "Iterations between checkpoints in --out; 0 for none.", min=0)]
+CheckpointEvery = Annotated[int, option("Run", "Iterations between checkpoints in --out; 0 for none.", min=0)]
 
 # ---------------------------------------------------------------------- output
-Out = Annotated[Path, _option("Output", "Folder for model, summary, history and report; empty or new.")]
-Overwrite = Annotated[bool, _option("Output", "Replace an earlier fit in --out.", "--overwrite")]
+Out = Annotated[Path, option("Output", "Folder for model, summary, history and report; empty or new.")]
+OutOrNone = Annotated[
+    Path | None, option("Output", "Folder for model, summary, history and report; empty or new. Not with --dry-run.")
+]
+Overwrite = Annotated[bool, option("Output", "Replace an earlier fit in --out.", "--overwrite")]
 Quiet = Annotated[
-    bool, _option("Output", "No progress and no result on the screen, unless the run is interrupted.", "--quiet", "-q")
+    bool, option("Output", "No progress and no result on the screen, unless the run is interrupted.", "--quiet", "-q")
 ]
 Json = Annotated[
-    bool, _option("Output", "One line of JSON per iteration on standard output, nothing else there.", "--json")
+    bool, option("Output", "One line of JSON per iteration on standard output, nothing else there.", "--json")
 ]
-Debug = Annotated[bool, _option("Output", "Show the traceback of an error.", "--debug")]
+Debug = Annotated[bool, option("Output", "Show the traceback of an error.", "--debug")]
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -143,6 +150,13 @@ def roles(
     return Roles(target, site, id, weight, *columns, task.labels)
 
 
+def given_out(out: Path | None, dry_run: bool) -> Path:
+    """The folder to write to, which a dry run does not need."""
+    if out is None and not dry_run:
+        raise typer.BadParameter("--out is missing: name a folder for the model.")
+    return out or Path()
+
+
 def settings(standardize: bool, one_hot: bool, drop_first: bool, impute: str, roles: Roles) -> Settings:
     """How columns are encoded."""
     return Settings(standardize, one_hot, drop_first, None if impute == "none" else impute, roles.categorical)
@@ -157,17 +171,18 @@ def check_usage(
     impute: str,
     smoothing: float,
     time_limit: float | None,
+    kinds: Sequence[str] = PLAIN_KINDS,
 ) -> None:
     """Usage errors detected before any file is opened: exit code 2."""
     choices = {
-        "--model": (model, KINDS),
+        "--model": (model, kinds),
         "--method": (method, METHODS),
         "--engine": (engine, tuple(engines.KNOWN)),
         "--impute": (impute, IMPUTE),
     }
-    for name, (value, known) in choices.items():
-        if value not in known:
-            raise typer.BadParameter(f"{name}: there is no {value!r}; there are {', '.join(known)}.")
+    for name, (value, offered) in choices.items():
+        if value not in offered:
+            raise typer.BadParameter(f"{name}: there is no {value!r}; there are {', '.join(offered)}.")
     for name, number in {"--smoothing": smoothing, "--time-limit": time_limit}.items():
         if number is not None and not number > 0:
             raise typer.BadParameter(f"{name} must be > 0, got {number:g}.")

@@ -17,7 +17,7 @@ from rich.console import Console
 from auqadmm.cli import outputs
 from auqadmm.cli.outputs import CommandError, check_name, reason, writable_folder, writing
 from auqadmm.files import atomic
-from auqadmm.files.model import FittedClassifier, FittedLogisticRegression, FittedModel, load
+from auqadmm.files.model import FittedClassifier, FittedGLM, FittedLogisticRegression, FittedModel, load
 from auqadmm.files.model import read as read_model
 from auqadmm.files.tabular import Roles, is_table, read
 from auqadmm.words import visible
@@ -54,6 +54,8 @@ def predict(
 ) -> None:
     """Predict with a fitted model: labels with probabilities (logistic) or decision values (svm), or numbers.
 
+    A model of a family gives means, with the offset or exposure in the columns that the fit had.
+
     One line per row, with its id or number, and its file where there are several.
     """
     if unseen not in ("error", "ignore"):
@@ -87,10 +89,20 @@ def _roles(model: FittedModel, path: Path, id: str | None) -> Roles:
         return Roles(features=named, asker="the model")
     names = model.parts.roles.get("id") if id is None else id or None
     categories = tuple(c.name for c in model.encoding_.categories)
-    return Roles(id=names, features=model.encoding_.names, categorical=categories, unique_ids=False, asker="the model")
+    return Roles(
+        id=names,
+        features=model.encoding_.names,
+        categorical=categories,
+        unique_ids=False,
+        asker="the model",
+        offset=model.parts.roles.get("offset"),
+        exposure=model.parts.roles.get("exposure"),
+    )
 
 
 def _answers(model: FittedModel, logits: np.ndarray) -> dict[str, Any]:
+    if isinstance(model, FittedGLM):
+        return {"prediction": model.means(logits)}
     if not isinstance(model, FittedClassifier):
         return {"prediction": logits[:, 0]}
     answers: dict[str, Any] = {"prediction": model.labels(logits).tolist()}

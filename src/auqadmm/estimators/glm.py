@@ -25,39 +25,14 @@ from auqadmm.estimators.blocks import Rows, is_block_list
 from auqadmm.estimators.fitting import FitSettings
 from auqadmm.estimators.types import EngineChoice, MatrixLike, MethodChoice, PerRow
 from auqadmm.inference.inference import Inference
-from auqadmm.problem import (
-    CLogLog,
-    ElasticNet,
-    Gamma,
-    Huber,
-    InputError,
-    LeastSquares,
-    Logistic,
-    NegativeBinomial,
-    Poisson,
-    Probit,
-    Problem,
-    Quantile,
-    Tweedie,
-    Zero,
-)
+from auqadmm.problem import ElasticNet, InputError, Problem, Zero
 from auqadmm.problem.ingest import read_blocks
+from auqadmm.problem.named_family import LOGARITHMIC, NamedFamily, mean_of
 
 if TYPE_CHECKING:
     from sklearn.utils import Tags
 
-FAMILIES: dict[str, dict[str, type[RowLoss]]] = {
-    "gaussian": {"identity": LeastSquares},
-    "binomial": {"logit": Logistic, "probit": Probit, "cloglog": CLogLog},
-    "poisson": {"log": Poisson},
-    "gamma": {"log": Gamma},
-    "negative-binomial": {"log": NegativeBinomial},
-    "tweedie": {"log": Tweedie},
-    "huber": {"identity": Huber},
-    "quantile": {"identity": Quantile},
-}
 INFERENCE_UNKNOWNS = 4096  # unknowns whose information is asked for
-LOGARITHMIC = (Poisson, Gamma, NegativeBinomial, Tweedie)
 
 
 class ConsensusGLM(RegressorMixin, ConsensusEstimator):
@@ -332,30 +307,12 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
             if link is not None:
                 raise InputError(f"link has no place beside {family!r}, which has its own.")
             return replace(family, reduction="sum")
-        name = str(family).lower().replace("_", "-")
-        if name not in FAMILIES:
-            raise InputError(f"Unknown family {family!r}; use {', '.join(FAMILIES)} or a loss such as Tweedie(1.7).")
-        links = FAMILIES[name]
-        if link is not None and link not in links:
-            raise InputError(f"link {link!r} is not offered for family {name!r}; use {' or '.join(links)}.")
-        return links[link or next(iter(links))]()
+        return NamedFamily.of(family, link).loss()
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = str(self.family) in ("poisson", "gamma", "negative-binomial", "tweedie")
         return tags
-
-
-def mean_of(loss: RowLoss, z: np.ndarray) -> np.ndarray:
-    """The expected target at logits z."""
-    t = torch.from_numpy(z)
-    if isinstance(loss, Logistic):
-        return torch.sigmoid(t).numpy()
-    if isinstance(loss, Probit):
-        return torch.special.ndtr(t).numpy()
-    if isinstance(loss, CLogLog):
-        return (-torch.expm1(-torch.exp(t))).numpy()
-    return torch.exp(t).numpy() if isinstance(loss, LOGARITHMIC) else z
 
 
 def _check_binary(rows: Rows) -> None:

@@ -6,7 +6,7 @@ Shapes: n rows, p columns of numbers, m features; X (n, m), mean, scale and fill
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,14 @@ class Encoding:
         X = scipy.sparse.hstack([scipy.sparse.csr_matrix(numbers), *parts], format="csr")
         filled = numbers.shape[1] + len(parts)  # non-zeros of a row
         return X.toarray() if filled >= FILLED_ENOUGH * width else X
+
+    def shift(self, sheet: Sheet) -> np.ndarray | None:
+        """What the features add to the logits by themselves: nothing, as only formulas have offsets."""
+        return None
+
+    def unscaled(self) -> Encoding:
+        """The same columns, numbers as they are."""
+        return replace(self, mean=np.zeros_like(self.mean), scale=np.ones_like(self.scale))
 
     # ------------------------------------------------------------------ inside
     def _levels(self, column: Column) -> tuple[str, ...]:

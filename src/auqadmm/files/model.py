@@ -19,7 +19,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -32,32 +32,38 @@ from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
 from auqadmm.files import atomic
-from auqadmm.files.preprocessing import Encoding
-from auqadmm.files.tabular import Roles, Sheet
+from auqadmm.files.formula_encoding import FormulaEncoding
+from auqadmm.files.preprocessing import AnyEncoding, Encoding
+from auqadmm.files.tabular import Roles, Sheet, check_offset
 from auqadmm.files.tabular_arrow import sheet_of
+from auqadmm.formula.design import Design
 from auqadmm.problem import InputError
+from auqadmm.problem.named_family import NamedFamily
 from auqadmm.words import quoted
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import ArrayLike
 
-KINDS = ("logistic", "elastic-net", "svm")
+KINDS = ("logistic", "elastic-net", "svm", "glm")
 TableLike: TypeAlias = "np.ndarray | scipy.sparse.spmatrix | pa.Table | pd.DataFrame"
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """`kind` is one of `KINDS`; `classes` None for a regression; `training` describes the run."""
+    """`kind` is one of `KINDS`; `classes` None for a regression; `training` describes the run. `family` and
+    `site_intercepts` are of a "glm"."""
 
     kind: str
-    encoding: Encoding
+    encoding: AnyEncoding
     coef: np.ndarray
     intercept: np.ndarray
     classes: tuple[Any, ...] | None = None
     roles: Mapping[str, str] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    family: NamedFamily | None = None
+    site_intercepts: bool = False
 
 
 class FittedModel(BaseEstimator):
@@ -84,7 +90,7 @@ class FittedModel(BaseEstimator):
         raise NotImplementedError("A loaded model cannot be fitted again; use `auqadmm fit` or one of the estimators.")
 
     @property
-    def encoding_(self) -> Encoding:
+    def encoding_(self) -> AnyEncoding:
         return self.parts.encoding
 
     @property
@@ -206,9 +212,86 @@ class FittedLogisticRegression(FittedClassifier):
         return np.hstack([expit(-logits), expit(logits)]) if logits.shape[1] == 1 else softmax(logits, axis=1)
 
 
+class FittedGLM(RegressorMixin, FittedModel):
+    """A fitted generalised linear model: `predict` gives means, probabilities of `classes_[1]` for "binomial".
+
+    Attributes
+    ----------
+    family_ : its family, link and parameter.
+    classes_ : of "binomial", the two labels.
+    """
+
+    @property
+    def family_(self) -> NamedFamily:
+        assert self.parts.family is not None
+        return self.parts.family
+
+    @property
+    def classes_(self) -> np.ndarray:
+        if self.parts.classes is None:
+            raise AttributeError(f"A model of family {self.family_.name!r} has no classes.")
+        return np.array(self.parts.classes)
+
+    @property
+    def coef_(self) -> np.ndarray:
+        return self.parts.coef[0]
+
+    @property
+    def intercept_(self) -> float:  # type: ignore[override]
+        return float(self.parts.intercept[0])
+
+    def logits(self, sheet: Sheet, unseen: str = "error") -> np.ndarray:
+        """X cᵀ + b + offset of a file, (n, 1)."""
+        if self.parts.site_intercepts:
+            raise InputError("Site intercepts are known at the sites alone: predict there, or fit a common intercept.")
+        z = super().logits(sheet, unseen)
+        for shift in (sheet.shift, self.encoding_.shift(sheet)):
+            z = z if shift is None else z + shift[:, None]
+        return z
+
+    def predict(self, X: TableLike, offset: ArrayLike | None = None, exposure: ArrayLike | None = None) -> np.ndarray:
+        """The expected target, (n,).
+
+        `offset` and `exposure` have one number per row; without them they are the columns of X that the fit used.
+        """
+        sheet = self._sheet(X)
+        sheet = replace(sheet, offset=self._per_row("offset", offset, X, sheet.rows))
+        sheet = replace(sheet, exposure=self._per_row("exposure", exposure, X, sheet.rows))
+        return self.means(self.logits(sheet))
+
+    def means(self, logits: np.ndarray) -> np.ndarray:
+        return self.family_.mean(logits[:, 0])
+
+    def _per_row(self, what: str, values: ArrayLike | None, X: TableLike, rows: int) -> np.ndarray | None:
+        column = self.parts.roles.get(what)
+        if values is None and column is not None:
+            if not hasattr(X, "columns"):
+                raise InputError(f"The model was fitted with {what} {quoted(column)}: pass {what}=, one per row.")
+            have = X.column_names if isinstance(X, pa.Table) else list(X.columns)
+            if column not in have:
+                raise InputError(f"X lacks column {quoted(column)}, the {what} of the fit; or pass {what}=.")
+            values = X[column]
+        if values is None:
+            return None
+        if what == "exposure" and not self.family_.takes_exposure:
+            raise InputError("exposure is for families with a logarithmic link; use offset.")
+        try:
+            x = np.asarray(values, dtype=np.float64).ravel()
+        except (TypeError, ValueError):
+            raise InputError(f"{what} must hold numbers.") from None
+        if len(x) != rows:
+            raise InputError(f"{what} has {len(x)} values but X has {rows} rows; give one per row.")
+        return check_offset("X", x, column or what, what == "exposure")
+
+
 def fitted(parts: Parts) -> FittedModel:
     """The estimator of a model."""
-    made = {"logistic": FittedLogisticRegression, "elastic-net": FittedElasticNet, "svm": FittedLinearSVC}
+    made = {
+        "logistic": FittedLogisticRegression,
+        "elastic-net": FittedElasticNet,
+        "svm": FittedLinearSVC,
+        "glm": FittedGLM,
+    }
     return made[parts.kind](parts)
 
 
@@ -221,6 +304,7 @@ def parts_of(model: Any) -> Parts:
         "ConsensusLogisticRegression": "logistic",
         "ConsensusLogisticRegressionCV": "logistic",
         "ConsensusLinearSVC": "svm",
+        "ConsensusGLM": "glm",
         "ConsensusElasticNet": "elastic-net",
         "ConsensusElasticNetCV": "elastic-net",
         "ConsensusLasso": "elastic-net",
@@ -237,9 +321,17 @@ def parts_of(model: Any) -> Parts:
     names = getattr(model, "feature_names_in_", None)
     columns = [f"x{k}" for k in range(coef.shape[1])] if names is None else [str(name) for name in names]
     intercept = np.broadcast_to(np.atleast_1d(np.asarray(model.intercept_, dtype=np.float64)), (len(coef),)).copy()
-    classes = None if kind == "elastic-net" else tuple(model.classes_.tolist())
     training = {"status": str(model.status_), "message": model.message_}
-    return Parts(kind, Encoding.none(columns, names is not None), coef, intercept, classes, training=training)
+    encoding = Encoding.none(columns, names is not None)
+    if kind == "glm":
+        family = NamedFamily.of_loss(model._loss())
+        if family is None:
+            raise InputError(f"A model of {model.family!r} cannot be kept: use one of the families that have a name.")
+        labels = (0, 1) if family.labels else None
+        own = bool(model.site_intercepts)
+        return Parts(kind, encoding, coef, intercept, labels, {}, training, family=family, site_intercepts=own)
+    classes = None if kind == "elastic-net" else tuple(model.classes_.tolist())
+    return Parts(kind, encoding, coef, intercept, classes, training=training)
 
 
 def _table(X: TableLike, names: list[str], have: Mapping[str, Any]) -> pa.Table:
@@ -256,7 +348,8 @@ def _arrow(name: str, values: ArrayLike) -> pa.Array:
 
 
 # ---------------------------------------------------------------------- files
-FORMAT, MODEL_VERSION = "auqadmm model", 1
+FORMAT, MODEL_VERSION = "auqadmm model", 2  # 2: families and formulas
+OLDEST_VERSION = 1
 ARRAYS, ABOUT = "model.safetensors", "model.json"
 LARGEST_JSON = 2**30  # bytes: larger files are not read into memory
 
@@ -359,6 +452,8 @@ def write(parts: Parts, folder: Path) -> Path:
         "model": parts.kind,
         "classes": parts.classes,
         "preprocessing": parts.encoding.message(),
+        "family": None if parts.family is None else parts.family.message(),
+        "site_intercepts": parts.site_intercepts,
         "roles": dict(parts.roles),
         "training": dict(parts.training),
         "versions": dict(parts.versions),
@@ -385,7 +480,7 @@ def read(folder: Path) -> Parts:
         raise _damaged(folder / ARRAYS, "its checksum differs")
     try:
         arrays = safetensors.numpy.load(data)
-        encoding = Encoding.read(content["preprocessing"], arrays)
+        encoding = _encoding(content["preprocessing"], arrays)
         classes = content["classes"]
         parts = Parts(
             kind=content["model"],
@@ -396,11 +491,23 @@ def read(folder: Path) -> Parts:
             roles=content["roles"],
             training=content["training"],
             versions=content["versions"],
+            family=_family(content.get("family")),
+            site_intercepts=bool(content.get("site_intercepts", False)),
         )
         _check(parts)
     except (KeyError, TypeError, ValueError, AttributeError, safetensors.SafetensorError) as error:
         raise _damaged(folder / ABOUT, f"its parts do not fit together ({quoted(str(error), 80)})") from None
     return parts
+
+
+def _encoding(message: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> AnyEncoding:
+    if "formula" in message:
+        return FormulaEncoding(Design.read(message["formula"]))
+    return Encoding.read(message, arrays)
+
+
+def _family(message: Mapping[str, Any] | None) -> NamedFamily | None:
+    return None if message is None else NamedFamily.of(message["name"], message["link"], message["parameter"])
 
 
 def _content(folder: Path) -> dict[str, Any]:
@@ -417,11 +524,12 @@ def _content(folder: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ModelError(f"{_named(path)} is not the file of an {FORMAT}.")
     version = content.get("version")
-    if version != MODEL_VERSION:
+    if not isinstance(version, int) or not OLDEST_VERSION <= version <= MODEL_VERSION:
         newer = isinstance(version, int) and version > MODEL_VERSION
         remedy = "install a newer auqadmm" if newer else "fit the model again"
         raise ModelError(
-            f"{_named(path)} has format version {quoted(version)}, this library reads {MODEL_VERSION}; {remedy}."
+            f"{_named(path)} has format version {quoted(version)}, this library reads {OLDEST_VERSION} to "
+            f"{MODEL_VERSION}; {remedy}."
         )
     if document.get("checksum") != _checksum(content):
         raise _damaged(path, "its checksum differs")
@@ -452,7 +560,10 @@ def _check(parts: Parts) -> None:
     for name, x in ({"coef": parts.coef, "intercept": parts.intercept} | encoding.arrays()).items():
         if x.dtype != np.float64 or x.shape != shapes[name] or not np.isfinite(x).all():
             raise ValueError(f"{name} is not {shapes[name]} finite numbers")
-    if parts.kind not in KINDS or (parts.classes is None) != (parts.kind == "elastic-net"):
+    if parts.kind not in KINDS or (parts.kind == "glm") != (parts.family is not None):
+        raise ValueError("kind of model")
+    labelled = parts.kind != "elastic-net" if parts.family is None else parts.family.labels
+    if labelled != (parts.classes is not None):
         raise ValueError("kind of model")
     if parts.classes is not None and len(parts.classes) < 2:
         raise ValueError("classes")

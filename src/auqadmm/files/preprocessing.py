@@ -22,15 +22,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from auqadmm.files.encoding import Column, Encoding
+from auqadmm.files.formula_encoding import FormulaEncoding
 from auqadmm.files.tabular import Coded, Sheet, refuse_row
 from auqadmm.files.tabular_arrow import not_a_number
 from auqadmm.problem import InputError
 from auqadmm.words import listed, quoted
+
+AnyEncoding: TypeAlias = Encoding | FormulaEncoding
 
 # ---------------------------------------------------------------------- of one file
 MOST_LEVELS = 1000  # levels of a text column beyond which it counts as names, not categories
@@ -69,6 +72,7 @@ class Summary:
     sparse: bool = False
     named: bool = True
     lowest: int = 0
+    dropped: int = 0
 
     def message(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -114,6 +118,7 @@ def summarize(sheet: Sheet, settings: Settings) -> Summary:
         sparse=sheet.sparse,
         named=sheet.named,
         lowest=_lowest(sheet),
+        dropped=sheet.dropped,
     )
 
 
@@ -236,13 +241,15 @@ def _lowest(sheet: Sheet) -> int:
 # ---------------------------------------------------------------------- of all files
 @dataclass(frozen=True)
 class Agreed:
-    """The common knowledge of all workers after one exchange. `blocks`: name, rows, classes of every worker."""
+    """The common knowledge of all workers after one exchange. `blocks`: name, rows, classes of every worker; `dropped`:
+    rows of every file that a formula left out, as they lack a value."""
 
-    encoding: Encoding
+    encoding: AnyEncoding
     classes: tuple[Any, ...] | None
     target_mean: float
     rows: int
     blocks: tuple[tuple[str, int, int], ...]
+    dropped: tuple[tuple[str, int], ...] = ()
 
 
 def merge(summaries: Sequence[Summary], settings: Settings) -> Agreed:
@@ -261,6 +268,7 @@ def merge(summaries: Sequence[Summary], settings: Settings) -> Agreed:
         target_mean=float(_added([np.array(t)[:, None] for t in target])[1, 0]) if target else 0.0,
         rows=sum(s.rows for s in summaries),
         blocks=tuple(block for s in summaries for block in s.blocks),
+        dropped=tuple((s.source, s.dropped) for s in summaries if s.dropped),
     )
 
 

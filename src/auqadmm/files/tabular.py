@@ -43,7 +43,8 @@ class Roles:
     """Which columns are what. Features are all other columns, less `drop`, unless they are named.
 
     `categorical` are read as text even where they look like numbers. `labels`: the target is a label, not a number.
-    `asker`: who named the features, for the error when one is missing.
+    `asker`: who named the features, for the error when one is missing. `offset` is added to the logit of a row,
+    `exposure` is what its rate is counted over. `gaps`: rows without target, weight, offset or exposure are let in.
     """
 
     target: str | None = None
@@ -56,11 +57,15 @@ class Roles:
     labels: bool = True
     unique_ids: bool = True
     asker: str = "--features"
+    offset: str | None = None
+    exposure: str | None = None
+    gaps: bool = False
 
     @property
     def special(self) -> dict[str, str]:
         """Columns that are no features, by role."""
         pairs = {"target": self.target, "site": self.site, "id": self.id, "weight": self.weight}
+        pairs |= {"offset": self.offset, "exposure": self.exposure}
         return {what: name for what, name in pairs.items() if name is not None}
 
     @property
@@ -93,7 +98,8 @@ class Coded:
 @dataclass(frozen=True)
 class Sheet:
     """A file, read. `kinds`: "number", "text" or "empty" of every feature, in order; `numbers` holds those of the first
-    kind, NaN where missing, `texts` those of the second. `named`: features have names, not only positions."""
+    kind, NaN where missing, `texts` those of the second. `named`: features have names, not only positions.
+    `numbering`: the numbers of the rows in the file, from 1, where `dropped` of them were left out."""
 
     source: str
     rows: int
@@ -105,6 +111,10 @@ class Sheet:
     ids: np.ndarray | None = None
     weight: np.ndarray | None = None
     named: bool = True
+    offset: np.ndarray | None = None
+    exposure: np.ndarray | None = None
+    numbering: np.ndarray | None = None
+    dropped: int = 0
 
     @property
     def sparse(self) -> bool:
@@ -117,6 +127,14 @@ class Sheet:
     @property
     def weights(self) -> np.ndarray:
         return np.ones(self.rows) if self.weight is None else self.weight
+
+    @property
+    def shift(self) -> np.ndarray | None:
+        """What is added to the logits: the offset and the logarithm of the exposure; None without them."""
+        parts = ([] if self.offset is None else [self.offset]) + (
+            [] if self.exposure is None else [np.log(self.exposure)]
+        )
+        return np.sum(parts, axis=0) if parts else None
 
 
 def read(path: str | os.PathLike[str], roles: Roles) -> Sheet:
@@ -218,8 +236,8 @@ def refuse_row(source: str, row: int, column: str, what: str, remedy: str) -> In
     return InputError(f"{source}: row {row + 1}, column {quoted(column)} {what}; {remedy}.")
 
 
-def check_weight(source: str, weight: np.ndarray, column: str) -> np.ndarray:
-    bad = np.flatnonzero(~np.isfinite(weight) | (weight < 0))
+def check_weight(source: str, weight: np.ndarray, column: str, gaps: bool = False) -> np.ndarray:
+    bad = np.flatnonzero((~np.isfinite(weight) | (weight < 0)) & ~(gaps & np.isnan(weight)))
     if bad.size:
         value = weight[bad[0]]
         what = "is missing" if np.isnan(value) else f"is {value:g}"
@@ -227,14 +245,25 @@ def check_weight(source: str, weight: np.ndarray, column: str) -> np.ndarray:
     return weight
 
 
-def check_target(source: str, target: Any, column: str) -> Any:
+def check_offset(source: str, offset: np.ndarray, column: str, above_zero: bool, gaps: bool = False) -> np.ndarray:
+    """Finite, and for exposures above zero."""
+    bad = np.flatnonzero((~np.isfinite(offset) | (above_zero & (offset <= 0))) & ~(gaps & np.isnan(offset)))
+    if bad.size:
+        value = offset[bad[0]]
+        what = "is missing" if np.isnan(value) else f"is {value:g}"
+        remedy = "exposures are numbers above zero" if above_zero else "offsets are finite numbers"
+        raise refuse_row(source, int(bad[0]), column, what, remedy)
+    return offset
+
+
+def check_target(source: str, target: Any, column: str, gaps: bool = False) -> Any:
     """Labels or numbers, one per row."""
     if isinstance(target, Coded):
         bad = target.missing()
-        if bad.size:
+        if bad.size and not gaps:
             raise refuse_row(source, int(bad[0]), column, "has no target", "remove the row or label it")
         return target
-    bad = np.flatnonzero(~np.isfinite(target))
+    bad = np.flatnonzero(~np.isfinite(target) & ~(gaps & np.isnan(target)))
     if bad.size:
         value = target[bad[0]]
         what = "has no target" if np.isnan(value) else f"is {value:g}"
@@ -332,8 +361,10 @@ def read_npz(path: Path, roles: Roles) -> Sheet:
     header = [f"x{k}" for k in range(X.shape[1])] if names is None else [str(name) for name in names.tolist()]
     if roles.target not in (None, "y") or roles.site not in (None, "site"):
         raise InputError(f"{source}: in npz files the target is y and the site is site; leave the names out.")
-    if roles.id is not None or roles.weight is not None or roles.categorical:
-        raise InputError(f"{source}: --id, --weight and --categorical are for csv and parquet files.")
+    if {"id", "weight", "offset", "exposure"} & roles.special.keys() or roles.categorical:
+        raise InputError(
+            f"{source}: --id, --weight, --offset, --exposure and --categorical are for csv and parquet files."
+        )
     plain = Roles(features=roles.features, drop=roles.drop)
     features = chosen(source, header, plain)
     place = {name: k for k, name in enumerate(header)}

@@ -39,7 +39,7 @@ def sheet_of(source: str, table: pa.Table, features: list[str], roles: Roles) ->
     rows = table.num_rows
     target = site = ids = weight = None
     if roles.target is not None:
-        target = tabular.check_target(source, _target(source, table[roles.target], roles), roles.target)
+        target = tabular.check_target(source, _target(source, table[roles.target], roles), roles.target, roles.gaps)
     if roles.site is not None:
         site = tabular.check_site(source, to_codes(_simple(source, roles.site, table[roles.site])), roles.site)
     if roles.id is not None:
@@ -50,9 +50,11 @@ def sheet_of(source: str, table: pa.Table, features: list[str], roles: Roles) ->
         column = _plain(source, roles.weight, table[roles.weight], False)
         if kind_of(column) == "text":
             raise _not_numbers(source, roles.weight, column, "weights must be numbers")
-        weight = tabular.check_weight(source, to_numbers(column), roles.weight)
+        weight = tabular.check_weight(source, to_numbers(column), roles.weight, roles.gaps)
+    offset = _shift(source, table, roles.offset, False, roles.gaps)
+    exposure = _shift(source, table, roles.exposure, True, roles.gaps)
     matrix = np.column_stack(numbers) if numbers else np.zeros((rows, 0))
-    return Sheet(source, rows, kinds, matrix, texts, target, site, ids, weight)
+    return Sheet(source, rows, kinds, matrix, texts, target, site, ids, weight, offset=offset, exposure=exposure)
 
 
 def kind_of(column: pa.ChunkedArray) -> str:
@@ -125,6 +127,16 @@ def _target(source: str, column: pa.ChunkedArray, roles: Roles) -> Any:
     if kind_of(column) == "text":
         raise _not_numbers(source, roles.target, column, NUMBERS)
     return to_numbers(column)
+
+
+def _shift(source: str, table: pa.Table, name: str | None, exposure: bool, gaps: bool) -> np.ndarray | None:
+    """An offset or an exposure."""
+    if name is None:
+        return None
+    column = _plain(source, name, table[name], False)
+    if kind_of(column) == "text":
+        raise _not_numbers(source, name, column, f"{'exposures' if exposure else 'offsets'} must be numbers")
+    return tabular.check_offset(source, to_numbers(column), name, exposure, gaps)
 
 
 def _not_numbers(source: str, name: str, column: pa.ChunkedArray, remedy: str) -> InputError:

@@ -4,7 +4,7 @@
     summarize   what the others need to know about a sheet: no rows, only sums and names     (files/preprocessing)
     exchange    one text per process; `merge` builds the same encoding everywhere
     blocks      every sheet as rows of numbers, one block per worker
-    solve       minimise the mean loss over all rows + l1‖c‖₁ + l2/2‖c‖²
+    solve       minimise the mean loss over all rows + l1‖c‖₁ + l2/2‖c‖²; of a family, the sum of the losses
 
 Shapes: m features, C columns; v (m, C) or (m + 1, C), coef (C, m), intercept (C,).
 """
@@ -12,40 +12,65 @@ Shapes: m features, C columns; v (m, C) or (m + 1, C), coef (C, m), intercept (C
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from auqadmm.blocks.rows import Loss
 from auqadmm.core.result import Result
-from auqadmm.files.encoding import Encoding
+from auqadmm.files.formula_encoding import FormulaEncoding, complete, frame_of
 from auqadmm.files.model import Parts
-from auqadmm.files.preprocessing import Agreed, Settings, Summary, blocks_of, merge, summarize
-from auqadmm.files.tabular import Coded, Roles, Sheet, read
-from auqadmm.problem import ElasticNet, InputError, LeastSquares, Logistic, Multinomial, Problem, SmoothedHinge
+from auqadmm.files.preprocessing import Agreed, AnyEncoding, Settings, Summary, blocks_of, merge, summarize
+from auqadmm.files.tabular import Coded, Roles, Sheet, read, refuse_row
+from auqadmm.formula.design import agree
+from auqadmm.formula.parsing import Formula
+from auqadmm.problem import ElasticNet, InputError, LeastSquares, Logistic, Multinomial, Problem, SmoothedHinge, Zero
 from auqadmm.problem.agreement import Exchange, alone, together
 from auqadmm.problem.ingest import RawBlock
+from auqadmm.problem.named_family import NamedFamily
 from auqadmm.problem.one_against_rest import OneAgainstRest
-from auqadmm.words import quoted
+from auqadmm.words import listed, quoted
 
 
 @dataclass(frozen=True)
 class Task:
-    """What to fit. `l1` and `l2` are strengths beside the mean loss over all rows; `smoothing` is for the svm."""
+    """What to fit. `l1` and `l2` are strengths beside the mean loss over all rows, for a `family` beside their sum;
+    `smoothing` is for the svm. `site_intercepts`: one for every worker, in place of a common one."""
 
     kind: str
     l1: float = 0.0
     l2: float = 1e-3
     intercept: bool = True
     smoothing: float = 0.1
+    family: NamedFamily | None = None
+    site_intercepts: bool = False
 
     @property
     def labels(self) -> bool:
-        return self.kind != "elastic-net"
+        return self.kind != "elastic-net" if self.family is None else self.family.labels
+
+    @property
+    def common_intercept(self) -> bool:
+        return self.intercept and not self.site_intercepts
+
+    @property
+    def centred(self) -> bool:
+        """Whether the target's mean is taken off before the fit, for the intercept to take it up."""
+        return self.family is None and self.intercept
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Plain values, those of the family among them."""
+        plain = {name: value for name, value in vars(self).items() if name != "family"}
+        if self.family is None:
+            return {name: value for name, value in plain.items() if name != "site_intercepts"}
+        return plain | {"family": self.family.name, "link": self.family.link, "parameter": self.family.parameter}
 
     def loss(self, classes: int) -> Loss:
+        if self.family is not None:
+            return self.family.loss()
         if self.kind == "elastic-net":
             return LeastSquares(reduction="pooled")
         if self.kind == "logistic":
@@ -63,26 +88,43 @@ class Prepared:
 
     def problem(self, task: Task, together: bool = False) -> Problem:
         """`together`: other processes have blocks too."""
-        loss, g = task.loss(len(self.agreed.classes or ())), ElasticNet(task.l1, task.l2)
+        loss = task.loss(len(self.agreed.classes or ()))
+        plain = task.family is not None and task.l1 == task.l2 == 0
+        g = Zero() if plain else ElasticNet(task.l1, task.l2)
         make = Problem.part if together else Problem
-        return make(loss, g, list(self.blocks), intercept=task.intercept)
+        own = task.site_intercepts
+        return make(loss, g, list(self.blocks), intercept=task.common_intercept, site_intercepts=own)
 
 
 def prepare(
     paths: Sequence[str | os.PathLike[str]],
     roles: Roles,
     settings: Settings,
-    center: bool = True,
+    task: Task,
     exchange: Exchange = alone,
+    formula: Formula | None = None,
 ) -> Prepared:
-    """Read the files of this process and agree with the others; `center`: an intercept takes up the target's mean.
+    """Read the files of this process and agree with the others. An InputError from here is raised in all processes."""
+    return agreed_blocks(lambda: [read(path, roles) for path in paths], roles, settings, task, exchange, formula)
 
-    An InputError from here is raised in all processes.
-    """
+
+def agreed_blocks(
+    sheets_of: Callable[[], list[Sheet]],
+    roles: Roles,
+    settings: Settings,
+    task: Task,
+    exchange: Exchange = alone,
+    formula: Formula | None = None,
+) -> Prepared:
+    """The blocks of the sheets of this process; `formula`: how columns become features, in place of `settings`."""
 
     def own() -> tuple[list[Sheet], list[dict[str, Any]]]:
-        sheets = [read(path, roles) for path in paths]
+        sheets = sheets_of()
         refuse_repeated_ids(sheets)
+        for sheet in sheets:
+            check_family(sheet, roles.target or "y", task.family)
+        if formula is not None:
+            sheets = [complete(sheet) for sheet in sheets]
         return sheets, [summarize(sheet, settings).message() for sheet in sheets]
 
     sheets, messages = together(exchange, own)
@@ -90,6 +132,16 @@ def prepare(
     if not summaries:
         raise InputError("There are no files to fit.")
     agreed = merge(summaries, settings)
+    if task.family is not None and len(agreed.classes or (0, 1)) > 2:
+        raise InputError(
+            f"The target has {len(agreed.classes or ())} labels ({listed(agreed.classes or ())}); family 'binomial' "
+            "needs two."
+        )
+    if formula is not None:
+        texts = {column.name: column.levels or () for column in agreed.encoding.categories}
+        design = agree(formula, [frame_of(sheet) for sheet in sheets], texts, exchange)
+        agreed = replace(agreed, encoding=FormulaEncoding(design))
+    center = task.centred
     blocks, _ = together(exchange, lambda: ([b for sheet in sheets for b in rows_of(sheet, agreed, center)], None))
     return Prepared(agreed, tuple(blocks))
 
@@ -109,11 +161,37 @@ def rows_of(sheet: Sheet, agreed: Agreed, center: bool) -> list[RawBlock]:
         raise InputError(f"{sheet.source} has no target.")
     else:
         y = sheet.target - (agreed.target_mean if center else 0.0)
-    weights, given = sheet.weights, sheet.weight is not None
+    weights = sheet.weights
+    shifts = [part for part in (sheet.shift, agreed.encoding.shift(sheet)) if part is not None]
+    shift = np.sum(shifts, axis=0) if shifts else None
     names = agreed.encoding.features
+
+    def block(name: str, rows: np.ndarray | slice) -> RawBlock:
+        offset = None if shift is None else shift[rows]
+        return RawBlock(name, X[rows], y[rows], weights[rows], sheet.weight is not None, names, offset)
+
     if sheet.site is None:
-        return [RawBlock(sheet.source, X, y, weights, given, names)]
-    return [RawBlock(name, X[rows], y[rows], weights[rows], given, names) for name, rows in blocks_of(sheet)]
+        return [block(sheet.source, slice(None))]
+    return [block(name, rows) for name, rows in blocks_of(sheet)]
+
+
+NEEDS = {
+    "poisson": "counts or rates, which are not negative",
+    "negative-binomial": "counts, which are not negative",
+    "tweedie": "amounts, which are not negative",
+    "gamma": "numbers above zero",
+}
+
+
+def check_family(sheet: Sheet, target: str, family: NamedFamily | None) -> None:
+    """Targets that the family can have."""
+    if family is None or family.name not in NEEDS or not isinstance(sheet.target, np.ndarray):
+        return
+    y = sheet.target
+    bad = np.flatnonzero(y <= 0 if family.name == "gamma" else y < 0)
+    if bad.size:
+        what, remedy = f"is {y[bad[0]]:g}", f"family {family.name!r} needs {NEEDS[family.name]}"
+        raise refuse_row(sheet.source, int(bad[0]), target, what, remedy)
 
 
 def refuse_repeated_ids(sheets: Sequence[Sheet]) -> None:
@@ -134,8 +212,10 @@ def model_parts(
 ) -> Parts:
     """The model of a finished run."""
     v = result.v.detach().cpu().numpy().astype(np.float64)
-    coef = np.ascontiguousarray((v[:-1] if task.intercept else v).T)
-    intercept = v[-1].copy() if task.intercept else np.zeros(v.shape[1])
+    coef = np.ascontiguousarray((v[:-1] if task.common_intercept else v).T)
+    intercept = v[-1].copy() if task.common_intercept else np.zeros(v.shape[1])
+    if task.family is not None:
+        return _family_parts(agreed, task, coef, intercept, roles, training, versions)
     if task.kind == "elastic-net" and task.intercept:
         intercept = intercept + agreed.target_mean
     if task.kind == "logistic" and len(coef) > 1:
@@ -146,7 +226,35 @@ def model_parts(
     return Parts(task.kind, agreed.encoding, coef, intercept, agreed.classes, dict(roles), dict(training), versions)
 
 
-def raw_coefficients(encoding: Encoding, coef: np.ndarray) -> np.ndarray:
+def _family_parts(
+    agreed: Agreed,
+    task: Task,
+    coef: np.ndarray,
+    intercept: np.ndarray,
+    roles: Mapping[str, str],
+    training: Mapping[str, Any],
+    versions: Any,
+) -> Parts:
+    """A model of raw columns: what standardising took off goes into the intercept."""
+    encoding = agreed.encoding
+    raw = raw_coefficients(encoding, coef)
+    if task.common_intercept:
+        intercept = intercept - raw[:, : len(encoding.mean)] @ encoding.mean
+    return Parts(
+        kind=task.kind,
+        encoding=encoding.unscaled(),
+        coef=raw,
+        intercept=intercept,
+        classes=agreed.classes,
+        roles=dict(roles),
+        training=dict(training),
+        versions=versions,
+        family=task.family,
+        site_intercepts=task.site_intercepts,
+    )
+
+
+def raw_coefficients(encoding: AnyEncoding, coef: np.ndarray) -> np.ndarray:
     """Coefficients per unit of the raw columns: those of numbers divided by their scale."""
     scale = np.ones(coef.shape[1])
     scale[: len(encoding.scale)] = encoding.scale

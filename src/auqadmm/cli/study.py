@@ -1,0 +1,199 @@
+"""Options of generalised linear models and formulas, and what they ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import typer
+
+from auqadmm.cli.options import known, option
+from auqadmm.files.model import KINDS
+from auqadmm.files.preprocessing import Settings
+from auqadmm.files.tabular import Roles
+from auqadmm.files.training import Task
+from auqadmm.formula.parsing import Formula, parse
+from auqadmm.problem import InputError
+from auqadmm.problem.named_family import FAMILIES, LOGARITHMIC, NamedFamily
+from auqadmm.words import quoted
+
+FAMILY_NAMES = tuple(FAMILIES)
+LINKS = tuple(dict.fromkeys(link for links in FAMILIES.values() for link in links))
+LOG_FAMILIES = [name for name, links in FAMILIES.items() if next(iter(links.values())) in LOGARITHMIC]
+DEFAULT_L2 = 1e-3  # of models that are no family: makes them unique
+
+Model = Annotated[
+    str | None,
+    option(
+        "Model",
+        "logistic (two or more classes), elastic-net, svm, or glm with --family; --family alone says glm.",
+        autocompletion=known(KINDS),
+    ),
+]
+Family = Annotated[
+    str | None,
+    option(
+        "Model",
+        f"Generalised linear model: {', '.join(FAMILIES)}. The sum of −log-likelihoods is minimised, without a penalty "
+        "unless --l1 or --l2 ask for one; coefficients are of raw columns.",
+        autocompletion=known(FAMILY_NAMES),
+    ),
+]
+Link = Annotated[
+    str | None, option("Model", "Of binomial: logit (default), probit, cloglog.", autocompletion=known(LINKS))
+]
+Parameter = Annotated[
+    float | None,
+    option(
+        "Model",
+        "Of the family: k of negative-binomial (1), power of tweedie (1.5), delta of huber (1), q of quantile (0.5).",
+    ),
+]
+FormulaText = Annotated[
+    str | None,
+    option(
+        "Model",
+        'Target and terms, as in R: "sick ~ age + C(stage) + bs(bmi, df=4) + offset(log_days)"; with --family. Rows '
+        "that lack a value are left out.",
+        "--formula",
+    ),
+]
+SiteIntercepts = Annotated[
+    bool,
+    option(
+        "Model",
+        "With --family: every worker has an intercept of its own, which stays there, in place of a common one.",
+        "--site-intercepts",
+    ),
+]
+L1 = Annotated[
+    float,
+    option(
+        "Model",
+        "Strength of the l1 penalty: l1·Σ|c|, beside the MEAN loss over all rows; with --family the SUM.",
+        min=0,
+    ),
+]
+L2 = Annotated[
+    float | None,
+    option(
+        "Model",
+        "Strength of the l2 penalty: l2/2·Σc², likewise (scikit-learn's C is 1/(rows·l2)). By default 0.001, with "
+        "--family 0.",
+        min=0,
+    ),
+]
+Exposure = Annotated[
+    str | None,
+    option(
+        "Columns", f"Column of sizes or times at risk, above zero, of {', '.join(LOG_FAMILIES)}: rates are modelled."
+    ),
+]
+Offset = Annotated[str | None, option("Columns", "With --family: column that is added to the linear predictor.")]
+Standardize = Annotated[
+    bool | None,
+    option(
+        "Columns",
+        "Numbers get mean 0 and variance 1 over all workers' rows (sparse files: variance only). By default, but not "
+        "with --family, where it matters to penalties alone.",
+        "--standardize/--no-standardize",
+        show_default=False,
+    ),
+]
+DryRun = Annotated[
+    bool,
+    option("Run", "Say what would be fitted and what would leave a worker; fit nothing, write nothing.", "--dry-run"),
+]
+
+
+@dataclass(frozen=True)
+class Study:
+    """What was asked beside the options that all models have."""
+
+    kind: str
+    family: NamedFamily | None = None
+    formula: Formula | None = None
+    site_intercepts: bool = False
+    exposure: str | None = None
+    offset: str | None = None
+
+    def task(self, l1: float, l2: float | None, intercept: bool, smoothing: float) -> Task:
+        if self.family is None:
+            return Task(self.kind, l1, DEFAULT_L2 if l2 is None else l2, intercept, smoothing)
+        constant = intercept if self.formula is None else self.formula.intercept
+        return Task(self.kind, l1, l2 or 0.0, constant, smoothing, self.family, self.site_intercepts)
+
+    def roles(self, roles: Roles) -> Roles:
+        """With the columns that a family has, and those of the formula."""
+        roles = replace(roles, offset=self.offset, exposure=self.exposure)
+        if self.formula is None:
+            return roles
+        return replace(roles, target=self.formula.target, features=self.formula.columns, asker="the formula", gaps=True)
+
+    def settings(self, settings: Settings, task: Task, standardize: bool | None) -> Settings:
+        """A likelihood without penalty needs one level of every category as reference."""
+        if self.family is None:
+            return replace(settings, standardize=standardize is not False)
+        free = task.l1 == task.l2 == 0 and task.intercept
+        return replace(settings, standardize=bool(standardize), drop_first=settings.drop_first or free)
+
+
+def study(
+    model: str | None,
+    family: str | None,
+    link: str | None,
+    parameter: float | None,
+    formula: str | None,
+    site_intercepts: bool,
+    exposure: str | None,
+    offset: str | None,
+) -> Study:
+    """What is asked for, or wrong usage: exit code 2."""
+    if model is None and family is None:
+        raise typer.BadParameter("--model or --family is missing: say what to fit.")
+    if family is None:
+        given = {
+            "--link": link, "--parameter": parameter, "--formula": formula, "--exposure": exposure, "--offset": offset,
+            "--site-intercepts": site_intercepts or None,
+        }  # fmt: skip
+        if model == "glm":
+            raise typer.BadParameter(f"--model glm needs --family: {', '.join(FAMILIES)}.")
+        wrong = next((name for name, value in given.items() if value is not None), None)
+        if wrong is not None:
+            raise typer.BadParameter(f"{wrong} goes with --family: {', '.join(FAMILIES)}.")
+        return Study(str(model))
+    if model not in (None, "glm"):
+        raise typer.BadParameter(f"--model {model} and --family exclude each other; leave one of the two out.")
+    try:
+        named = NamedFamily.of(family, link, parameter)
+    except InputError as error:
+        raise typer.BadParameter(str(error)) from None
+    if exposure is not None and not named.takes_exposure:
+        raise typer.BadParameter(
+            f"--exposure is for families with a logarithmic link ({', '.join(LOG_FAMILIES)}); use --offset, on the "
+            "scale of the linear predictor."
+        )
+    read = None if formula is None else parse(formula)
+    if read is not None and site_intercepts and not read.intercept:
+        raise typer.BadParameter("--site-intercepts are in place of the common one: leave `0 +` or `- 1` out.")
+    return Study("glm", named, read, site_intercepts, exposure, offset)
+
+
+def refuse_beside_formula(
+    formula: str | None, target: str | None, features: str, drop: str, drop_first: bool, impute: str, intercept: bool
+) -> None:
+    """What the formula says itself is not said twice."""
+    if formula is None:
+        return
+    given = {
+        "--features": bool(features),
+        "--drop": bool(drop),
+        "--drop-first": drop_first,
+        "--impute": impute != "none",
+        "--no-intercept (write - 1)": not intercept,
+    }
+    wrong = next((name for name, value in given.items() if value), None)
+    if wrong is not None:
+        raise typer.BadParameter(f"{wrong} has no place beside --formula, which says what is used.")
+    if target is not None and target != parse(formula).target:
+        raise typer.BadParameter(f"--target {quoted(target)} is not the target of the formula; leave it out.")

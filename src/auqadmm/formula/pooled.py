@@ -1,0 +1,226 @@
+"""States of transforms from sums over all sites: means, norms, and quantiles of counts.
+
+    center, scale, poly   sums of x, of its squares, of squares of polynomials: one number or two per reduction
+    bs, cr, cs, cc        x is rounded to multiples of a step, a power of two between 1/128 and 1/64 of its standard
+                          deviation; rows are counted per multiple, counts are added over sites, and knots are quantiles
+                          of the rounded x, so at most half a step away from those of x itself. Outer knots lie half a
+                          step beyond the outermost multiples that occur.
+
+Multiples do not depend on the data but through the step, and the step does so only in powers of two: knots are the
+same however rows are split over sites. No value leaves a site but as a count; a count of one tells that row's value to
+half a step.
+
+Every process calls the same functions in the same order. States have the form that formulaic gives them.
+
+Shapes: n rows of a site; x (n,).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from auqadmm.errors import InputError
+from auqadmm.formula.parsing import Call
+from auqadmm.problem.agreement import Exchange, together
+from auqadmm.words import quoted
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STEPS = 7  # a step is about 2⁻⁷ of the standard deviation
+ODD = 0.3183  # added to log₂ of the deviation, so that round numbers are far from where the step doubles
+MOST_DEGREE = 20  # of polynomials and splines
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The rows of this process, one frame per file or site, and the way to the other processes."""
+
+    frames: Sequence[pd.DataFrame]
+    exchange: Exchange
+
+    def total(self, part: Callable[[pd.DataFrame], Sequence[float]]) -> np.ndarray:
+        """The sum of numbers over all frames of all processes."""
+
+        def own() -> tuple[None, list[float]]:
+            return None, np.sum([np.asarray(part(f), dtype=np.float64) for f in self.frames], axis=0).tolist()
+
+        _, sums = together(self.exchange, own)
+        return np.sum([np.asarray(s, dtype=np.float64) for s in sums if s], axis=0)
+
+    def counts(self, part: Callable[[pd.DataFrame], np.ndarray]) -> dict[int, int]:
+        """How often whole numbers occur, over all frames of all processes; in order."""
+
+        def own() -> tuple[None, list[list[int]]]:
+            values = [part(frame) for frame in self.frames]
+            found, often = np.unique(np.concatenate(values) if values else np.zeros(0), return_counts=True)
+            return None, [found.astype(np.int64).tolist(), often.tolist()]
+
+        _, parts = together(self.exchange, own)
+        merged: dict[int, int] = {}
+        for found, often in parts:
+            for value, number in zip(found, often, strict=True):
+                merged[value] = merged.get(value, 0) + number
+        return dict(sorted(merged.items()))
+
+
+def state_of(call: Call, pool: Pool) -> dict[str, Any]:
+    """What formulaic would have kept, had it seen all rows; plain values for JSON."""
+    try:
+        if call.name in ("center", "scale", "standardize"):
+            return _scaled(call, pool)
+        return _poly(call, pool) if call.name == "poly" else _spline(call, pool)
+    except (TypeError, OverflowError) as error:
+        raise InputError(f"{quoted(call.key)} cannot be used: {error}.") from None
+
+
+# ---------------------------------------------------------------------- sums
+def _mean(call: Call, pool: Pool) -> tuple[float, float]:
+    """Rows, and the mean."""
+    rows, total = pool.total(lambda frame: (len(frame), math.fsum(_finite(call, frame))))
+    return float(rows), float(total / rows)
+
+
+def _scaled(call: Call, pool: Pool) -> dict[str, Any]:
+    asked = call.arguments
+    ddof = asked.get("ddof", 0 if call.name == "standardize" else 1)
+    center = asked.get("center", True)
+    scale = asked.get("rescale" if call.name == "standardize" else "scale", call.name != "center")
+    rows, mean = _mean(call, pool)
+    middle = mean if center is True else None if center is False else float(center)
+    width = None if scale is False else float(scale) if scale is not True else math.nan
+    if scale is True:
+        away = middle or 0.0
+        (square,) = pool.total(lambda frame: (math.fsum(np.square(_finite(call, frame) - away)),))
+        width = math.sqrt(square / (rows - ddof)) if rows > ddof else 0.0
+        if not width > 0:
+            raise _constant(call)
+    return {"ddof": ddof, "center": middle, "scale": width}
+
+
+def _poly(call: Call, pool: Pool) -> dict[str, Any]:
+    """The three-term recurrence of monic orthogonal polynomials, one reduction per degree."""
+    degree = _whole(call, "degree", 1, 1)
+    if call.arguments.get("raw", False):
+        return {}
+    alpha: list[float] = []
+    norms: list[float] = []
+
+    def sums(frame: pd.DataFrame) -> tuple[float, float]:
+        x = _finite(call, frame)
+        before, P = np.zeros_like(x), np.ones_like(x)
+        for k, a in enumerate(alpha):
+            beta = norms[k] / norms[k - 1] if k else 0.0
+            before, P = P, (x - a) * P - beta * before
+        return math.fsum(np.square(P)), math.fsum(x * np.square(P))
+
+    for _ in range(degree + 1):
+        norm, first = pool.total(sums)
+        if not norm > 0:
+            raise InputError(f"{quoted(call.key)} needs more different values than its degree, {degree}.")
+        norms.append(float(norm))
+        alpha.append(float(first / norm))
+    return {"alpha": alpha[:degree], "norms2": norms}
+
+
+# ---------------------------------------------------------------------- counts
+def _spline(call: Call, pool: Pool) -> dict[str, Any]:
+    natural = call.name != "bs"
+    given, df = call.arguments.get("knots"), call.arguments.get("df")
+    if given is not None and df is not None:
+        raise InputError(f"{quoted(call.key)}: give df or knots, not both.")
+    if natural and given is None and df is None:
+        raise InputError(f"{quoted(call.key)}: give df or knots.")
+    low, high = call.arguments.get("lower_bound"), call.arguments.get("upper_bound")
+    center = call.arguments.get("constraints") == "center"
+    if natural and call.arguments.get("constraints") not in (None, "center"):
+        raise InputError(f"{quoted(call.key)}: constraints are 'center' or none.")
+    cyclic = call.name == "cc"
+    degree = 3 if natural else _whole(call, "degree", 3, 0)
+    counts: dict[float, int] = {}
+    if df is not None or low is None or high is None:
+        counts, step = rounded(call, pool)
+        low = min(counts) - step / 2 if low is None else low
+        high = max(counts) + step / 2 if high is None else high
+    low, high = float(low), float(high)
+    inner = sorted(float(knot) for knot in given or ())
+    if df is not None:
+        least = (1 if center or cyclic else 2) if natural else degree + bool(call.arguments.get("include_intercept"))
+        knots = _whole(call, "df", 0, least) - (2 - center - cyclic if natural else least)
+        inside = {value: 1 if natural else number for value, number in counts.items() if low <= value <= high}
+        inner = quantiles(inside, np.linspace(0, 1, knots + 2)[1:-1]) if knots else []
+    if any(not low < knot < high for knot in inner) or not low < high:
+        raise InputError(f"{quoted(call.key)}: knots {_numbers(inner)} must lie between {low:g} and {high:g}.")
+    if natural and len(set(inner)) < len(inner):
+        raise InputError(f"{quoted(call.key)} finds knots {_numbers(inner)}, some of them equal: take a lower df.")
+    state: dict[str, Any] = {"lower_bound": low, "upper_bound": high}
+    if not natural:
+        return state | {"knots": [low] * (degree + 1) + inner + [high] * (degree + 1)}
+    state |= {"constraints": None, "cyclic": cyclic, "knots": [low, *inner, high]}
+    if center:
+        state["constraints"] = [_column_means(call, pool, state)]
+    return state
+
+
+def rounded(call: Call, pool: Pool) -> tuple[dict[float, int], float]:
+    """How many rows have which multiple of the step, and the step."""
+    rows, mean = _mean(call, pool)
+    (square,) = pool.total(lambda frame: (math.fsum(np.square(_finite(call, frame) - mean)),))
+    if not square > 0:
+        raise _constant(call)
+    step = 2.0 ** (math.floor(0.5 * math.log2(square / rows) + ODD) - STEPS)
+    counts = pool.counts(lambda frame: np.rint(_finite(call, frame) / step))
+    return {k * step: number for k, number in counts.items()}, step
+
+
+def quantiles(counts: Mapping[float, int], shares: np.ndarray) -> list[float]:
+    """As numpy's, of values that occur so often."""
+    values, ends = np.array(list(counts)), np.cumsum(list(counts.values()))
+    place = shares * (ends[-1] - 1)
+    below, above = (values[np.searchsorted(ends, k, side="right")] for k in (np.floor(place), np.ceil(place)))
+    return (below + (above - below) * (place - np.floor(place))).tolist()
+
+
+def _column_means(call: Call, pool: Pool, state: Mapping[str, Any]) -> list[float]:
+    """Of the spline's own columns, which `constraints="center"` sets to zero."""
+    from formulaic.transforms import cyclic_cubic_spline, natural_cubic_spline
+
+    basis = cyclic_cubic_spline if call.name == "cc" else natural_cubic_spline
+
+    def sums(frame: pd.DataFrame) -> list[float]:
+        x = _finite(call, frame)
+        columns = basis(x, df=call.arguments.get("df"), _state=dict(state))
+        return [len(x), *(math.fsum(column) for column in columns.values())]
+
+    total = pool.total(sums)
+    return (total[1:] / total[0]).tolist()
+
+
+# ---------------------------------------------------------------------- helpers
+def _finite(call: Call, frame: pd.DataFrame) -> np.ndarray:
+    x = call.inner.of(frame)
+    bad = np.flatnonzero(~np.isfinite(x))
+    if bad.size:
+        source, row = frame.attrs.get("source", "data"), frame.index[bad[0]]
+        raise InputError(f"{source}: row {row}: {call.inner.code} is {x[bad[0]]:g} in {quoted(call.key)}; mend it.")
+    return x
+
+
+def _whole(call: Call, name: str, default: int, least: int) -> int:
+    value = call.arguments.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 10 * MOST_DEGREE:
+        raise InputError(f"{quoted(call.key)}: {name} must be a whole number from {least}, got {value!r}.")
+    return value
+
+
+def _constant(call: Call) -> InputError:
+    return InputError(f"{quoted(call.key)}: all rows of all sites have the same value; leave it out.")
+
+
+def _numbers(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)
