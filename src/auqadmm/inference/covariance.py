@@ -20,6 +20,7 @@ import torch
 
 from auqadmm.errors import InputError
 from auqadmm.inference.families import Family, family_of
+from auqadmm.inference.size import inverse_with_size, with_size
 from auqadmm.inference.statistics import Statistics
 from auqadmm.problem.site_intercepts import loss_of_rows
 from auqadmm.verdict.model import EPS, QuadraticModel
@@ -33,12 +34,14 @@ KINDS = ("model", "expected", "robust", "cluster")
 
 @dataclass(frozen=True, eq=False)
 class Covariance:
-    """Of the estimate in the user's columns: vcov (m, m), coef (m,), `one_step` for penalties with kinks; effective
-    degrees of freedom, the dispersion, and how far v is from the optimum in standard errors."""
+    """Of the estimate in the user's columns: vcov (m, m), coef (m,), `one_step` for penalties with kinks; the
+    error of a size k that was searched; effective degrees of freedom, the dispersion, and how far v is from the optimum
+    in standard errors."""
 
     vcov: np.ndarray
     coef: np.ndarray
     one_step: np.ndarray | None
+    k_se: float | None
     freedom: float
     dispersion: float
     away: float
@@ -62,6 +65,7 @@ def covariance(at: Statistics, kind: str, dispersion: float | str | None, correc
     s = group.s.numpy()
     inverse = group.solve(torch.eye(len(s), dtype=torch.float64)).numpy() / s / s[:, None]
     inverse = 0.5 * (inverse + inverse.T)
+    searched = at.searched and not kinks
     freedom = float(np.sum(inverse * base)) if at.penalised == "ridge" else float(len(s))  # the trace of (H + L)⁻¹H
     step = -inverse @ (at.sums["G"] + strengths * at.v)
     if not kinks:
@@ -71,14 +75,20 @@ def covariance(at: Statistics, kind: str, dispersion: float | str | None, correc
     if not left > 0:
         raise InputError(f"There are {n:g} rows for {freedom + own:g} parameters: no standard errors can be estimated.")
     phi = _dispersion(at, family, dispersion, left)
+    if searched and kind != "expected":  # whose information of u and k together is zero
+        inverse, base = inverse_with_size(at, inverse), with_size(at, "Hk", base)
     if kind in ("model", "expected"):
         inside = phi * (inverse if not at.penalised or kinks else inverse @ base @ inverse)
     else:
-        meat = at.sums["R"] if kind == "robust" else at.sums["C"]
-        inside = inverse @ meat @ inverse
+        name = "R" if kind == "robust" else "C"
+        inside = inverse @ (with_size(at, name + "k", at.sums[name]) if searched else at.sums[name]) @ inverse
         if kind == "cluster" and correction:
             sites = at.number("sites")
             inside = inside * (sites / (sites - 1) * (n - 1) / left)
+    k_se = None
+    if searched:
+        k_se = math.sqrt(inside[-1, -1] if kind != "expected" else 1 / at.sums["Hk"][-1])
+        inside = inside[: len(s), : len(s)]
     spread = np.sqrt(np.maximum(np.diag(inside), 0.0))
     away = 0.0 if kinks else float(np.max(np.abs(step) / np.where(spread > 0, spread, math.inf)))
     if not kinks and away > FAR_AWAY:
@@ -90,6 +100,7 @@ def covariance(at: Statistics, kind: str, dispersion: float | str | None, correc
         vcov=at.turn @ inside @ at.turn.T,
         coef=at.turn @ at.v,
         one_step=at.turn @ (at.v + step) if kinks else None,
+        k_se=k_se,
         freedom=freedom,
         dispersion=phi,
         away=away,

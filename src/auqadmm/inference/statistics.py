@@ -18,9 +18,12 @@ from auqadmm.core.reduce import Reduce
 from auqadmm.errors import InputError
 from auqadmm.inference.families import family_of
 from auqadmm.inference.sums import NullSlopesQuery, SitesQuery, StatisticsQuery
+from auqadmm.inference.tweedie import SeriesQuery
 from auqadmm.metrics.triangles import unpack
+from auqadmm.problem.families import Tweedie
 from auqadmm.problem.losses import LeastSquares
 from auqadmm.problem.site_intercepts import loss_of_rows
+from auqadmm.problem.trials import Trials
 from auqadmm.verdict.queries import ColumnMoments
 from auqadmm.verdict.queries import moments as moments_query
 
@@ -36,7 +39,8 @@ NULL_STEPS = 60
 @dataclass(frozen=True, eq=False)
 class Statistics:
     """Sums at v in centred columns, with what they were made of. `turn` (m, m): from centred columns to the user's;
-    `strengths` (m,): l2 of every unknown; `sites`: estimates of blocks, where they were asked for, (N, 2, m)."""
+    `strengths` (m,): l2 of every unknown; `sites`: estimates of blocks, where they were asked for, (N, 2, m);
+    `searched`: the size k of the negative binomial was found from the same rows."""
 
     v: np.ndarray
     turn: np.ndarray
@@ -51,6 +55,7 @@ class Statistics:
     rounds: int
     numbers: int
     sites: np.ndarray | None = field(default=None, repr=False)
+    searched: bool = False
 
     def number(self, name: str) -> float:
         return float(self.sums[name])
@@ -75,6 +80,8 @@ def measured(
     """The sums at v. `columns`: the moments of round 0, which are asked for where they are not known."""
     loss = problem.loss
     check(loss, census)
+    inner = loss_of_rows(loss)
+    frequency = frequency and not isinstance(inner, Trials)  # whose weights are no numbers of rows
     before = reduce.traffic.rounds, reduce.traffic.up
     if columns is None:
         columns = ColumnMoments.of(reduce.once(moments_query), census.intercept, loss, census.columns)
@@ -89,6 +96,8 @@ def measured(
     scale = 1.0 if loss.reduction == "sum" else census.weight_total
     strengths = scale * problem.g.convexity(inside)[:, 0].cpu()
     null = _null(reduce, loss, found, census.offset)
+    if isinstance(inner, Tweedie) and problem.g.quadratic and not strengths.any():
+        found |= _series(reduce, found, m, frequency)
     estimates = reduce.gather(SitesQuery(centre, turn, inside), None).cpu().numpy() if sites else None
     whole = {k: unpack(x[None])[0].numpy() if k in ("H", "J", "R", "C") else x.numpy() for k, x in found.items()}
     return Statistics(
@@ -106,6 +115,16 @@ def measured(
         numbers=(reduce.traffic.up - before[1]) // 8,
         sites=estimates,
     )
+
+
+def _series(reduce: Reduce, sums: dict[str, Tensor], unknowns: int, frequency: bool) -> dict[str, Tensor]:
+    """Tweedie's series for the dispersion that Pearson's statistic estimates; nothing where there are too few rows."""
+    left = sums["weight" if frequency else "rows"] - unknowns - sums["own"]
+    dispersion = sums["pearson"] / left
+    if not (float(left) > 0 and 0 < float(dispersion) < math.inf):
+        return {}
+    series = reduce.judging(SeriesQuery(frequency), dispersion, (dispersion,))["series"].cpu()
+    return {"series": series, "series_dispersion": dispersion}
 
 
 def check(loss: Loss, census: Census) -> None:

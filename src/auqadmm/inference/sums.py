@@ -4,6 +4,7 @@
     R       Σ c φ'² (x − x̄)(x − x̄)ᵀ                 for robust covariances; c² in place of c for precision weights
     C       Σ_j λ_j λ_jᵀ, λ_j = ∇f_j(v)              for covariances that are robust by site
     Q       Σ_j λ_jᵀ H_j⁺ λ_j, with Σ_j rank H_j     how much sites differ
+    Gk …    derivatives by the size k of the negative binomial: `size`
     further f, its infimum, ∇f, Pearson's statistic, constants of the likelihood, Σc, Σcy, Σcy², rows, Σ|x|¹⁶
 
 x̄ is zero, or with site intercepts the block's mean weighted by c φ''. Nothing of a single block is in them but through
@@ -27,7 +28,9 @@ from auqadmm.blocks.exact_rows import DenseRows, with_offset
 from auqadmm.blocks.rows import RowLoss
 from auqadmm.core.reduce import B, Sums
 from auqadmm.inference.families import family_of
+from auqadmm.inference.size import size_terms
 from auqadmm.metrics.triangles import pack
+from auqadmm.problem.families import NegativeBinomial
 from auqadmm.problem.site_intercepts import SiteIntercepts, best_intercepts, loss_of_rows, one_sided
 
 if TYPE_CHECKING:
@@ -52,6 +55,8 @@ class StatisticsQuery:
             site = SiteInformation.of(H)
             found |= {"C": torch.outer(G, G), "Q": site.form(G), "ranks": found["Q0"] + site.rank}
             found["sites"] = found.pop("Q0") + float(site.rank > 0)
+            if "Gk" in found:
+                found["Ck"] = torch.cat([G, found["Gk"][None]]) * found["Gk"]
             for name, x in found.items():
                 sums[name] = sums[name] + x if name in sums else x
         return blocks, {name: pack(x[None])[0] if name in ("H", "J", "R", "C") else x for name, x in sums.items()}
@@ -141,9 +146,12 @@ class _Block:
         expected = family is not None and not family.canonical
         if expected:
             sums["J"] = new(m, m)
+        size = loss.k if isinstance(loss, NegativeBinomial) else None
+        if size is not None:
+            sums |= {"Gk": new(()), "Hk": new(m + 1), "Rk": new(m + 1)}
         if self.idle:
             return sums
-        middle, middles = self._middles(expected)
+        middle, middles, drift = self._middles(expected)
         for _, part in self.rows.chunks(self.j, middle):
             y, c, z, s, h, w = self._at(part, middle, expected)
             slope = loss.row_slope(s, y)[:, 0]
@@ -161,11 +169,18 @@ class _Block:
                 sums["offset"] += times(c, part.o).sum()
             if family is not None:
                 sums["pearson"] += times(c, family.pearson(loss, z[:, 0], y)).sum()
-                sums["constant"] += times(c, family.constant(loss, y)).sum()
+                sums["constant"] += family.constant(loss, y, c).sum()
             A = part.A - middles[0]
             sums["G"] += part.A.mT @ times(c, slope)  # slopes add up to zero where rows are shifted
             sums["H"] += A.mT @ (times(c, h)[:, None] * A)
             sums["R"] += A.mT @ (times(c if self.frequency else c * c, slope.square())[:, None] * A)
+            if size is not None:
+                own, bend, cross = size_terms(size, z[:, 0], y)
+                shifted = own - drift * slope
+                square = times(c if self.frequency else c * c, shifted)
+                sums["Gk"] += times(c, own).sum()
+                sums["Hk"] += torch.cat([A.mT @ times(c, cross), times(c, bend - drift * cross).sum()[None]])
+                sums["Rk"] += torch.cat([A.mT @ (square * slope), (square @ shifted)[None]])
             if w is not None:
                 B = part.A - middles[1]
                 sums["J"] += B.mT @ (times(c, w)[:, None] * B)
@@ -189,24 +204,29 @@ class _Block:
         w = family.expected(self.loss, z[:, 0], y) if expected and family is not None else None
         return y, c, z, s, self.loss.row_curvature(s, y).diagonal()[:, 0], w
 
-    def _middles(self, expected: bool) -> tuple[Tensor | None, list[Tensor | float]]:
-        """With an intercept of the block's own: the mean of its rows, and the weighted means relative to that."""
+    def _middles(self, expected: bool) -> tuple[Tensor | None, list[Tensor | float], Tensor | float]:
+        """With an intercept of the block's own: the mean of its rows, the weighted means relative to that, and
+        −∂b/∂k of the negative binomial."""
         if self.b is None:
-            return None, [0.0, 0.0]
+            return None, [0.0, 0.0], 0.0
         m = len(self.v)
         total, weight = self.v.new_zeros(m), self.v.new_zeros(())
         for _, part in self.rows.chunks(self.j):
             total, weight = total + part.A.mT @ part.c, weight + part.c.sum()
         if not float(weight) > 0:
-            return None, [0.0, 0.0]
+            return None, [0.0, 0.0], 0.0
         middle = total / weight
         tops, bottoms = [self.v.new_zeros(m) for _ in range(2)], [self.v.new_zeros(()) for _ in range(2)]
+        drift = self.v.new_zeros(())
         for _, part in self.rows.chunks(self.j, middle):
-            _, c, _, _, h, w = self._at(part, middle, expected)
+            y, c, z, _, h, w = self._at(part, middle, expected)
             for k, x in enumerate((h, w)):
                 if x is not None:
                     tops[k], bottoms[k] = tops[k] + part.A.mT @ times(c, x), bottoms[k] + times(c, x).sum()
-        return middle, [top / bottom.clamp(min=1e-300) for top, bottom in zip(tops, bottoms, strict=True)]
+            if isinstance(self.loss, NegativeBinomial):
+                drift = drift + times(c, size_terms(self.loss.k, z[:, 0], y)[2]).sum()
+        bottoms = [bottom.clamp(min=1e-300) for bottom in bottoms]
+        return middle, [top / bottom for top, bottom in zip(tops, bottoms, strict=True)], drift / bottoms[0]
 
 
 @dataclass(frozen=True)
