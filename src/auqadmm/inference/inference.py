@@ -79,6 +79,8 @@ class Inference:
         Where the penalty has kinks: the coefficients after a Newton step without it.
     k, k_se
         The size of the negative binomial, with variance μ + μ²/k; its standard error where it was searched.
+    accuracy
+        With `columns`: an estimated bound of the relative error of every standard error.
     use_t, exponentiated
         Whether tests and intervals use Student's distribution; whether the table shows exp(coef).
     rounds, numbers
@@ -128,6 +130,7 @@ class Inference:
     one_step: np.ndarray | None = field(default=None, repr=False)
     k: float | None = None
     k_se: float | None = None
+    accuracy: np.ndarray | None = field(default=None, repr=False)
     use_t: bool = False
     exponentiated: str = ""
     rounds: int = 0
@@ -296,7 +299,7 @@ def infer(
     student = family is not None and family.estimated and dispersion is None and cov in ("model", "expected")
     sites = at.sites
     return Inference(
-        names=at.names,
+        names=at.names if at.chosen is None else tuple(at.names[k] for k in at.chosen.which),
         coef=found.coef,
         se=np.sqrt(np.maximum(np.diag(found.vcov), 0.0)),
         vcov=found.vcov,
@@ -314,12 +317,13 @@ def infer(
         aic=aic,
         bic=bic,
         pseudo_r2=share,
-        heterogeneity=None if at.penalised else _heterogeneity(at, found),
+        heterogeneity=None if at.penalised or at.chosen is not None else _heterogeneity(at, found),
         distance=found.away,
         label=LABELS.get(at.penalised, ""),
         one_step=found.one_step,
         k=getattr(loss_of_rows(at.loss), "k", None) if family is not None else None,
         k_se=found.k_se,
+        accuracy=None if at.chosen is None else at.chosen.accuracy,
         use_t=student if use_t is None else use_t,
         exponentiated=family.ratio if exponentiate and family is not None else "",
         rounds=at.rounds,

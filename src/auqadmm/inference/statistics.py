@@ -16,7 +16,9 @@ from torch import Tensor
 from auqadmm.blocks.rows import RowLoss
 from auqadmm.core.reduce import Reduce
 from auqadmm.errors import InputError
+from auqadmm.inference.columns import ChosenInverse, InformationProducts, chosen_inverse, numbers_of
 from auqadmm.inference.families import family_of
+from auqadmm.inference.refusals import refuse_idle
 from auqadmm.inference.sums import NullSlopesQuery, SitesQuery, StatisticsQuery
 from auqadmm.inference.tweedie import SeriesQuery
 from auqadmm.metrics.triangles import unpack
@@ -40,7 +42,8 @@ NULL_STEPS = 60
 class Statistics:
     """Sums at v in centred columns, with what they were made of. `turn` (m, m): from centred columns to the user's;
     `strengths` (m,): l2 of every unknown; `sites`: estimates of blocks, where they were asked for, (N, 2, m);
-    `searched`: the size k of the negative binomial was found from the same rows."""
+    `searched`: the size k of the negative binomial was found from the same rows. With `chosen` coefficients, `turn` has
+    their rows only, and of H and J there are the diagonals."""
 
     v: np.ndarray
     turn: np.ndarray
@@ -56,6 +59,7 @@ class Statistics:
     numbers: int
     sites: np.ndarray | None = field(default=None, repr=False)
     searched: bool = False
+    chosen: ChosenInverse | None = None
 
     def number(self, name: str) -> float:
         return float(self.sums[name])
@@ -76,10 +80,15 @@ def measured(
     columns: ColumnMoments | None,
     frequency: bool = True,
     sites: bool = False,
+    chosen: object = None,
+    expected: bool = False,
 ) -> Statistics:
-    """The sums at v. `columns`: the moments of round 0, which are asked for where they are not known."""
-    loss = problem.loss
-    check(loss, census)
+    """The sums at v. `columns`: the moments of round 0, which are asked for where they are not known; `chosen`: names
+    or numbers of the coefficients whose errors are wanted, of the expected information where `expected`; None: all."""
+    loss, whole = problem.loss, chosen is None
+    check(loss, census, whole)
+    names = names_of(problem, census)
+    which = tuple(range(len(names))) if whole else numbers_of(chosen, names)
     inner = loss_of_rows(loss)
     frequency = frequency and not isinstance(inner, Trials)  # whose weights are no numbers of rows
     before = reduce.traffic.rounds, reduce.traffic.up
@@ -87,33 +96,44 @@ def measured(
         columns = ColumnMoments.of(reduce.once(moments_query), census.intercept, loss, census.columns)
     inside = columns.inside(v.to(torch.float64))
     centre = columns.centre
-    sums = reduce.judging(StatisticsQuery(centre, frequency), inside, (inside,))
+    sums = reduce.judging(StatisticsQuery(centre, frequency, whole), inside, (inside,))
     found = {name: x.cpu() for name, x in sums.items()}
     m = census.features
-    turn = torch.eye(m, dtype=torch.float64)
-    if centre is not None:
-        turn[-1, :-1] = -centre[:-1].cpu()
+    turn = torch.zeros(len(which), m, dtype=torch.float64)
+    turn[range(len(which)), list(which)] = 1.0
+    if centre is not None and m - 1 in which:
+        turn[which.index(m - 1), :-1] = -centre[:-1].cpu()
     scale = 1.0 if loss.reduction == "sum" else census.weight_total
     strengths = scale * problem.g.convexity(inside)[:, 0].cpu()
     null = _null(reduce, loss, found, census.offset)
     if isinstance(inner, Tweedie) and problem.g.quadratic and not strengths.any():
         found |= _series(reduce, found, m, frequency)
     estimates = reduce.gather(SitesQuery(centre, turn, inside), None).cpu().numpy() if sites else None
-    whole = {k: unpack(x[None])[0].numpy() if k in ("H", "J", "R", "C") else x.numpy() for k, x in found.items()}
+    inverse = None
+    if not whole:
+        if problem.g.quadratic is False or bool((strengths > 0).any()):
+            raise InputError("columns is for models without a penalty: its errors need all of the information.")
+        kind = "J" if expected and "J" in found else "H"
+        D = found[kind]
+        refuse_idle(names, D.numpy(), found["xx"].numpy(), float(found["own"]) > 0)
+        query = InformationProducts(centre, inside, kind == "J")
+        inverse = chosen_inverse(reduce, query, D, found["G"], turn, which, names)
+    squares = ("H", "J", "R", "C") if whole else ()
     return Statistics(
         v=inside[:, 0].cpu().numpy(),
         turn=turn.numpy(),
-        sums=whole,
+        sums={k: unpack(x[None])[0].numpy() if k in squares else x.numpy() for k, x in found.items()},
         loss=loss,
         regularizer=problem.g,
         strengths=strengths.numpy(),
-        names=names_of(problem, census),
+        names=names,
         blocks=tuple(reduce.engine.names),
         frequency=frequency,
         null=null,
         rounds=reduce.traffic.rounds - before[0],
         numbers=(reduce.traffic.up - before[1]) // 8,
         sites=estimates,
+        chosen=inverse,
     )
 
 
@@ -127,7 +147,7 @@ def _series(reduce: Reduce, sums: dict[str, Tensor], unknowns: int, frequency: b
     return {"series": series, "series_dispersion": dispersion}
 
 
-def check(loss: Loss, census: Census) -> None:
+def check(loss: Loss, census: Census, whole: bool = True) -> None:
     """Refuse what has no standard errors here."""
     inner = loss_of_rows(loss)
     kind = type(inner).__name__
@@ -142,9 +162,10 @@ def check(loss: Loss, census: Census) -> None:
             "inference needs every row to count alike: reduction='mean' gives rows of small blocks more weight; use "
             "'sum' or 'pooled'."
         )
-    if census.features > MOST:
+    if whole and census.features > MOST:
         raise InputError(
-            f"inference sums the information of at most {MOST} unknowns; this model has {census.features}."
+            f"inference sums the information of at most {MOST} unknowns; this model has {census.features}. Name the "
+            "coefficients that you need: inference(columns=[…])."
         )
 
 

@@ -42,15 +42,20 @@ LARGEST_ENTRY = 1e18  # entries beyond this are cut before their 16th power
 
 @dataclass(frozen=True)
 class StatisticsQuery:
-    """All sums at v, given in centred columns. `frequency`: a row of weight w counts w times."""
+    """All sums at v, given in centred columns. `frequency`: a row of weight w counts w times; `whole`: with matrices,
+    else only the diagonals of H and J."""
 
     centre: Tensor | None
     frequency: bool = True
+    whole: bool = True
 
     def __call__(self, shard: Shard, blocks: B, v: Tensor) -> tuple[B, Sums]:
         sums: Sums = {}
-        for found in block_sums(shard, self.centre, v, self.frequency):
-            found = dict(found)
+        for block in blocks_at(shard, self.centre, v, self.frequency):
+            found = dict(block(self.whole))
+            if not self.whole:
+                sums = {name: sums[name] + x if name in sums else x for name, x in found.items()}
+                continue
             H, G = found["H"], found["G"]
             site = SiteInformation.of(H)
             found |= {"C": torch.outer(G, G), "Q": site.form(G), "ranks": found["Q0"] + site.rank}
@@ -59,7 +64,8 @@ class StatisticsQuery:
                 found["Ck"] = torch.cat([G, found["Gk"][None]]) * found["Gk"]
             for name, x in found.items():
                 sums[name] = sums[name] + x if name in sums else x
-        return blocks, {name: pack(x[None])[0] if name in ("H", "J", "R", "C") else x for name, x in sums.items()}
+        squares = ("H", "J", "R", "C") if self.whole else ()
+        return blocks, {name: pack(x[None])[0] if name in squares else x for name, x in sums.items()}
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,8 @@ class SitesQuery:
     def __call__(self, shard: Shard, blocks: object) -> Tensor:
         out, turn = [], self.turn.to(shard.device)
         v = self.v.to(shard.device)
-        for found in block_sums(shard, self.centre, v, True):
+        for block in blocks_at(shard, self.centre, v, True):
+            found = block()
             site = SiteInformation.of(found["H"])
             out.append(torch.stack(site.estimates(v[:, 0], found["G"], turn)))
         return torch.stack(out)
@@ -103,8 +110,8 @@ def scale_of(shard: Shard) -> float:
     return 1.0 if shard.loss.reduction == "sum" else shard.census.weight_total
 
 
-def block_sums(shard: Shard, centre: Tensor | None, v: Tensor, frequency: bool) -> Iterator[Sums]:
-    """The sums of one block after the other."""
+def blocks_at(shard: Shard, centre: Tensor | None, v: Tensor, frequency: bool) -> Iterator[BlockAt]:
+    """One block after the other, at v."""
     centre = None if centre is None else centre.to(shard.device)
     v, rows = v.to(shard.device), BlockRows(shard, centre)
     loss = shard.loss
@@ -119,13 +126,13 @@ def block_sums(shard: Shard, centre: Tensor | None, v: Tensor, frequency: bool) 
                 z[some] = with_offset(part, part.forward(v))
         idle, b = one_sided(inner, shard), best_intercepts(inner, shard, z)
     for j in range(shard.blocks):
-        yield _Block(
+        yield BlockAt(
             shard, inner, rows, j, v, frequency, None if b is None else b[j], idle is not None and bool(idle[j])
-        )()
+        )
 
 
 @dataclass(frozen=True, eq=False)
-class _Block:
+class BlockAt:
     """One block at v; `b`: its own intercept, `idle`: it has none that is finite, and says nothing."""
 
     shard: Shard
@@ -137,15 +144,16 @@ class _Block:
     b: Tensor | None
     idle: bool
 
-    def __call__(self) -> Sums:
+    def __call__(self, whole: bool = True) -> Sums:
         m, loss, family = len(self.v), self.loss, family_of(self.loss)
         new = self.v.new_zeros
         names = ("weight", "y", "yy", "rows", "f", "infimum", "pearson", "constant", "log_weights", "offset", "Q0")
         sums: Sums = {name: new(()) for name in names} | {name: new(m) for name in ("G", "far", "xx")}
-        sums |= {"H": new(m, m), "R": new(m, m), "own": new(())}
+        shape = (m, m) if whole else (m,)
+        sums |= {"H": new(shape), "own": new(())} | ({"R": new(shape)} if whole else {})
         expected = family is not None and not family.canonical
         if expected:
-            sums["J"] = new(m, m)
+            sums["J"] = new(shape)
         size = loss.k if isinstance(loss, NegativeBinomial) else None
         if size is not None:
             sums |= {"Gk": new(()), "Hk": new(m + 1), "Rk": new(m + 1)}
@@ -172,8 +180,9 @@ class _Block:
                 sums["constant"] += family.constant(loss, y, c).sum()
             A = part.A - middles[0]
             sums["G"] += part.A.mT @ times(c, slope)  # slopes add up to zero where rows are shifted
-            sums["H"] += A.mT @ (times(c, h)[:, None] * A)
-            sums["R"] += A.mT @ (times(c if self.frequency else c * c, slope.square())[:, None] * A)
+            sums["H"] += _squares(A, times(c, h), whole)
+            if whole:
+                sums["R"] += _squares(A, times(c if self.frequency else c * c, slope.square()), whole)
             if size is not None:
                 own, bend, cross = size_terms(size, z[:, 0], y)
                 shifted = own - drift * slope
@@ -182,14 +191,25 @@ class _Block:
                 sums["Hk"] += torch.cat([A.mT @ times(c, cross), times(c, bend - drift * cross).sum()[None]])
                 sums["Rk"] += torch.cat([A.mT @ (square * slope), (square @ shifted)[None]])
             if w is not None:
-                B = part.A - middles[1]
-                sums["J"] += B.mT @ (times(c, w)[:, None] * B)
+                sums["J"] += _squares(part.A - middles[1], times(c, w), whole)
             sums["far"] += times(c.sign(), part.A.abs().clamp(max=LARGEST_ENTRY).pow(16)).sum(0)
             raw = part.A if middle is None else part.A + middle
             raw = raw if self.rows.centre is None else raw + self.rows.centre
             sums["xx"] += raw.square().mT @ times(c, h)
         sums["own"] += float(self.b is not None and float(sums["weight"]) > 0)
         return sums
+
+    def products(self, P: Tensor, expected: bool) -> Tensor:
+        """HP, or JP, for directions P (m, k)."""
+        out = torch.zeros_like(P)
+        if self.idle:
+            return out
+        middle, middles, _ = self._middles(expected)
+        for _, part in self.rows.chunks(self.j, middle):
+            _, c, _, _, h, w = self._at(part, middle, expected)
+            A, bend = (part.A - middles[0], h) if w is None else (part.A - middles[1], w)
+            out += A.mT @ (times(c, bend)[:, None] * (A @ P))
+        return out
 
     def _at(self, part: DenseRows, middle: Tensor | None, expected: bool) -> tuple[Any, ...]:
         """Targets, weights, logits, what the loss prepares, φ'' and its expectation."""
@@ -227,6 +247,11 @@ class _Block:
                 drift = drift + times(c, size_terms(self.loss.k, z[:, 0], y)[2]).sum()
         bottoms = [bottom.clamp(min=1e-300) for bottom in bottoms]
         return middle, [top / bottom for top, bottom in zip(tops, bottoms, strict=True)], drift / bottoms[0]
+
+
+def _squares(A: Tensor, weight: Tensor, whole: bool) -> Tensor:
+    """Σ w a aᵀ over rows a, or its diagonal."""
+    return A.mT @ (weight[:, None] * A) if whole else A.square().mT @ weight
 
 
 @dataclass(frozen=True)
