@@ -261,11 +261,12 @@ class RunSource:
         sites: bool,
         chosen: object = None,
         expected: bool = False,
+        reference: object = None,
     ) -> Statistics:
         """The sums of inference at v."""
         with _opened(self.engine, self.problem, self.dtype, self.device) as opened:
             v = v.to(getattr(opened, "device", self.device))
-            asked = frequency, sites, chosen, expected
+            asked = frequency, sites, chosen, expected, reference
             return measured(Reduce(opened), self.problem, opened.census, v, columns, *asked)
 
 

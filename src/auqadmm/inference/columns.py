@@ -142,6 +142,6 @@ def _singular(direction: Tensor, names: Sequence[str]) -> str:
     size = direction.abs()
     among = (size > math.sqrt(0.1) * size.max()).nonzero()[:, 0].tolist()
     return (
-        f"{listed(names, among)} cannot be told apart, or separate the outcomes: the information is singular, and there "
-        "are no standard errors. Drop one of them, or add an L2 term."
+        f"{listed(names, among)} cannot be told apart, or separate the outcomes: the information is singular, and "
+        "there are no standard errors. Drop one of them, or add an L2 term."
     )

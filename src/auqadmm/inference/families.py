@@ -22,7 +22,7 @@ from torch import Tensor
 from auqadmm.blocks.curvature import times
 from auqadmm.blocks.rows import Loss, RowLoss
 from auqadmm.problem.families import CLogLog, Gamma, NegativeBinomial, Probit, Tweedie, mills
-from auqadmm.problem.losses import LeastSquares, Logistic, Poisson
+from auqadmm.problem.losses import LeastSquares, Logistic, Multinomial, Poisson
 from auqadmm.problem.site_intercepts import loss_of_rows
 from auqadmm.problem.trials import Trials
 
@@ -135,6 +135,7 @@ FAMILIES: dict[type[Loss], Family] = {
     Logistic: Family(
         "Binomial", "logit", True, False, "odds ratio", _curvature, lambda loss, z, y: torch.exp(-y * z), _zero
     ),
+    Multinomial: Family("Multinomial", "logit", True, False, "odds ratio", _curvature, _curvature, _zero),
     Probit: Family(
         "Binomial", "probit", False, False, "", _probit,
         lambda loss, z, y: torch.exp(torch.special.log_ndtr(-y * z) - torch.special.log_ndtr(y * z)), _zero,

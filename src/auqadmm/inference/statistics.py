@@ -18,12 +18,13 @@ from auqadmm.core.reduce import Reduce
 from auqadmm.errors import InputError
 from auqadmm.inference.columns import ChosenInverse, InformationProducts, chosen_inverse, numbers_of
 from auqadmm.inference.families import family_of
+from auqadmm.inference.multinomial import SQUARES, ClassesQuery, contrasts, null_loss, number_of
 from auqadmm.inference.refusals import refuse_idle
 from auqadmm.inference.sums import NullSlopesQuery, SitesQuery, StatisticsQuery
 from auqadmm.inference.tweedie import SeriesQuery
 from auqadmm.metrics.triangles import unpack
 from auqadmm.problem.families import Tweedie
-from auqadmm.problem.losses import LeastSquares
+from auqadmm.problem.losses import LeastSquares, Multinomial
 from auqadmm.problem.site_intercepts import loss_of_rows
 from auqadmm.problem.trials import Trials
 from auqadmm.verdict.queries import ColumnMoments
@@ -82,9 +83,17 @@ def measured(
     sites: bool = False,
     chosen: object = None,
     expected: bool = False,
+    reference: object = None,
 ) -> Statistics:
     """The sums at v. `columns`: the moments of round 0, which are asked for where they are not known; `chosen`: names
-    or numbers of the coefficients whose errors are wanted, of the expected information where `expected`; None: all."""
+    or numbers of the coefficients whose errors are wanted, of the expected information where `expected`; None: all;
+    `reference`: the class that others are compared with."""
+    if isinstance(problem.loss, Multinomial):
+        if sites or chosen is not None:
+            raise InputError("sites and columns are for models of one column, and Multinomial has several.")
+        return _measured_classes(reduce, problem, census, v, columns, frequency, reference)
+    if reference is not None:
+        raise InputError("reference is a class of Multinomial; other models have none.")
     loss, whole = problem.loss, chosen is None
     check(loss, census, whole)
     names = names_of(problem, census)
@@ -137,6 +146,50 @@ def measured(
     )
 
 
+def _measured_classes(
+    reduce: Reduce,
+    problem: Problem,
+    census: Census,
+    v: Tensor,
+    columns: ColumnMoments | None,
+    frequency: bool,
+    reference: object,
+) -> Statistics:
+    """The sums of several classes."""
+    loss = problem.loss
+    check(loss, census)
+    number, classes = number_of(reference, census.classes), census.classes
+    assert classes is not None
+    if not problem.g.quadratic or bool((problem.g.convexity(v) > 0).any()):
+        raise InputError("inference of Multinomial is for fits without a penalty, which treats the reference like any.")
+    before = reduce.traffic.rounds, reduce.traffic.up
+    if columns is None:
+        columns = ColumnMoments.of(reduce.once(moments_query), census.intercept, loss, census.columns)
+    inside, centre = columns.inside(v.to(torch.float64)), columns.centre
+    sums = reduce.judging(ClassesQuery(centre, number, frequency), inside, (inside,))
+    found = {name: x.cpu() for name, x in sums.items()}
+    found |= {name: torch.zeros((), dtype=torch.float64) for name in ("own", "infimum", "pearson", "constant")}
+    turn = torch.eye(census.features, dtype=torch.float64)
+    if centre is not None:
+        turn[-1, :-1] = -centre[:-1].cpu()
+    others = [label for k, label in enumerate(classes) if k != number]
+    names = tuple(f"{label}: {name}" for label in others for name in names_of(problem, census))
+    return Statistics(
+        v=contrasts(inside, number).cpu().numpy(),
+        turn=np.kron(np.eye(len(others)), turn.numpy()),
+        sums={k: unpack(x[None])[0].numpy() if k in SQUARES else x.numpy() for k, x in found.items()},
+        loss=loss,
+        regularizer=problem.g,
+        strengths=np.zeros(len(names)),
+        names=names,
+        blocks=tuple(reduce.engine.names),
+        frequency=frequency,
+        null=null_loss(found["shares"]),
+        rounds=reduce.traffic.rounds - before[0],
+        numbers=(reduce.traffic.up - before[1]) // 8,
+    )
+
+
 def _series(reduce: Reduce, sums: dict[str, Tensor], unknowns: int, frequency: bool) -> dict[str, Tensor]:
     """Tweedie's series for the dispersion that Pearson's statistic estimates; nothing where there are too few rows."""
     left = sums["weight" if frequency else "rows"] - unknowns - sums["own"]
@@ -153,7 +206,8 @@ def check(loss: Loss, census: Census, whole: bool = True) -> None:
     kind = type(inner).__name__
     if not isinstance(inner, RowLoss):
         raise InputError(f"inference needs a loss of rows, and {kind} is none; write it as an auqadmm.losses.RowLoss.")
-    if census.columns > 1:
+    several = isinstance(loss, Multinomial)
+    if census.columns > 1 and not several:
         raise InputError(
             f"inference is for models of one column, and {kind} has {census.columns}: compare two classes."
         )
@@ -162,10 +216,11 @@ def check(loss: Loss, census: Census, whole: bool = True) -> None:
             "inference needs every row to count alike: reduction='mean' gives rows of small blocks more weight; use "
             "'sum' or 'pooled'."
         )
-    if whole and census.features > MOST:
+    unknowns = census.features * (census.columns - 1 if several else 1)
+    if whole and unknowns > MOST:
         raise InputError(
-            f"inference sums the information of at most {MOST} unknowns; this model has {census.features}. Name the "
-            "coefficients that you need: inference(columns=[…])."
+            f"inference sums the information of at most {MOST} unknowns; this model has {unknowns}."
+            + " Name the coefficients that you need: inference(columns=[…])." * (not several)
         )
 
 
