@@ -253,11 +253,21 @@ class RunSource:
     dtype: torch.dtype
     device: torch.device
 
-    def measured(self, v: Tensor, columns: ColumnMoments | None, frequency: bool, sites: bool) -> Statistics:
+    def measured(
+        self,
+        v: Tensor,
+        columns: ColumnMoments | None,
+        frequency: bool,
+        sites: bool,
+        chosen: object = None,
+        expected: bool = False,
+        reference: object = None,
+    ) -> Statistics:
         """The sums of inference at v."""
         with _opened(self.engine, self.problem, self.dtype, self.device) as opened:
             v = v.to(getattr(opened, "device", self.device))
-            return measured(Reduce(opened), self.problem, opened.census, v, columns, frequency, sites)
+            asked = frequency, sites, chosen, expected, reference
+            return measured(Reduce(opened), self.problem, opened.census, v, columns, *asked)
 
 
 def _labelled(result: Result, census: Census) -> Result:

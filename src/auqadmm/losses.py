@@ -29,6 +29,7 @@ from auqadmm.problem.losses import Huber, LeastSquares, Logistic, Multinomial, P
 from auqadmm.problem.one_against_rest import OneAgainstRest
 from auqadmm.problem.quantile import Quantile
 from auqadmm.problem.site_intercepts import SiteIntercepts
+from auqadmm.problem.trials import Trials
 
 __all__ = [
     "CLogLog",
@@ -53,5 +54,6 @@ __all__ = [
     "SiteIntercepts",
     "SmoothedHinge",
     "SoftmaxCurvature",
+    "Trials",
     "Tweedie",
 ]

@@ -130,7 +130,7 @@ X, Y = np.random.default_rng(0).normal(size=(30, 2)), np.random.default_rng(1).i
 @pytest.mark.parametrize(
     ("loss", "g", "options", "sentence"),
     [
-        (aq.Multinomial(), aq.L2(1.0), {}, "models of one column, and Multinomial has 3"),
+        (aq.Multinomial(), aq.L2(1.0), {}, "inference of Multinomial is for fits without a penalty"),
         (
             aq.CustomLoss(lambda u, X, y: (X @ u - y) ** 2),
             aq.Zero(),

@@ -50,6 +50,12 @@ def test_losses(loss):
     type("Losses", (LossSuite,), {"loss": loss})().verify()
 
 
+@pytest.mark.parametrize("inner", [aq.Logistic(), aq.CLogLog()], ids=lambda loss: type(loss).__name__)
+def test_losses_of_trials(inner):
+    shares = {"targets": lambda self, rng, rows: rng.random(rows).round(1)}
+    type("Trials", (LossSuite,), {"loss": aq.losses.Trials(inner), **shares})().verify()
+
+
 @pytest.mark.parametrize("loss", SITES, ids=lambda loss: type(loss).__name__)
 @pytest.mark.thin(2)
 def test_losses_with_an_intercept_of_every_site(loss):

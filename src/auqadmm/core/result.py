@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
@@ -161,6 +162,8 @@ class Result:
         correction: bool = False,
         exponentiate: bool = False,
         sites: bool = False,
+        columns: Sequence[str | int] | None = None,
+        reference: object = None,
     ) -> Inference:
         """Standard errors, intervals and tests of the coefficients, and how well the model fits.
 
@@ -190,6 +193,12 @@ class Result:
             Show exp(coef): ratios of odds, rates, hazards or means.
         sites
             Also ask every block for its own one-step estimate, for `Inference.sites` and `Inference.plot_forest`.
+        columns
+            Names or numbers of the coefficients that are wanted, where there are too many unknowns (4096) for the
+            whole: with `cov` "model" or "expected", by products with the information, a round for all of them at a
+            time, until `Inference.accuracy` is below 1e-7.
+        reference
+            Of `Multinomial`: the label of the class that all others are compared with; None: the first one.
 
         Returns
         -------
@@ -220,23 +229,36 @@ class Result:
         """
         from auqadmm.inference.inference import infer
 
-        at = self._measured(weights, sites)
+        if columns is not None and (sites or cov not in ("model", "expected")):
+            raise InputError("columns has no place beside sites=True, or cov other than 'model' and 'expected'.")
+        at = self._measured(weights, sites, columns, cov == "expected", reference)
         options: dict[str, Any] = {"dispersion": dispersion, "use_t": use_t, "correction": correction}
         return infer(at, cov, level, exponentiate=exponentiate, **options)
 
-    def _measured(self, weights: str, sites: bool) -> Statistics:
-        """The sums at v, kept for the next call."""
+    def _measured(
+        self,
+        weights: str,
+        sites: bool,
+        columns: Sequence[str | int] | None = None,
+        expected: bool = False,
+        reference: object = None,
+    ) -> Statistics:
+        """The sums at v, kept for the next call where they are those of all columns."""
         if weights not in ("frequency", "precision"):
             raise InputError(f"weights must be 'frequency' or 'precision', got {weights!r}.")
         held = vars(self).setdefault("_held", {})
-        known = held.get((weights, sites)) or held.get((weights, True))
-        if known is None and self.statistics is not None and weights == "frequency" and not sites:
+        plain = columns is None and reference is None
+        known = held.get((weights, sites)) or held.get((weights, True)) if plain else None
+        if known is None and self.statistics is not None and weights == "frequency" and not sites and plain:
             known = self.statistics
         if known is None and self.source is None:
             raise InputError(
                 "This result does not know its problem any more: it was loaded, or made by hand. Solve with "
                 "inference=True."
             )
+        if not plain:
+            asked = weights == "frequency", sites, columns, expected, reference
+            return self.source.measured(self.v, self.moments, *asked)
         held[weights, sites] = known or self.source.measured(self.v, self.moments, weights == "frequency", sites)
         return held[weights, sites]
 

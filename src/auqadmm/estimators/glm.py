@@ -19,15 +19,18 @@ from sklearn.utils.validation import check_is_fitted
 from auqadmm.api import solve
 from auqadmm.blocks.rows import RowLoss
 from auqadmm.callbacks import Progress
+from auqadmm.core.result import Result
 from auqadmm.estimators import checks
 from auqadmm.estimators.base import ConsensusEstimator
 from auqadmm.estimators.blocks import Rows, is_block_list
 from auqadmm.estimators.fitting import FitSettings
+from auqadmm.estimators.size_search import SizeSearch
 from auqadmm.estimators.types import EngineChoice, MatrixLike, MethodChoice, PerRow
 from auqadmm.inference.inference import Inference
 from auqadmm.problem import ElasticNet, InputError, Problem, Zero
 from auqadmm.problem.ingest import read_blocks
 from auqadmm.problem.named_family import LOGARITHMIC, NamedFamily, mean_of
+from auqadmm.problem.trials import Trials
 
 if TYPE_CHECKING:
     from sklearn.utils import Tags
@@ -41,8 +44,8 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
     Parameters
     ----------
     family : str or RowLoss, default="gaussian"
-        "gaussian", "binomial" (y is 0 or 1), "poisson", "gamma", "negative-binomial", "tweedie", "huber" or "quantile";
-        or a loss with settings of its own, such as `NegativeBinomial(2.0)` or `Tweedie(1.7)`.
+        "gaussian", "binomial" (y is 0 or 1), "poisson", "gamma", "negative-binomial" (its k is searched), "tweedie",
+        "huber" or "quantile"; or a loss with settings of its own, such as `NegativeBinomial(2.0)` or `Tweedie(1.7)`.
     link : str, optional
         "logit" (the default), "probit" or "cloglog" for "binomial"; other families have one link each.
     l1, l2 : float, default=0.0
@@ -68,6 +71,10 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
     coef_ : ndarray of shape (n_features,)
     intercept_ : float
         0 with site intercepts, which stay where they are.
+    k_ : float or None
+        The size of the negative binomial: given, or the most likely one, with its error in `inference_.k_se`.
+    rounds_ : int
+        Of all fits: the search of k makes several.
     n_iter_ : int
     status_ : Status
         How the fit ended.
@@ -132,6 +139,7 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
         sample_weight: PerRow = None,
         offset: PerRow = None,
         exposure: PerRow = None,
+        trials: PerRow = None,
     ) -> ConsensusGLM:
         """Fit the model.
 
@@ -142,12 +150,13 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
         sites : array (n_samples,), optional
             Which worker owns a row: labels of any kind.
         sample_weight : array (n_samples,), optional
-            A row of weight w counts w times. For successes of trials, give two rows: y = 1 with the successes as
-            weight, y = 0 with the failures.
+            A row of weight w counts w times.
         offset : array (n_samples,), optional
             Added to x·c + b.
         exposure : array (n_samples,), optional
             Time or size at risk, above zero, for families with a logarithmic link: its logarithm is an offset.
+        trials : array (n_samples,), optional
+            For "binomial": y holds numbers of successes, of so many trials each; a row is one observation.
 
         Returns
         -------
@@ -171,8 +180,17 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
         loss, settings = self._loss(), FitSettings.of(self)
         l1, l2 = checks.at_least_zero("l1", self.l1), checks.at_least_zero("l2", self.l2)
         own = checks.truth("site_intercepts", self.site_intercepts)
-        rows = self._read(X, y, sites, sample_weight, numeric=True)
-        if loss.target_kind == "binary":
+        if trials is not None:
+            if loss.target_kind != "binary":
+                raise InputError("trials is for family 'binomial': y is then the number of successes among them.")
+            if sample_weight is not None:
+                raise InputError(
+                    "sample_weight has no place beside trials, which are weights: multiply successes and trials by it."
+                )
+        rows = self._read(X, y, sites, trials if sample_weight is None else sample_weight, numeric=True)
+        if trials is not None:
+            loss, rows = Trials(loss), _shares(rows)
+        elif loss.target_kind == "binary":
             _check_binary(rows)
         offsets = _offsets(rows, is_block_list(X), offset, exposure, isinstance(loss, LOGARITHMIC))
         parts = zip(rows.X, rows.y, rows.weight, offsets, strict=True)
@@ -182,17 +200,32 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
             labels = [str(label) for label in np.unique(np.asarray(sites))]
         read = tuple(replace(b, name=name, columns=rows.names) for b, name in zip(read, labels, strict=True))
         penalty = ElasticNet(l1, l2) if l1 or l2 else Zero()
-        problem = Problem(loss, penalty, read, intercept=bool(self.fit_intercept) and not own, site_intercepts=own)
+        common = bool(self.fit_intercept) and not own
         with Progress(mode="auto" if settings.verbose else "quiet", every=settings.verbose or None) as progress:
-            result = solve(
-                problem,
-                settings.method,
-                settings.engine,
-                max_iter=settings.max_iter,
-                certificate_tol=settings.tol,
-                callbacks=[progress] if settings.verbose else [],
-                inference=rows.features < INFERENCE_UNKNOWNS,
-            )
+
+            def fitted(loss: RowLoss, start: Result | None = None) -> Result:
+                return solve(
+                    Problem(loss, penalty, read, intercept=common, site_intercepts=own),
+                    settings.method,
+                    settings.engine,
+                    max_iter=settings.max_iter,
+                    certificate_tol=settings.tol,
+                    warm_start=None if start is None else start.v,
+                    callbacks=[progress] if settings.verbose else [],
+                    inference=rows.features < INFERENCE_UNKNOWNS,
+                )
+
+            if self._searches:
+                if rows.features >= INFERENCE_UNKNOWNS:
+                    raise InputError(
+                        f"k is searched for at most {INFERENCE_UNKNOWNS - 1} features; give it, NegativeBinomial(k)."
+                    )
+                search = SizeSearch(lambda k, last: fitted(NegativeBinomial(k), last), penalty.quadratic)
+                size, result, self.rounds_ = search()
+                self.k_: float | None = size
+            else:
+                result = fitted(loss)
+                self.k_, self.rounds_ = getattr(loss, "k", None), result.history[-1].rounds
         self.coef_, self.intercept_ = result.coef, result.intercept
         self._keep([result])
         self._fitted = replace(result, source=None, lam=None, weights=None, evidence=None)
@@ -293,6 +326,8 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
         0.935
         """
         loss, z = self._loss(), torch.from_numpy(self._logits(X).astype(np.float64))
+        if self._searches and self.k_ is not None:
+            loss = NegativeBinomial(self.k_)
         target = np.asarray(y, dtype=np.float64).ravel()
         w = torch.from_numpy(checks.weights_of(sample_weight, len(target)))
         t = torch.from_numpy(2 * target - 1 if loss.target_kind == "binary" else target)
@@ -300,6 +335,11 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
         least = loss.row_infimum(t)
         left, whole = (float((w * (loss.row_value(x, t) - least)).sum()) for x in (z, null))
         return 1 - left / whole if whole > 0 else 0.0
+
+    @property
+    def _searches(self) -> bool:
+        """Is k found from the rows?"""
+        return not isinstance(self.family, RowLoss) and isinstance(self._loss(), NegativeBinomial)
 
     def _loss(self) -> RowLoss:
         family, link = self.family, self.link
@@ -320,6 +360,18 @@ def _check_binary(rows: Rows) -> None:
         bad = np.flatnonzero((y != 0) & (y != 1))
         if bad.size:
             raise InputError(f"block {j}: y[{bad[0]}] is {y[bad[0]]:g}; family 'binomial' needs 0 and 1.")
+
+
+def _shares(rows: Rows) -> Rows:
+    """Successes and trials, which are the weights, as shares."""
+    for j, (y, n) in enumerate(zip(rows.y, rows.weight, strict=True)):
+        bad = np.flatnonzero((y < 0) | (y > n))
+        if bad.size:
+            raise InputError(
+                f"block {j}: y[{bad[0]}] is {y[bad[0]]:g}, of {n[bad[0]]:g} trials; successes are between none and all."
+            )
+    y, n = np.concatenate(rows.y), np.concatenate(rows.weight)
+    return rows.with_target(y / np.where(n > 0, n, 1.0))
 
 
 def _offsets(rows: Rows, listed: bool, offset: PerRow, exposure: PerRow, log: bool) -> list[np.ndarray]:

@@ -19,12 +19,14 @@ import numpy as np
 import torch
 
 from auqadmm.errors import InputError
+from auqadmm.inference.columns import ChosenInverse
 from auqadmm.inference.families import Family, family_of
+from auqadmm.inference.refusals import listed, refuse_idle
+from auqadmm.inference.size import inverse_with_size, with_size
 from auqadmm.inference.statistics import Statistics
 from auqadmm.problem.site_intercepts import loss_of_rows
-from auqadmm.verdict.model import EPS, QuadraticModel
+from auqadmm.verdict.model import QuadraticModel
 
-CONSTANT_ROUNDINGS = 64.0  # times ε: what centring leaves of a column that is constant
 SEPARATED = ((3.0, 0.1), (100.0, 0.01))  # a standard error and a Newton step, both times the largest |x|
 FAR_POWER = 16
 FAR_AWAY = 0.1  # standard errors that v may be away from the optimum
@@ -33,12 +35,14 @@ KINDS = ("model", "expected", "robust", "cluster")
 
 @dataclass(frozen=True, eq=False)
 class Covariance:
-    """Of the estimate in the user's columns: vcov (m, m), coef (m,), `one_step` for penalties with kinks; effective
-    degrees of freedom, the dispersion, and how far v is from the optimum in standard errors."""
+    """Of the estimate in the user's columns: vcov (m, m), coef (m,), `one_step` for penalties with kinks; the
+    error of a size k that was searched; effective degrees of freedom, the dispersion, and how far v is from the optimum
+    in standard errors."""
 
     vcov: np.ndarray
     coef: np.ndarray
     one_step: np.ndarray | None
+    k_se: float | None
     freedom: float
     dispersion: float
     away: float
@@ -47,10 +51,12 @@ class Covariance:
 def covariance(at: Statistics, kind: str, dispersion: float | str | None, correction: bool) -> Covariance:
     family = family_of(at.loss)
     _check(at, kind, family)
+    if at.chosen is not None:
+        return _of_chosen(at, at.chosen, dispersion, family)
     kinks = at.penalised == "kinks"
     strengths = np.zeros_like(at.strengths) if kinks else at.strengths
     base = at.sums["J"] if kind == "expected" and "J" in at.sums else at.sums["H"]
-    _no_influence(at, base + np.diag(strengths))
+    refuse_idle(at.names, np.diag(base) + strengths, at.sums["xx"], at.number("own") > 0)
     model = QuadraticModel.of(
         torch.from_numpy(base)[None],
         torch.from_numpy(strengths)[:, None],
@@ -62,38 +68,76 @@ def covariance(at: Statistics, kind: str, dispersion: float | str | None, correc
     s = group.s.numpy()
     inverse = group.solve(torch.eye(len(s), dtype=torch.float64)).numpy() / s / s[:, None]
     inverse = 0.5 * (inverse + inverse.T)
+    searched = at.searched and not kinks
     freedom = float(np.sum(inverse * base)) if at.penalised == "ridge" else float(len(s))  # the trace of (H + L)⁻¹H
     step = -inverse @ (at.sums["G"] + strengths * at.v)
     if not kinks:
-        _separated(at, step, inverse, family)
-    n, own = observations(at), at.number("own")
-    left = n - freedom - own
-    if not left > 0:
-        raise InputError(f"There are {n:g} rows for {freedom + own:g} parameters: no standard errors can be estimated.")
+        _separated(at, family, range(len(s)), np.sqrt(np.diag(inverse)), at.turn @ step)
+    n, left = observations(at), _left(at, freedom)
     phi = _dispersion(at, family, dispersion, left)
+    if searched and kind != "expected":  # whose information of u and k together is zero
+        inverse, base = inverse_with_size(at, inverse), with_size(at, "Hk", base)
     if kind in ("model", "expected"):
         inside = phi * (inverse if not at.penalised or kinks else inverse @ base @ inverse)
     else:
-        meat = at.sums["R"] if kind == "robust" else at.sums["C"]
-        inside = inverse @ meat @ inverse
+        name = "R" if kind == "robust" else "C"
+        inside = inverse @ (with_size(at, name + "k", at.sums[name]) if searched else at.sums[name]) @ inverse
         if kind == "cluster" and correction:
             sites = at.number("sites")
             inside = inside * (sites / (sites - 1) * (n - 1) / left)
+    k_se = None
+    if searched:
+        k_se = math.sqrt(inside[-1, -1] if kind != "expected" else 1 / at.sums["Hk"][-1])
+        inside = inside[: len(s), : len(s)]
     spread = np.sqrt(np.maximum(np.diag(inside), 0.0))
     away = 0.0 if kinks else float(np.max(np.abs(step) / np.where(spread > 0, spread, math.inf)))
-    if not kinks and away > FAR_AWAY:
-        raise InputError(
-            f"The model is {away:.2g} standard errors away from the optimum: solve it to a smaller certificate_tol, or "
-            "with more iterations, before its errors are asked for."
-        )
+    if not kinks:
+        _at_optimum(away)
     return Covariance(
         vcov=at.turn @ inside @ at.turn.T,
         coef=at.turn @ at.v,
         one_step=at.turn @ (at.v + step) if kinks else None,
+        k_se=k_se,
         freedom=freedom,
         dispersion=phi,
         away=away,
     )
+
+
+def _of_chosen(
+    at: Statistics, chosen: ChosenInverse, dispersion: float | str | None, family: Family | None
+) -> Covariance:
+    """Of some coefficients of a model without a penalty."""
+    spread, m = np.sqrt(np.diag(chosen.inverse)), len(at.v)
+    features = [i for i, k in enumerate(chosen.which) if at.names[k] != "intercept"]
+    _separated(at, family, [chosen.which[i] for i in features], spread[features], chosen.step[features])
+    phi = _dispersion(at, family, dispersion, _left(at, m))
+    away = float(np.max(np.abs(chosen.step) / (spread * math.sqrt(phi))))
+    _at_optimum(away)
+    return Covariance(
+        vcov=phi * chosen.inverse,
+        coef=at.turn @ at.v,
+        one_step=None,
+        k_se=None,
+        freedom=float(m),
+        dispersion=phi,
+        away=away,
+    )
+
+
+def _left(at: Statistics, freedom: float) -> float:
+    n, own = observations(at), at.number("own")
+    if not n - freedom - own > 0:
+        raise InputError(f"There are {n:g} rows for {freedom + own:g} parameters: no standard errors can be estimated.")
+    return n - freedom - own
+
+
+def _at_optimum(away: float) -> None:
+    if away > FAR_AWAY:
+        raise InputError(
+            f"The model is {away:.2g} standard errors away from the optimum: solve it to a smaller certificate_tol, or "
+            "with more iterations, before its errors are asked for."
+        )
 
 
 def observations(at: Statistics) -> float:
@@ -128,56 +172,32 @@ def _dispersion(at: Statistics, family: Family | None, asked: float | str | None
 
 
 # ---------------------------------------------------------------------- why there is none
-def _no_influence(at: Statistics, H: np.ndarray) -> None:
-    d = np.diag(H)
-    bad = np.flatnonzero(d <= (CONSTANT_ROUNDINGS * EPS) ** 2 * at.sums["xx"])
-    if bad.size == 0:
-        return
-    constant = at.sums["xx"][bad] > 0
-    one = len(bad) == 1
-    if not constant.any():
-        why = "is zero in every row that has influence" if one else "are zero in every row that has influence"
-    elif at.number("own") > 0:
-        why = f"{'does' if one else 'do'} not vary within any site, and so cannot be told from the site intercepts"
-    else:
-        why = f"{'is' if one else 'are'} constant, and so cannot be told from the intercept"
-    raise InputError(f"{_listed(at, bad)} {why}: drop {'it' if one else 'them'}; there are no standard errors with it.")
-
-
 def _collinear(at: Statistics, model: QuadraticModel) -> str:
     weights = model.weakest().numpy()
     among = np.flatnonzero(weights > 0.1 * weights.max())
     if len(among) == 1:
         return (
-            f"{_listed(at, among)} hardly bends the objective at the solution: its rows are saturated (separated "
+            f"{listed(at.names, among)} hardly bends the objective at the solution: its rows are saturated (separated "
             "classes) or nearly empty. There are no standard errors; drop it, or add an L2 term."
         )
     return (
-        f"{_listed(at, among)} are collinear: their effects cannot be told apart, and have no standard errors. Drop "
-        "one of them, or add an L2 term."
+        f"{listed(at.names, among)} are collinear: their effects cannot be told apart, and have no standard errors. "
+        "Drop one of them, or add an L2 term."
     )
 
 
-def _separated(at: Statistics, step: np.ndarray, inverse: np.ndarray, family: Family | None) -> None:
+def _separated(
+    at: Statistics, family: Family | None, which: Sequence[int], spread: np.ndarray, step: np.ndarray
+) -> None:
     """Rows that are fitted perfectly let a coefficient grow without end: hardly any information is left about it, and
-    Newton's step still leads on by about one logit."""
+    Newton's step still leads on by about one logit. `spread`, `step`: of the unknowns `which`, dispersion left out."""
     if family is None or family.name in ("Gaussian", "Gamma") or (at.strengths > 0).all():
         return
-    largest = at.sums["far"] ** (1 / FAR_POWER)
-    error, move = (
-        np.sqrt(np.diag(inverse)) * largest,
-        np.abs(at.turn @ step) * largest,
-    )  # the intercept's own, uncentred
-    bad = [k for k in range(len(step)) if any(error[k] > least and move[k] > far for least, far in SEPARATED)]
+    largest = at.sums["far"][list(which)] ** (1 / FAR_POWER)
+    error, move = spread * largest, np.abs(step) * largest
+    bad = [k for i, k in enumerate(which) if any(error[i] > least and move[i] > far for least, far in SEPARATED)]
     if bad:
         raise InputError(
-            f"{_listed(at, bad)} separate{'s' * (len(bad) == 1)} the outcomes of some rows perfectly: "
+            f"{listed(at.names, bad)} separate{'s' * (len(bad) == 1)} the outcomes of some rows perfectly: "
             "the best coefficient is infinite, and has no standard error. Drop or merge levels, or add an L2 term."
         )
-
-
-def _listed(at: Statistics, which: Sequence[int] | np.ndarray) -> str:
-    names = ["the intercept" if at.names[k] == "intercept" else f"column {at.names[k]!r}" for k in which]
-    shown = names if len(names) <= 6 else [*names[:5], f"{len(names) - 5} more"]
-    text = shown[0] if len(shown) == 1 else ", ".join(shown[:-1]) + f" and {shown[-1]}"
-    return text[:1].upper() + text[1:]

@@ -2,7 +2,7 @@
 
     expected   E φ'' over y given x, (dμ/dz)²/V(μ): the expected information of a row
     pearson    (y − μ)²/V(μ)
-    constant   log-likelihood + φ of a row, with dispersion 1
+    constant   c(log-likelihood + φ) of a row of weight c, with dispersion 1
 
 With dispersion s a row's log-likelihood depends on φ/s. Binomial, Poisson and negative binomial have s = 1, the others
 estimate it by Pearson's statistic over n − p, which for the normal family is the residual variance.
@@ -14,15 +14,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.curvature import times
 from auqadmm.blocks.rows import Loss, RowLoss
 from auqadmm.problem.families import CLogLog, Gamma, NegativeBinomial, Probit, Tweedie, mills
-from auqadmm.problem.losses import LeastSquares, Logistic, Poisson
+from auqadmm.problem.losses import LeastSquares, Logistic, Multinomial, Poisson
 from auqadmm.problem.site_intercepts import loss_of_rows
+from auqadmm.problem.trials import Trials
 
 RowFunction = Callable[[RowLoss, Tensor, Tensor], Tensor]
 
@@ -38,13 +40,21 @@ class Family:
     ratio: str
     expected: RowFunction
     pearson: RowFunction
-    constant: Callable[[RowLoss, Tensor], Tensor]
+    constant: RowFunction
 
     def log_likelihood(
-        self, f: float, infimum: float, constant: float, n: float, dispersion: float, log_weights: float | None
+        self,
+        f: float,
+        infimum: float,
+        constant: float,
+        n: float,
+        dispersion: float,
+        log_weights: float | None,
+        series: float | None = None,
     ) -> float | None:
         """Of all rows; None where it is no function of these sums. `log_weights`: Σ log w of precision weights, None:
-        weights are frequencies. The normal family's is at its most likely variance."""
+        weights are frequencies; `series`: Tweedie's, for this dispersion. The normal family's is at its most likely
+        variance."""
         if self.name == "Gaussian":
             return (
                 -0.5 * n * (math.log(2 * math.pi * 2 * f / n) + 1) + 0.5 * (log_weights or 0.0) if f > 0 else math.inf
@@ -54,15 +64,37 @@ class Family:
                 return None
             a, logs = 1 / dispersion, infimum - n  # Σ log y
             return a * (n * math.log(a) + logs - f) - n * math.lgamma(a) - logs
-        return None if self.estimated else constant - f
+        if self.name == "Tweedie":
+            return None if series is None else series - f / dispersion
+        return constant - f
 
 
 def family_of(loss: Loss) -> Family | None:
     """The family of a loss, of one with site intercepts that of its rows; None: it is no likelihood that is known."""
-    return FAMILIES.get(type(loss_of_rows(loss)))
+    rows = loss_of_rows(loss)
+    if not isinstance(rows, Trials):
+        return FAMILIES.get(type(rows))
+    one = FAMILIES.get(type(rows.inner))
+    return None if one is None else _of_trials(one)
 
 
-def _zero(loss: RowLoss, y: Tensor) -> Tensor:
+def _of_trials(one: Family) -> Family:
+    """Of successes of trials, from that of one trial."""
+
+    def expected(loss: RowLoss, z: Tensor, y: Tensor) -> Tensor:
+        return one.expected(loss.inner, z, torch.ones_like(y))  # type: ignore[attr-defined]
+
+    def pearson(loss: RowLoss, z: Tensor, y: Tensor) -> Tensor:
+        won, lost = (one.pearson(loss.inner, z, x) for x in (torch.ones_like(y), -torch.ones_like(y)))  # type: ignore[attr-defined]
+        return times(y, y * won) + times(1 - y, (1 - y) * lost) - 2 * y * (1 - y)
+
+    def constant(loss: RowLoss, y: Tensor, c: Tensor) -> Tensor:
+        return torch.lgamma(c + 1) - torch.lgamma(c * y + 1) - torch.lgamma(c * (1 - y) + 1)
+
+    return replace(one, expected=expected, pearson=pearson, constant=constant)
+
+
+def _zero(loss: RowLoss, y: Tensor, c: Tensor) -> Tensor:
     return torch.zeros_like(y)
 
 
@@ -87,13 +119,13 @@ def _by_variance(variance: Callable[[RowLoss, Tensor], Tensor]) -> RowFunction:
     return pearson
 
 
-def _log_factorial(loss: RowLoss, y: Tensor) -> Tensor:
-    return -torch.lgamma(y + 1)
+def _log_factorial(loss: RowLoss, y: Tensor, c: Tensor) -> Tensor:
+    return times(c, -torch.lgamma(y + 1))
 
 
-def _ways(loss: RowLoss, y: Tensor) -> Tensor:
+def _ways(loss: RowLoss, y: Tensor, c: Tensor) -> Tensor:
     k = torch.full_like(y, loss.k)  # type: ignore[attr-defined]
-    return torch.lgamma(y + k) - torch.lgamma(y + 1) - torch.lgamma(k)
+    return times(c, torch.lgamma(y + k) - torch.lgamma(y + 1) - torch.lgamma(k))
 
 
 FAMILIES: dict[type[Loss], Family] = {
@@ -103,6 +135,7 @@ FAMILIES: dict[type[Loss], Family] = {
     Logistic: Family(
         "Binomial", "logit", True, False, "odds ratio", _curvature, lambda loss, z, y: torch.exp(-y * z), _zero
     ),
+    Multinomial: Family("Multinomial", "logit", True, False, "odds ratio", _curvature, _curvature, _zero),
     Probit: Family(
         "Binomial", "probit", False, False, "", _probit,
         lambda loss, z, y: torch.exp(torch.special.log_ndtr(-y * z) - torch.special.log_ndtr(y * z)), _zero,

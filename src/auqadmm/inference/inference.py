@@ -77,6 +77,10 @@ class Inference:
         What must be said of the numbers; "" for a plain maximum of the likelihood.
     one_step
         Where the penalty has kinks: the coefficients after a Newton step without it.
+    k, k_se
+        The size of the negative binomial, with variance μ + μ²/k; its standard error where it was searched.
+    accuracy
+        With `columns`: an estimated bound of the relative error of every standard error.
     use_t, exponentiated
         Whether tests and intervals use Student's distribution; whether the table shows exp(coef).
     rounds, numbers
@@ -124,6 +128,9 @@ class Inference:
     distance: float
     label: str = ""
     one_step: np.ndarray | None = field(default=None, repr=False)
+    k: float | None = None
+    k_se: float | None = None
+    accuracy: np.ndarray | None = field(default=None, repr=False)
     use_t: bool = False
     exponentiated: str = ""
     rounds: int = 0
@@ -284,14 +291,15 @@ def infer(
         f, infimum = at.number("f"), at.number("infimum")
         weights = None if at.frequency else at.number("log_weights")
         deviance, null = 2 * (f - infimum), 2 * (at.null - infimum)
-        llf = family.log_likelihood(f, infimum, at.number("constant"), n, found.dispersion, weights)
+        llf = family.log_likelihood(f, infimum, at.number("constant"), n, found.dispersion, weights, _series(at, found))
         share = 1 - deviance / null if null > 0 else None
         if llf is not None:
-            aic, bic = -2 * llf + 2 * parameters, -2 * llf + math.log(n) * parameters
+            counted = parameters + at.searched  # k is a parameter too
+            aic, bic = -2 * llf + 2 * counted, -2 * llf + math.log(n) * counted
     student = family is not None and family.estimated and dispersion is None and cov in ("model", "expected")
     sites = at.sites
     return Inference(
-        names=at.names,
+        names=at.names if at.chosen is None else tuple(at.names[k] for k in at.chosen.which),
         coef=found.coef,
         se=np.sqrt(np.maximum(np.diag(found.vcov), 0.0)),
         vcov=found.vcov,
@@ -309,10 +317,13 @@ def infer(
         aic=aic,
         bic=bic,
         pseudo_r2=share,
-        heterogeneity=None if at.penalised else _heterogeneity(at, found),
+        heterogeneity=None if at.penalised or at.chosen is not None else _heterogeneity(at, found),
         distance=found.away,
         label=LABELS.get(at.penalised, ""),
         one_step=found.one_step,
+        k=getattr(loss_of_rows(at.loss), "k", None) if family is not None else None,
+        k_se=found.k_se,
+        accuracy=None if at.chosen is None else at.chosen.accuracy,
         use_t=student if use_t is None else use_t,
         exponentiated=family.ratio if exponentiate and family is not None else "",
         rounds=at.rounds,
@@ -321,6 +332,13 @@ def infer(
         site_coef=None if sites is None else sites[:, 0],
         site_se=None if sites is None else sites[:, 1] * math.sqrt(found.dispersion),
     )
+
+
+def _series(at: Statistics, found: Covariance) -> float | None:
+    """Tweedie's, where it was summed for this dispersion."""
+    if not math.isclose(float(at.sums.get("series_dispersion", math.nan)), found.dispersion, rel_tol=1e-12):
+        return None
+    return at.number("series")
 
 
 def _heterogeneity(at: Statistics, found: Covariance) -> Heterogeneity | None:

@@ -16,11 +16,17 @@ from torch import Tensor
 from auqadmm.blocks.rows import RowLoss
 from auqadmm.core.reduce import Reduce
 from auqadmm.errors import InputError
+from auqadmm.inference.columns import ChosenInverse, InformationProducts, chosen_inverse, numbers_of
 from auqadmm.inference.families import family_of
+from auqadmm.inference.multinomial import SQUARES, ClassesQuery, contrasts, null_loss, number_of
+from auqadmm.inference.refusals import refuse_idle
 from auqadmm.inference.sums import NullSlopesQuery, SitesQuery, StatisticsQuery
+from auqadmm.inference.tweedie import SeriesQuery
 from auqadmm.metrics.triangles import unpack
-from auqadmm.problem.losses import LeastSquares
+from auqadmm.problem.families import Tweedie
+from auqadmm.problem.losses import LeastSquares, Multinomial
 from auqadmm.problem.site_intercepts import loss_of_rows
+from auqadmm.problem.trials import Trials
 from auqadmm.verdict.queries import ColumnMoments
 from auqadmm.verdict.queries import moments as moments_query
 
@@ -36,7 +42,9 @@ NULL_STEPS = 60
 @dataclass(frozen=True, eq=False)
 class Statistics:
     """Sums at v in centred columns, with what they were made of. `turn` (m, m): from centred columns to the user's;
-    `strengths` (m,): l2 of every unknown; `sites`: estimates of blocks, where they were asked for, (N, 2, m)."""
+    `strengths` (m,): l2 of every unknown; `sites`: estimates of blocks, where they were asked for, (N, 2, m);
+    `searched`: the size k of the negative binomial was found from the same rows. With `chosen` coefficients, `turn` has
+    their rows only, and of H and J there are the diagonals."""
 
     v: np.ndarray
     turn: np.ndarray
@@ -51,6 +59,8 @@ class Statistics:
     rounds: int
     numbers: int
     sites: np.ndarray | None = field(default=None, repr=False)
+    searched: bool = False
+    chosen: ChosenInverse | None = None
 
     def number(self, name: str) -> float:
         return float(self.sums[name])
@@ -71,50 +81,133 @@ def measured(
     columns: ColumnMoments | None,
     frequency: bool = True,
     sites: bool = False,
+    chosen: object = None,
+    expected: bool = False,
+    reference: object = None,
 ) -> Statistics:
-    """The sums at v. `columns`: the moments of round 0, which are asked for where they are not known."""
-    loss = problem.loss
-    check(loss, census)
+    """The sums at v. `columns`: the moments of round 0, which are asked for where they are not known; `chosen`: names
+    or numbers of the coefficients whose errors are wanted, of the expected information where `expected`; None: all;
+    `reference`: the class that others are compared with."""
+    if isinstance(problem.loss, Multinomial):
+        if sites or chosen is not None:
+            raise InputError("sites and columns are for models of one column, and Multinomial has several.")
+        return _measured_classes(reduce, problem, census, v, columns, frequency, reference)
+    if reference is not None:
+        raise InputError("reference is a class of Multinomial; other models have none.")
+    loss, whole = problem.loss, chosen is None
+    check(loss, census, whole)
+    names = names_of(problem, census)
+    which = tuple(range(len(names))) if whole else numbers_of(chosen, names)
+    inner = loss_of_rows(loss)
+    frequency = frequency and not isinstance(inner, Trials)  # whose weights are no numbers of rows
     before = reduce.traffic.rounds, reduce.traffic.up
     if columns is None:
         columns = ColumnMoments.of(reduce.once(moments_query), census.intercept, loss, census.columns)
     inside = columns.inside(v.to(torch.float64))
     centre = columns.centre
-    sums = reduce.judging(StatisticsQuery(centre, frequency), inside, (inside,))
+    sums = reduce.judging(StatisticsQuery(centre, frequency, whole), inside, (inside,))
     found = {name: x.cpu() for name, x in sums.items()}
     m = census.features
-    turn = torch.eye(m, dtype=torch.float64)
-    if centre is not None:
-        turn[-1, :-1] = -centre[:-1].cpu()
+    turn = torch.zeros(len(which), m, dtype=torch.float64)
+    turn[range(len(which)), list(which)] = 1.0
+    if centre is not None and m - 1 in which:
+        turn[which.index(m - 1), :-1] = -centre[:-1].cpu()
     scale = 1.0 if loss.reduction == "sum" else census.weight_total
     strengths = scale * problem.g.convexity(inside)[:, 0].cpu()
     null = _null(reduce, loss, found, census.offset)
+    if isinstance(inner, Tweedie) and problem.g.quadratic and not strengths.any():
+        found |= _series(reduce, found, m, frequency)
     estimates = reduce.gather(SitesQuery(centre, turn, inside), None).cpu().numpy() if sites else None
-    whole = {k: unpack(x[None])[0].numpy() if k in ("H", "J", "R", "C") else x.numpy() for k, x in found.items()}
+    inverse = None
+    if not whole:
+        if problem.g.quadratic is False or bool((strengths > 0).any()):
+            raise InputError("columns is for models without a penalty: its errors need all of the information.")
+        kind = "J" if expected and "J" in found else "H"
+        D = found[kind]
+        refuse_idle(names, D.numpy(), found["xx"].numpy(), float(found["own"]) > 0)
+        query = InformationProducts(centre, inside, kind == "J")
+        inverse = chosen_inverse(reduce, query, D, found["G"], turn, which, names)
+    squares = ("H", "J", "R", "C") if whole else ()
     return Statistics(
         v=inside[:, 0].cpu().numpy(),
         turn=turn.numpy(),
-        sums=whole,
+        sums={k: unpack(x[None])[0].numpy() if k in squares else x.numpy() for k, x in found.items()},
         loss=loss,
         regularizer=problem.g,
         strengths=strengths.numpy(),
-        names=names_of(problem, census),
+        names=names,
         blocks=tuple(reduce.engine.names),
         frequency=frequency,
         null=null,
         rounds=reduce.traffic.rounds - before[0],
         numbers=(reduce.traffic.up - before[1]) // 8,
         sites=estimates,
+        chosen=inverse,
     )
 
 
-def check(loss: Loss, census: Census) -> None:
+def _measured_classes(
+    reduce: Reduce,
+    problem: Problem,
+    census: Census,
+    v: Tensor,
+    columns: ColumnMoments | None,
+    frequency: bool,
+    reference: object,
+) -> Statistics:
+    """The sums of several classes."""
+    loss = problem.loss
+    check(loss, census)
+    number, classes = number_of(reference, census.classes), census.classes
+    assert classes is not None
+    if not problem.g.quadratic or bool((problem.g.convexity(v) > 0).any()):
+        raise InputError("inference of Multinomial is for fits without a penalty, which treats the reference like any.")
+    before = reduce.traffic.rounds, reduce.traffic.up
+    if columns is None:
+        columns = ColumnMoments.of(reduce.once(moments_query), census.intercept, loss, census.columns)
+    inside, centre = columns.inside(v.to(torch.float64)), columns.centre
+    sums = reduce.judging(ClassesQuery(centre, number, frequency), inside, (inside,))
+    found = {name: x.cpu() for name, x in sums.items()}
+    found |= {name: torch.zeros((), dtype=torch.float64) for name in ("own", "infimum", "pearson", "constant")}
+    turn = torch.eye(census.features, dtype=torch.float64)
+    if centre is not None:
+        turn[-1, :-1] = -centre[:-1].cpu()
+    others = [label for k, label in enumerate(classes) if k != number]
+    names = tuple(f"{label}: {name}" for label in others for name in names_of(problem, census))
+    return Statistics(
+        v=contrasts(inside, number).cpu().numpy(),
+        turn=np.kron(np.eye(len(others)), turn.numpy()),
+        sums={k: unpack(x[None])[0].numpy() if k in SQUARES else x.numpy() for k, x in found.items()},
+        loss=loss,
+        regularizer=problem.g,
+        strengths=np.zeros(len(names)),
+        names=names,
+        blocks=tuple(reduce.engine.names),
+        frequency=frequency,
+        null=null_loss(found["shares"]),
+        rounds=reduce.traffic.rounds - before[0],
+        numbers=(reduce.traffic.up - before[1]) // 8,
+    )
+
+
+def _series(reduce: Reduce, sums: dict[str, Tensor], unknowns: int, frequency: bool) -> dict[str, Tensor]:
+    """Tweedie's series for the dispersion that Pearson's statistic estimates; nothing where there are too few rows."""
+    left = sums["weight" if frequency else "rows"] - unknowns - sums["own"]
+    dispersion = sums["pearson"] / left
+    if not (float(left) > 0 and 0 < float(dispersion) < math.inf):
+        return {}
+    series = reduce.judging(SeriesQuery(frequency), dispersion, (dispersion,))["series"].cpu()
+    return {"series": series, "series_dispersion": dispersion}
+
+
+def check(loss: Loss, census: Census, whole: bool = True) -> None:
     """Refuse what has no standard errors here."""
     inner = loss_of_rows(loss)
     kind = type(inner).__name__
     if not isinstance(inner, RowLoss):
         raise InputError(f"inference needs a loss of rows, and {kind} is none; write it as an auqadmm.losses.RowLoss.")
-    if census.columns > 1:
+    several = isinstance(loss, Multinomial)
+    if census.columns > 1 and not several:
         raise InputError(
             f"inference is for models of one column, and {kind} has {census.columns}: compare two classes."
         )
@@ -123,9 +216,11 @@ def check(loss: Loss, census: Census) -> None:
             "inference needs every row to count alike: reduction='mean' gives rows of small blocks more weight; use "
             "'sum' or 'pooled'."
         )
-    if census.features > MOST:
+    unknowns = census.features * (census.columns - 1 if several else 1)
+    if whole and unknowns > MOST:
         raise InputError(
-            f"inference sums the information of at most {MOST} unknowns; this model has {census.features}."
+            f"inference sums the information of at most {MOST} unknowns; this model has {unknowns}."
+            + " Name the coefficients that you need: inference(columns=[…])." * (not several)
         )
 
 

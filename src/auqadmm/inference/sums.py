@@ -4,6 +4,7 @@
     R       Σ c φ'² (x − x̄)(x − x̄)ᵀ                 for robust covariances; c² in place of c for precision weights
     C       Σ_j λ_j λ_jᵀ, λ_j = ∇f_j(v)              for covariances that are robust by site
     Q       Σ_j λ_jᵀ H_j⁺ λ_j, with Σ_j rank H_j     how much sites differ
+    Gk …    derivatives by the size k of the negative binomial: `size`
     further f, its infimum, ∇f, Pearson's statistic, constants of the likelihood, Σc, Σcy, Σcy², rows, Σ|x|¹⁶
 
 x̄ is zero, or with site intercepts the block's mean weighted by c φ''. Nothing of a single block is in them but through
@@ -27,7 +28,9 @@ from auqadmm.blocks.exact_rows import DenseRows, with_offset
 from auqadmm.blocks.rows import RowLoss
 from auqadmm.core.reduce import B, Sums
 from auqadmm.inference.families import family_of
+from auqadmm.inference.size import size_terms
 from auqadmm.metrics.triangles import pack
+from auqadmm.problem.families import NegativeBinomial
 from auqadmm.problem.site_intercepts import SiteIntercepts, best_intercepts, loss_of_rows, one_sided
 
 if TYPE_CHECKING:
@@ -39,22 +42,30 @@ LARGEST_ENTRY = 1e18  # entries beyond this are cut before their 16th power
 
 @dataclass(frozen=True)
 class StatisticsQuery:
-    """All sums at v, given in centred columns. `frequency`: a row of weight w counts w times."""
+    """All sums at v, given in centred columns. `frequency`: a row of weight w counts w times; `whole`: with matrices,
+    else only the diagonals of H and J."""
 
     centre: Tensor | None
     frequency: bool = True
+    whole: bool = True
 
     def __call__(self, shard: Shard, blocks: B, v: Tensor) -> tuple[B, Sums]:
         sums: Sums = {}
-        for found in block_sums(shard, self.centre, v, self.frequency):
-            found = dict(found)
+        for block in blocks_at(shard, self.centre, v, self.frequency):
+            found = dict(block(self.whole))
+            if not self.whole:
+                sums = {name: sums[name] + x if name in sums else x for name, x in found.items()}
+                continue
             H, G = found["H"], found["G"]
             site = SiteInformation.of(H)
             found |= {"C": torch.outer(G, G), "Q": site.form(G), "ranks": found["Q0"] + site.rank}
             found["sites"] = found.pop("Q0") + float(site.rank > 0)
+            if "Gk" in found:
+                found["Ck"] = torch.cat([G, found["Gk"][None]]) * found["Gk"]
             for name, x in found.items():
                 sums[name] = sums[name] + x if name in sums else x
-        return blocks, {name: pack(x[None])[0] if name in ("H", "J", "R", "C") else x for name, x in sums.items()}
+        squares = ("H", "J", "R", "C") if self.whole else ()
+        return blocks, {name: pack(x[None])[0] if name in squares else x for name, x in sums.items()}
 
 
 @dataclass(frozen=True)
@@ -69,7 +80,8 @@ class SitesQuery:
     def __call__(self, shard: Shard, blocks: object) -> Tensor:
         out, turn = [], self.turn.to(shard.device)
         v = self.v.to(shard.device)
-        for found in block_sums(shard, self.centre, v, True):
+        for block in blocks_at(shard, self.centre, v, True):
+            found = block()
             site = SiteInformation.of(found["H"])
             out.append(torch.stack(site.estimates(v[:, 0], found["G"], turn)))
         return torch.stack(out)
@@ -98,8 +110,8 @@ def scale_of(shard: Shard) -> float:
     return 1.0 if shard.loss.reduction == "sum" else shard.census.weight_total
 
 
-def block_sums(shard: Shard, centre: Tensor | None, v: Tensor, frequency: bool) -> Iterator[Sums]:
-    """The sums of one block after the other."""
+def blocks_at(shard: Shard, centre: Tensor | None, v: Tensor, frequency: bool) -> Iterator[BlockAt]:
+    """One block after the other, at v."""
     centre = None if centre is None else centre.to(shard.device)
     v, rows = v.to(shard.device), BlockRows(shard, centre)
     loss = shard.loss
@@ -114,13 +126,13 @@ def block_sums(shard: Shard, centre: Tensor | None, v: Tensor, frequency: bool) 
                 z[some] = with_offset(part, part.forward(v))
         idle, b = one_sided(inner, shard), best_intercepts(inner, shard, z)
     for j in range(shard.blocks):
-        yield _Block(
+        yield BlockAt(
             shard, inner, rows, j, v, frequency, None if b is None else b[j], idle is not None and bool(idle[j])
-        )()
+        )
 
 
 @dataclass(frozen=True, eq=False)
-class _Block:
+class BlockAt:
     """One block at v; `b`: its own intercept, `idle`: it has none that is finite, and says nothing."""
 
     shard: Shard
@@ -132,18 +144,22 @@ class _Block:
     b: Tensor | None
     idle: bool
 
-    def __call__(self) -> Sums:
+    def __call__(self, whole: bool = True) -> Sums:
         m, loss, family = len(self.v), self.loss, family_of(self.loss)
         new = self.v.new_zeros
         names = ("weight", "y", "yy", "rows", "f", "infimum", "pearson", "constant", "log_weights", "offset", "Q0")
         sums: Sums = {name: new(()) for name in names} | {name: new(m) for name in ("G", "far", "xx")}
-        sums |= {"H": new(m, m), "R": new(m, m), "own": new(())}
+        shape = (m, m) if whole else (m,)
+        sums |= {"H": new(shape), "own": new(())} | ({"R": new(shape)} if whole else {})
         expected = family is not None and not family.canonical
         if expected:
-            sums["J"] = new(m, m)
+            sums["J"] = new(shape)
+        size = loss.k if isinstance(loss, NegativeBinomial) else None
+        if size is not None:
+            sums |= {"Gk": new(()), "Hk": new(m + 1), "Rk": new(m + 1)}
         if self.idle:
             return sums
-        middle, middles = self._middles(expected)
+        middle, middles, drift = self._middles(expected)
         for _, part in self.rows.chunks(self.j, middle):
             y, c, z, s, h, w = self._at(part, middle, expected)
             slope = loss.row_slope(s, y)[:, 0]
@@ -161,20 +177,39 @@ class _Block:
                 sums["offset"] += times(c, part.o).sum()
             if family is not None:
                 sums["pearson"] += times(c, family.pearson(loss, z[:, 0], y)).sum()
-                sums["constant"] += times(c, family.constant(loss, y)).sum()
+                sums["constant"] += family.constant(loss, y, c).sum()
             A = part.A - middles[0]
             sums["G"] += part.A.mT @ times(c, slope)  # slopes add up to zero where rows are shifted
-            sums["H"] += A.mT @ (times(c, h)[:, None] * A)
-            sums["R"] += A.mT @ (times(c if self.frequency else c * c, slope.square())[:, None] * A)
+            sums["H"] += _squares(A, times(c, h), whole)
+            if whole:
+                sums["R"] += _squares(A, times(c if self.frequency else c * c, slope.square()), whole)
+            if size is not None:
+                own, bend, cross = size_terms(size, z[:, 0], y)
+                shifted = own - drift * slope
+                square = times(c if self.frequency else c * c, shifted)
+                sums["Gk"] += times(c, own).sum()
+                sums["Hk"] += torch.cat([A.mT @ times(c, cross), times(c, bend - drift * cross).sum()[None]])
+                sums["Rk"] += torch.cat([A.mT @ (square * slope), (square @ shifted)[None]])
             if w is not None:
-                B = part.A - middles[1]
-                sums["J"] += B.mT @ (times(c, w)[:, None] * B)
+                sums["J"] += _squares(part.A - middles[1], times(c, w), whole)
             sums["far"] += times(c.sign(), part.A.abs().clamp(max=LARGEST_ENTRY).pow(16)).sum(0)
             raw = part.A if middle is None else part.A + middle
             raw = raw if self.rows.centre is None else raw + self.rows.centre
             sums["xx"] += raw.square().mT @ times(c, h)
         sums["own"] += float(self.b is not None and float(sums["weight"]) > 0)
         return sums
+
+    def products(self, P: Tensor, expected: bool) -> Tensor:
+        """HP, or JP, for directions P (m, k)."""
+        out = torch.zeros_like(P)
+        if self.idle:
+            return out
+        middle, middles, _ = self._middles(expected)
+        for _, part in self.rows.chunks(self.j, middle):
+            _, c, _, _, h, w = self._at(part, middle, expected)
+            A, bend = (part.A - middles[0], h) if w is None else (part.A - middles[1], w)
+            out += A.mT @ (times(c, bend)[:, None] * (A @ P))
+        return out
 
     def _at(self, part: DenseRows, middle: Tensor | None, expected: bool) -> tuple[Any, ...]:
         """Targets, weights, logits, what the loss prepares, φ'' and its expectation."""
@@ -189,24 +224,34 @@ class _Block:
         w = family.expected(self.loss, z[:, 0], y) if expected and family is not None else None
         return y, c, z, s, self.loss.row_curvature(s, y).diagonal()[:, 0], w
 
-    def _middles(self, expected: bool) -> tuple[Tensor | None, list[Tensor | float]]:
-        """With an intercept of the block's own: the mean of its rows, and the weighted means relative to that."""
+    def _middles(self, expected: bool) -> tuple[Tensor | None, list[Tensor | float], Tensor | float]:
+        """With an intercept of the block's own: the mean of its rows, the weighted means relative to that, and
+        −∂b/∂k of the negative binomial."""
         if self.b is None:
-            return None, [0.0, 0.0]
+            return None, [0.0, 0.0], 0.0
         m = len(self.v)
         total, weight = self.v.new_zeros(m), self.v.new_zeros(())
         for _, part in self.rows.chunks(self.j):
             total, weight = total + part.A.mT @ part.c, weight + part.c.sum()
         if not float(weight) > 0:
-            return None, [0.0, 0.0]
+            return None, [0.0, 0.0], 0.0
         middle = total / weight
         tops, bottoms = [self.v.new_zeros(m) for _ in range(2)], [self.v.new_zeros(()) for _ in range(2)]
+        drift = self.v.new_zeros(())
         for _, part in self.rows.chunks(self.j, middle):
-            _, c, _, _, h, w = self._at(part, middle, expected)
+            y, c, z, _, h, w = self._at(part, middle, expected)
             for k, x in enumerate((h, w)):
                 if x is not None:
                     tops[k], bottoms[k] = tops[k] + part.A.mT @ times(c, x), bottoms[k] + times(c, x).sum()
-        return middle, [top / bottom.clamp(min=1e-300) for top, bottom in zip(tops, bottoms, strict=True)]
+            if isinstance(self.loss, NegativeBinomial):
+                drift = drift + times(c, size_terms(self.loss.k, z[:, 0], y)[2]).sum()
+        bottoms = [bottom.clamp(min=1e-300) for bottom in bottoms]
+        return middle, [top / bottom for top, bottom in zip(tops, bottoms, strict=True)], drift / bottoms[0]
+
+
+def _squares(A: Tensor, weight: Tensor, whole: bool) -> Tensor:
+    """Σ w a aᵀ over rows a, or its diagonal."""
+    return A.mT @ (weight[:, None] * A) if whole else A.square().mT @ weight
 
 
 @dataclass(frozen=True)

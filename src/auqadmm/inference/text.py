@@ -66,6 +66,9 @@ def notes(of: Inference) -> list[str]:
     out = []
     if of.exponentiated:
         out.append(f"ratio: {of.exponentiated}, exp(coef).")
+    if of.k is not None:
+        how = "given" if of.k_se is None else f"standard error {of.k_se:.4g}"
+        out.append(f"k = {of.k:.6g} ({how}); the variance is μ + μ²/k.")
     if of.label:
         out.append(of.label)
     if of.cov == "cluster":
