@@ -76,6 +76,7 @@ if TYPE_CHECKING:
         Tweedie,
         Zero,
     )
+    from auqadmm.quality import Quality
 
 __version__ = "0.1.0"  # the only place; pyproject.toml reads it from here
 
@@ -133,6 +134,7 @@ _PLACES = {
         "Tweedie",
         "Zero",
     ],
+    "auqadmm.quality": ["Quality"],
 }
 _HOME = {name: place for place, names in _PLACES.items() for name in names}
 
@@ -178,6 +180,7 @@ __all__ = [
     "Probit",
     "Problem",
     "ProcessError",
+    "Quality",
     "Quantile",
     "Result",
     "SmoothedHinge",

@@ -42,6 +42,7 @@ from auqadmm.problem import (
     Zero,
 )
 from auqadmm.problem.ingest import read_blocks
+from auqadmm.quality.measures import LOGARITHMIC, mean_of
 
 if TYPE_CHECKING:
     from sklearn.utils import Tags
@@ -57,7 +58,6 @@ FAMILIES: dict[str, dict[str, type[RowLoss]]] = {
     "quantile": {"identity": Quantile},
 }
 INFERENCE_UNKNOWNS = 4096  # unknowns whose information is asked for
-LOGARITHMIC = (Poisson, Gamma, NegativeBinomial, Tweedie)
 
 
 class ConsensusGLM(RegressorMixin, ConsensusEstimator):
@@ -290,7 +290,7 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
         loss = self._loss()
         more = _offset_of("offset", offset, len(z), False)
         more = more + _offset_of("exposure", exposure, len(z), True) if exposure is not None else more
-        return mean_of(loss, z + more)
+        return mean_of(loss, torch.from_numpy(z + more)).numpy()
 
     def score(self, X: MatrixLike, y: ArrayLike, sample_weight: PerRow = None) -> float:
         """The share of the deviance that the model explains; of squares, R².
@@ -344,18 +344,6 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = str(self.family) in ("poisson", "gamma", "negative-binomial", "tweedie")
         return tags
-
-
-def mean_of(loss: RowLoss, z: np.ndarray) -> np.ndarray:
-    """The expected target at logits z."""
-    t = torch.from_numpy(z)
-    if isinstance(loss, Logistic):
-        return torch.sigmoid(t).numpy()
-    if isinstance(loss, Probit):
-        return torch.special.ndtr(t).numpy()
-    if isinstance(loss, CLogLog):
-        return (-torch.expm1(-torch.exp(t))).numpy()
-    return torch.exp(t).numpy() if isinstance(loss, LOGARITHMIC) else z
 
 
 def _check_binary(rows: Rows) -> None:

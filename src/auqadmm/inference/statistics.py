@@ -6,7 +6,9 @@ Shapes: m features (the intercept's ones last); v, G (m,) and H, J, R, C (m, m) 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,7 +90,10 @@ def measured(
         turn[-1, :-1] = -centre[:-1].cpu()
     scale = 1.0 if loss.reduction == "sum" else census.weight_total
     strengths = scale * problem.g.convexity(inside)[:, 0].cpu()
-    null = _null(reduce, loss, found, census.offset)
+    null = math.nan
+    if family_of(loss) is not None:
+        totals = {name: float(found[name]) for name in ("weight", "y", "yy", "offset")}
+        null = null_loss(loss_of_rows(loss), totals, census.offset, partial(_constant, reduce))
     estimates = reduce.gather(SitesQuery(centre, turn, inside), None).cpu().numpy() if sites else None
     whole = {k: unpack(x[None])[0].numpy() if k in ("H", "J", "R", "C") else x.numpy() for k, x in found.items()}
     return Statistics(
@@ -135,29 +140,34 @@ def names_of(problem: Problem, census: Census) -> tuple[str, ...]:
     return (*names, "intercept") if census.intercept else names
 
 
-def _null(reduce: Reduce, loss: Loss, sums: dict[str, Tensor], offset: bool) -> float:
-    """Σcφ of the best constant: from Σc, Σcy, Σcy² where φ is linear in y, or squares; with offsets by a search of a
-    few rounds. NaN for losses that are no likelihood."""
-    inner = loss_of_rows(loss)
-    W, S, family = float(sums["weight"]), float(sums["y"]), family_of(loss)
-    if family is None or not W > 0:
+def _constant(reduce: Reduce, z: float) -> list[float]:
+    at = torch.tensor([z], dtype=torch.float64)
+    return reduce.judging(NullSlopesQuery(), at, (at,))["null"].tolist()
+
+
+def null_loss(loss: RowLoss, sums: Mapping[str, float], offset: bool, ask: Callable[[float], list[float]]) -> float:
+    """Σcφ of the best constant of a likelihood: from Σc, Σcy, Σcy² where φ is linear in y, or squares; with offsets by a
+    search that begins at the mean less that of offsets. `ask` tells Σcφ, Σcφ' and Σcφ'' of a constant. NaN without
+    rows."""
+    W, S = sums["weight"], sums["y"]
+    if not W > 0:
         return math.nan
-    if isinstance(inner, LeastSquares) and not offset:
-        return 0.5 * max(float(sums["yy"]) - S * S / W, 0.0)
-    z = inner.null_logits(torch.tensor([S / W], dtype=torch.float64), 1)
+    if isinstance(loss, LeastSquares) and not offset:
+        return 0.5 * max(sums["yy"] - S * S / W, 0.0)
+    z = loss.null_logits(torch.tensor([S / W], dtype=torch.float64), 1)
     if not offset:
         one = torch.ones(1, dtype=torch.float64)
-        up, down = (float(inner.row_value(z[:, None], y)) for y in (one, -one))
+        up, down = (float(loss.row_value(z[:, None], y)) for y in (one, -one))
         return 0.5 * (W + S) * up + 0.5 * (W - S) * down
-    z = z - float(sums["offset"]) / W
+    constant = float(z) - sums["offset"] / W
     best = math.inf
     for _ in range(NULL_STEPS):
-        value, slope, bend = reduce.judging(NullSlopesQuery(), z, (z,))["null"].tolist()
+        value, slope, bend = ask(constant)
         step = -slope / bend if bend > 0 else math.nan
         if not math.isfinite(value) or not math.isfinite(step):
             return best if math.isfinite(best) else math.nan
         best = min(best, value)
         if 0.5 * slope * slope / bend <= 1e-15 * (abs(value) + 1):
             break
-        z = z + max(-2.0, min(2.0, step)) if not inner.quadratic else z + step
+        constant += max(-2.0, min(2.0, step)) if not loss.quadratic else step
     return best
