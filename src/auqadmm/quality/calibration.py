@@ -16,13 +16,15 @@ STEPS = 50
 SMALL_DECREMENT = 1e-14  # of the loss: one more step is exact to rounding
 STEEPEST = 1e4  # a slope beyond this has no end: the scores separate the outcomes
 SHORTEST = 1e-6  # part of a step
+ROUNDING = 1e-12  # of AUC
 FLAT = 1e-13  # of the curvature: scores are constant
 
 
-def calibrate(line: Line, start: np.ndarray, middle: float) -> Figures:
+def calibrate(line: Line, start: np.ndarray, middle: float, order: tuple[float, float] | None = None) -> Figures:
     """Intercept and slope; None where scores are constant, or separate the outcomes. `start`: the line at (0, 0),
-    `middle`: the score that d turns around."""
-    found = minimum(line, start)
+    `middle`: the score that d turns around, `order`: between which values AUC is, where there is one."""
+    separated = order is not None and (order[0] >= 1 - ROUNDING or order[1] <= ROUNDING)
+    found = None if separated else minimum(line, start)
     if found is None:
         return {"calibration_intercept": None, "calibration_slope": None}
     a, d = found

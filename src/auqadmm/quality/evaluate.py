@@ -63,11 +63,12 @@ def quality_at(
     figures = measure.figures(first, second, measure.null(first, line, census.offset))
     bounds = measure.bounds(second)
     ends = [mean_or_none([None if b is None else b[k] for b in bounds]) for k in (0, 1)]
+    order = None if ends[0] is None or ends[1] is None else (ends[0], ends[1])
     if bounds:
-        figures["auc"] = None if ends[0] is None or ends[1] is None else 0.5 * (ends[0] + ends[1])
+        figures["auc"] = None if order is None else 0.5 * (order[0] + order[1])
     curve = None
     if measure.calibrated:
-        figures |= calibrate(line, second["line"], middle_of(first))
+        figures |= calibrate(line, second["line"], middle_of(first), order)
         curve = Calibration.of(*measure.curve(second["bins"][0]))
     each = reduce.gather(SiteFigures(measure, models), None).cpu().numpy() if sites else None
     names = tuple(reduce.engine.names)
@@ -76,7 +77,7 @@ def quality_at(
         figures={name: figures.get(name) for name in measure.names},
         rows=round(float(first["rows"])),
         weight=float(first["weight"]),
-        auc_bounds=None if ends[0] is None or ends[1] is None else (ends[0], ends[1]),
+        auc_bounds=order,
         bins=bins_of(len(first["s"])) if "bins" in second else 0,
         calibration=curve,
         site_names=() if each is None else names,

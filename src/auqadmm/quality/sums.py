@@ -82,9 +82,10 @@ class SiteFigures:
 
         figures = measure.figures(first, second, measure.null(first, line, at.o is not None))
         aucs = measure.exact(at)
-        figures |= {"auc": mean_or_none(aucs)} if aucs else {}
+        auc = mean_or_none(aucs)
+        figures |= {"auc": auc} if aucs else {}
         if measure.calibrated:
-            figures |= calibrate(line, second["line"], middle_of(first))
+            figures |= calibrate(line, second["line"], middle_of(first), None if auc is None else (auc, auc))
         return [float(first[name]) for name in COUNTS] + [_number(figures, name) for name in measure.names]
 
 
