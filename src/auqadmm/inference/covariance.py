@@ -87,9 +87,9 @@ def covariance(at: Statistics, kind: str, dispersion: float | str | None, correc
             "with more iterations, before its errors are asked for."
         )
     return Covariance(
-        vcov=at.turn @ inside @ at.turn.T,
-        coef=at.turn @ at.v,
-        one_step=at.turn @ (at.v + step) if kinks else None,
+        vcov=at.shown @ inside @ at.shown.T,
+        coef=at.shown @ at.v,
+        one_step=at.shown @ (at.v + step) if kinks else None,
         freedom=freedom,
         dispersion=phi,
         away=away,

@@ -37,8 +37,9 @@ NULL_STEPS = 60
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """Sums at v in centred columns, with what they were made of. `turn` (m, m): from centred columns to the user's;
-    `strengths` (m,): l2 of every unknown; `sites`: estimates of blocks, where they were asked for, (N, 2, m)."""
+    """Sums at v in centred columns, with what they were made of. `turn` (m, m): from centred columns to the problem's;
+    `raw` (m, m): from there to those that are shown, None: the same; `strengths` (m,): l2 of every unknown; `sites`:
+    estimates of blocks, where they were asked for, (N, 2, m)."""
 
     v: np.ndarray
     turn: np.ndarray
@@ -53,6 +54,12 @@ class Statistics:
     rounds: int
     numbers: int
     sites: np.ndarray | None = field(default=None, repr=False)
+    raw: np.ndarray | None = field(default=None, repr=False)
+
+    @property
+    def shown(self) -> np.ndarray:
+        """(m, m): from centred columns to those that are shown."""
+        return self.turn if self.raw is None else self.raw @ self.turn
 
     def number(self, name: str) -> float:
         return float(self.sums[name])
@@ -73,8 +80,10 @@ def measured(
     columns: ColumnMoments | None,
     frequency: bool = True,
     sites: bool = False,
+    raw: np.ndarray | None = None,
 ) -> Statistics:
-    """The sums at v. `columns`: the moments of round 0, which are asked for where they are not known."""
+    """The sums at v. `columns`: the moments of round 0, which are asked for where they are not known; `raw` (m, m): from
+    the problem's unknowns to those that are to be shown."""
     loss = problem.loss
     check(loss, census)
     before = reduce.traffic.rounds, reduce.traffic.up
@@ -94,7 +103,8 @@ def measured(
     if family_of(loss) is not None:
         totals = {name: float(found[name]) for name in ("weight", "y", "yy", "offset")}
         null = null_loss(loss_of_rows(loss), totals, census.offset, partial(_constant, reduce))
-    estimates = reduce.gather(SitesQuery(centre, turn, inside), None).cpu().numpy() if sites else None
+    shown = turn if raw is None else torch.from_numpy(raw) @ turn
+    estimates = reduce.gather(SitesQuery(centre, shown, inside), None).cpu().numpy() if sites else None
     whole = {k: unpack(x[None])[0].numpy() if k in ("H", "J", "R", "C") else x.numpy() for k, x in found.items()}
     return Statistics(
         v=inside[:, 0].cpu().numpy(),
@@ -110,6 +120,7 @@ def measured(
         rounds=reduce.traffic.rounds - before[0],
         numbers=(reduce.traffic.up - before[1]) // 8,
         sites=estimates,
+        raw=raw,
     )
 
 

@@ -25,7 +25,7 @@ from auqadmm.quality.measures import Figures, Measure, measure_of, middle_of
 from auqadmm.quality.quality import Quality
 from auqadmm.quality.rows import Models
 from auqadmm.quality.sums import COUNTS, FirstQuery, LineQuery, SecondQuery, SiteFigures, arrays, mean_or_none
-from auqadmm.words import counted, listed
+from auqadmm.words import counted, listed, short
 
 if TYPE_CHECKING:
     from auqadmm.blocks.rows import Loss
@@ -68,7 +68,8 @@ def quality_at(
         figures["auc"] = None if order is None else 0.5 * (order[0] + order[1])
     curve = None
     if measure.calibrated:
-        figures |= calibrate(line, second["line"], middle_of(first), order)
+        if order is not None or not measure.ranked:
+            figures |= calibrate(line, second["line"], middle_of(first), order)
         curve = Calibration.of(*measure.curve(second["bins"][0]))
     each = reduce.gather(SiteFigures(measure, models), None).cpu().numpy() if sites else None
     names = tuple(reduce.engine.names)
@@ -123,15 +124,15 @@ def _of_sites(
     """Figures by name, and what must be said of sites that have none."""
     keys = (*COUNTS, *measure.names)
     told = [{key: None if math.isnan(x) else x for key, x in zip(keys, row.tolist(), strict=True)} for row in each]
-    notes = []
-    silent = [name for name, site, rows in zip(names, told, census.rows, strict=True) if rows and not site["weight"]]
+    notes, called = [], short(names)
+    silent = [name for name, site, rows in zip(called, told, census.rows, strict=True) if rows and not site["weight"]]
     if silent:
         notes.append(
             f"Not counted: {listed(silent, 4)}, where no row has a weight, or outcomes that are all alike leave no finite "
             "intercept."
         )
     if measure.ranked:
-        alone = [name for name, site in zip(names, told, strict=True) if site["weight"] and site["auc"] is None]
+        alone = [name for name, site in zip(called, told, strict=True) if site["weight"] and site["auc"] is None]
         what = "both classes" if measure.classes == 2 else "all classes"
         if alone:
             notes.append(f"No AUC of its own, for want of rows of {what}: {listed(alone, 4)}.")

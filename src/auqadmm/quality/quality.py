@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from auqadmm.errors import AuqadmmError
@@ -118,8 +119,8 @@ class Quality:
             Lines to print.
         """
         held = f", {self.by}" if self.by else ""
-        lines = [f"Quality of {self.rows} rows{held}:", "  " + self.line()]
-        if self.site_figures:
+        lines = [f"Quality of {self.rows} rows{held}:", *wrap(self.line(), 100, initial_indent="  ", subsequent_indent="  ")]
+        if len(self.site_figures) > 1:
             lines += table(["site", "rows", *(LABELS[name] for name in self.shown)], self.cells())
         return "\n".join([*lines, *self.notes])
 
@@ -177,6 +178,8 @@ def shown(name: str, value: float | None) -> str:
         return "–"
     if name in SHARES:
         return f"{100 * value:.1f} %"
+    if name.startswith("calibration"):
+        return f"{value:.3f}" if abs(value) >= 5e-4 else "0.000"
     return f"{value:.4f}" if name in ("auc", "brier") else f"{value:.4g}"
 
 

@@ -84,7 +84,7 @@ class SiteFigures:
         aucs = measure.exact(at)
         auc = mean_or_none(aucs)
         figures |= {"auc": auc} if aucs else {}
-        if measure.calibrated:
+        if measure.calibrated and not (measure.ranked and auc is None):
             figures |= calibrate(line, second["line"], middle_of(first), None if auc is None else (auc, auc))
         return [float(first[name]) for name in COUNTS] + [_number(figures, name) for name in measure.names]
 
