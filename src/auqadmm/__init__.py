@@ -77,6 +77,7 @@ if TYPE_CHECKING:
         Tweedie,
         Zero,
     )
+    from auqadmm.quality import Quality
 
 __version__ = "0.1.0"  # the only place; pyproject.toml reads it from here
 
@@ -135,6 +136,7 @@ _PLACES = {
         "Tweedie",
         "Zero",
     ],
+    "auqadmm.quality": ["Quality"],
 }
 _HOME = {name: place for place, names in _PLACES.items() for name in names}
 
@@ -181,6 +183,7 @@ __all__ = [
     "Probit",
     "Problem",
     "ProcessError",
+    "Quality",
     "Quantile",
     "Result",
     "SmoothedHinge",

@@ -39,6 +39,9 @@ from auqadmm.errors import InputError, InputTypeError
 from auqadmm.inference.statistics import Statistics, measured
 from auqadmm.local.base import LocalStep
 from auqadmm.problem import Problem
+from auqadmm.quality.evaluate import cross_models, quality_at
+from auqadmm.quality.folds import Folds
+from auqadmm.quality.quality import Quality
 from auqadmm.states import REGISTRY, identify
 from auqadmm.verdict.queries import ColumnMoments
 
@@ -68,6 +71,7 @@ def solve(
     on_loss: str = "stop",
     round_cost: float = methods.ROUND_COST,
     inference: bool = False,
+    quality: bool = False,
 ) -> Result:
     """Minimise Σ_j f_j(u) + g(u) over all blocks of a problem.
 
@@ -128,6 +132,8 @@ def solve(
         round trip (4000 within a machine, 256 000 between continents). "auto", "newton" and "auq-lr" use it.
     inference
         Ask for the sums of `Result.inference` at the end, while the problem is placed: one more round, counted.
+    quality
+        Ask for `Result.quality` likewise: two rounds and a few of six numbers, counted.
 
     Returns
     -------
@@ -235,23 +241,36 @@ def solve(
                 result = replace(result, weights=None)
             if inference:
                 result = replace(result, statistics=measured(reduce, problem, census, result.v, result.moments))
+            if quality:
+                result = replace(result, figures=quality_at(reduce, problem.loss, census, result.v, result.moments))
             traffic, choice = reduce.traffic, result.choice
             if choice is not None:
                 choice = replace(choice, rounds=traffic.rounds, numbers=traffic.up // 8)
             result = replace(result, history=result.history.counted(traffic), choice=choice)
-        return replace(_labelled(result, census), source=RunSource(where, problem, kind, place))
+        again = {"method": method, "max_iter": max_iter, "certificate_tol": certificate_tol, "local": local}
+        again |= {"abs_tol": abs_tol, "rel_tol": rel_tol, "stop": stop, "seed": seed, "round_cost": round_cost}
+        source = RunSource(where, problem, kind, place, census.blocks, again)
+        return replace(_labelled(result, census), source=source)
 
     return _recovered(attempt, checkpoint, on_loss, spmd=getattr(where, "spmd", False))
 
 
 @dataclass(frozen=True, eq=False)
 class RunSource:
-    """Where a problem was solved, to place it there once more."""
+    """Where a problem of so many blocks was solved, to place it there once more; and how, to solve parts of it."""
 
     engine: Any
     problem: Problem
     dtype: torch.dtype
     device: torch.device
+    blocks: int
+    options: dict[str, Any]
+
+    @contextmanager
+    def placed(self) -> Iterator[Reduce]:
+        """The problem, placed once more; with several processes each must call."""
+        with _opened(self.engine, self.problem, self.dtype, self.device) as opened:
+            yield Reduce(opened)
 
     def measured(
         self,
@@ -264,10 +283,30 @@ class RunSource:
         reference: object = None,
     ) -> Statistics:
         """The sums of inference at v."""
-        with _opened(self.engine, self.problem, self.dtype, self.device) as opened:
-            v = v.to(getattr(opened, "device", self.device))
+        with self.placed() as reduce:
             asked = frequency, sites, chosen, expected, reference
-            return measured(Reduce(opened), self.problem, opened.census, v, columns, *asked)
+            return measured(reduce, self.problem, reduce.engine.census, self._here(v, reduce), columns, *asked)
+
+    def quality(
+        self, v: Tensor, columns: ColumnMoments | None, cv: int | str | None, seed: int, sites: bool
+    ) -> Quality:
+        """The figures of v, or of models that are fitted from there on without some of the rows."""
+        folds, notes = None, ()
+        if cv is not None:
+            folds = Folds.of(cv, seed, self.blocks)
+            v, notes = cross_models(self.problem, folds, v, self._fitted)
+        with self.placed() as reduce:
+            at, loss, census = self._here(v, reduce), self.problem.loss, reduce.engine.census
+            return quality_at(reduce, loss, census, at, columns, sites=sites, folds=folds, notes=notes)
+
+    def _here(self, v: Tensor, reduce: Reduce) -> Tensor:
+        return v.to(getattr(reduce.engine, "device", self.device))
+
+    def _fitted(self, problem: Problem, v: Tensor) -> Result:
+        if hasattr(self.engine, "map_sum"):
+            raise InputError("cv needs an engine that can be placed anew, by its name or its settings.")
+        more = {"dtype": self.dtype, "device": self.device, "warm_start": WarmStart(v)}
+        return solve(problem, engine=self.engine, **self.options, **more)
 
 
 def _labelled(result: Result, census: Census) -> Result:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 
 LONGEST_QUOTE = 60  # characters of a value that a sentence shows
 
@@ -30,3 +31,13 @@ def listed(values: Iterable[object], most: int = 5) -> str:
 def counted(number: int, what: str) -> str:
     """ "1 worker", "2 workers"."""
     return f"{number} {what}" if number == 1 else f"{number} {what}{'es' if what.endswith('s') else 's'}"
+
+
+def short(names: Sequence[str]) -> list[str]:
+    """Names of workers as short as they stay different: of "a/north.csv, site 'x'" the site, of "a/north.csv" north."""
+    sites = [name.rpartition(", site '")[2].removesuffix("'") if ", site '" in name else None for name in names]
+    stems = [re.sub(r"\.\w+$", "", name.replace("\\", "/").rpartition("/")[2]) for name in names]
+    for tried in (sites, stems):
+        if all(tried) and len(set(tried)) == len(names):
+            return [str(name) for name in tried]
+    return list(names)

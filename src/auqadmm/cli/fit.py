@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from auqadmm.callbacks.progress import Progress
 from auqadmm.checkpoint.settings import Checkpoint
 from auqadmm.cli import dry_run as dry_run_text
 from auqadmm.cli import options, outputs, study
+from auqadmm.cli.evaluation import Asked, evaluated
 from auqadmm.cli.outputs import CommandError
 from auqadmm.core.result import Result
 from auqadmm.core.solve import Callback
@@ -98,6 +99,11 @@ def fit(
     tol: options.Tol = 1e-16,
     time_limit: options.TimeLimit = None,
     round_cost: options.RoundCost = ROUND_COST,
+    inference: options.Inference = False,
+    cov: options.Cov = "model",
+    level: options.Level = 0.95,
+    exponentiate: options.Exponentiate = False,
+    cv: options.CrossValidation = None,
     device: options.Device = "cpu",
     seed: options.Seed = 0,
     resume: options.Resume = False,
@@ -121,6 +127,7 @@ def fit(
     study.refuse_beside_formula(formula, target, features, drop, drop_first, impute, intercept)
     target = asked.formula.target if asked.formula is not None else target
     options.check_usage(files, target, asked.kind, method, engine, impute, smoothing, time_limit, KINDS)
+    worth = Asked.checked(inference, cov, level, exponentiate, cv, seed)
     wanted = options.given_out(out, dry_run)
     task = asked.task(l1, l2, intercept, smoothing)
     roles = asked.roles(options.roles(target, site, id, weight, features, drop, categorical, task))
@@ -156,15 +163,18 @@ def fit(
             checkpoint=saving,
             round_cost=round_cost,
         )
+        found = evaluated(result, agreed, task, worth)
     if speaks:
         run = {"max_iter": max_iter, "tol": tol, "time_limit": time_limit, "method": method, "device": device}
         run["round_cost"] = round_cost
-        chosen = {**task.settings, **asdict(settings), **run} | ({} if formula is None else {"formula": formula})
+        chosen = {**task.settings, **asdict(settings), **run, **worth.settings}
+        chosen |= {} if formula is None else {"formula": formula}
         summary = summarized(result, agreed, files, roles, chosen, engine, seed, time.perf_counter() - began)
+        summary |= found.summary()
         parts = model_parts(result, agreed, task, roles.special, finite(_brief(summary)), versions())
         written = outputs.write_all(folder, summary, result.history, parts)
         if not quiet and not lines:
-            tell(result, summary, written, can_resume=saving is not None)
+            tell(result, summary, written, can_resume=saving is not None, more=found.lines())
         elif result.status is Status.interrupted:  # an unexpected end is shown in any case
             onward = "" if saving is None else " Go on with --resume."
             sys.stderr.write(f"auqadmm: {visible(result.message)}{onward}\n")
@@ -194,8 +204,10 @@ def _announce(agreed: Agreed) -> None:
     Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
 
 
-def tell(result: Result, summary: dict[str, Any], written: list[Path], can_resume: bool) -> None:
-    """The outcome, on standard output."""
+def tell(
+    result: Result, summary: dict[str, Any], written: list[Path], can_resume: bool, more: Sequence[str] = ()
+) -> None:
+    """The outcome, on standard output; `more`: what the model is worth."""
     screen = Console(highlight=False)
     screen.print(visible(result.message), markup=False, soft_wrap=True)
     screen.print(
@@ -209,6 +221,8 @@ def tell(result: Result, summary: dict[str, Any], written: list[Path], can_resum
             continue
         text = f"{finding['sentence']} Try {finding['setting']}."
         screen.print(visible(text), markup=False, soft_wrap=True)
+    for line in more:
+        screen.print(visible(line), markup=False, soft_wrap=True)
     screen.print("\nWritten:")
     for path in written:
         screen.print(f"  {visible(str(path))}", markup=False, soft_wrap=True)
@@ -264,7 +278,8 @@ def summarized(
 
 def _brief(summary: dict[str, Any]) -> dict[str, Any]:
     """The training record of a model: nothing about single workers."""
-    return {name: value for name, value in summary.items() if name not in ("blocks", "files", "versions", "classes")}
+    apart = ("blocks", "files", "versions", "classes", "quality", "cross_validation", "inference")
+    return {name: value for name, value in summary.items() if name not in apart}
 
 
 # ---------------------------------------------------------------------- helpers

@@ -16,6 +16,7 @@ from auqadmm.files.tabular import Roles, is_table
 from auqadmm.files.training import Task
 from auqadmm.words import visible
 
+COV = ("model", "expected", "robust", "cluster")
 METHODS = ("auto", *methods.KNOWN, *baselines.KNOWN)
 IMPUTE = ("none", "mean")
 PLAIN_KINDS = tuple(kind for kind in KINDS if kind != "glm")
@@ -113,6 +114,26 @@ Resume = Annotated[
     bool, option("Run", "Go on with the run in --out, if it is of these very files and settings.", "--resume")
 ]
 CheckpointEvery = Annotated[int, option("Run", "Iterations between checkpoints in --out; 0 for none.", min=0)]
+
+# ---------------------------------------------------------------------- what it is worth
+Inference = Annotated[
+    bool,
+    option("Statistics", "Standard errors, intervals and tests, in units of the raw columns (with --l2 0).",
+            "--inference"),
+]  # fmt: skip
+Cov = Annotated[
+    str,
+    option("Statistics", "Which standard errors: model, expected, robust or cluster.", autocompletion=known(COV)),
+]
+Level = Annotated[float, option("Statistics", "Level of intervals.")]
+Exponentiate = Annotated[
+    bool, option("Statistics", "Show exp(coefficient): odds ratios of a logistic model.", "--exponentiate")
+]
+CrossValidation = Annotated[
+    str | None,
+    option("Statistics", "Also judge rows that were held out: a number of folds, or sites to leave one out each time.",
+            "--cv"),
+]  # fmt: skip
 
 # ---------------------------------------------------------------------- output
 Out = Annotated[Path, option("Output", "Folder for model, summary, history and report; empty or new.")]

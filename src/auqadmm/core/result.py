@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from auqadmm.inference.inference import Inference
     from auqadmm.inference.statistics import Statistics
     from auqadmm.problem.problem import Problem
+    from auqadmm.quality.quality import Quality
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +58,10 @@ class Result:
         What round 0 learnt of the columns, where it ran.
     statistics
         The sums of `inference`, where `solve(…, inference=True)` asked for them.
+    figures
+        `quality()`, where `solve(…, quality=True)` asked for it.
     source
-        Where the problem is, for `inference`; not part of a pickled result.
+        Where the problem is, for `inference` and `quality`; not part of a pickled result.
 
     Examples
     --------
@@ -90,6 +93,7 @@ class Result:
     choice: Any = field(default=None, repr=False)
     moments: ColumnMoments | None = field(default=None, repr=False)
     statistics: Statistics | None = field(default=None, repr=False)
+    figures: Quality | None = field(default=None, repr=False)
     source: Any = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -261,6 +265,54 @@ class Result:
             return self.source.measured(self.v, self.moments, *asked)
         held[weights, sites] = known or self.source.measured(self.v, self.moments, weights == "frequency", sites)
         return held[weights, sites]
+
+    def quality(self, cv: int | str | None = None, *, seed: int = 0, sites: bool = True) -> Quality:
+        """How good the model is: accuracy, AUC, calibration, errors, explained deviance, as suits the loss.
+
+        Of all rows by sums over blocks: two reductions of some thousand numbers at most, and a few of six for the
+        calibration of penalised models. Where `solve(…, quality=True)` did not ask for it, the problem is placed once
+        more; with engine "torch" every process must call.
+
+        Parameters
+        ----------
+        cv
+            None: the rows that the model was fitted to. A number of folds: each row is judged by a model that was
+            fitted without its fold; folds are made within every block, by `seed`, the same on every engine. "sites":
+            each block by a model of the others. Fits begin at this model, with the settings of its run.
+        seed
+            Of the folds.
+        sites
+            Also ask every block for its own figures, which are then of this block alone.
+
+        Returns
+        -------
+        Quality
+            With `figures`, `calibration`, `sites` and `summary()`.
+
+        Raises
+        ------
+        InputError
+            The loss is not one of rows, or an option has a value that it cannot have.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X = np.array([[0.0], [1.0], [1.0], [2.0], [3.0], [4.0]])
+        >>> y = np.array([1.0, 2.0, 3.0, 6.0, 7.0, 8.0])
+        >>> problem = aq.Problem(aq.LeastSquares(), aq.Zero(), [(X[:3], y[:3]), (X[3:], y[3:])], intercept=True)
+        >>> result = aq.solve(problem)
+        >>> round(result.quality().figures["r2"], 3), round(result.quality(cv=3).figures["r2"], 3)
+        (0.935, 0.882)
+        """
+        if cv is None and self.figures is not None and bool(self.figures.site_names) == sites:
+            return self.figures
+        if self.source is None:
+            raise InputError(
+                "This result does not know its problem any more: it was loaded, or made by hand. Solve with "
+                "quality=True."
+            )
+        return self.source.quality(self.v, self.moments, cv, seed, sites)
 
     def diagnose(self, problem: Problem | None = None) -> Diagnosis:
         """Why the run did not converge: findings, each with one setting to try next.

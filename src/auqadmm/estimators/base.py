@@ -17,13 +17,16 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from auqadmm.blocks.rows import RowLoss
 from auqadmm.core.result import Result
 from auqadmm.core.state import Status
 from auqadmm.estimators import blocks, checks
 from auqadmm.estimators.blocks import Rows
 from auqadmm.estimators.fitting import report
+from auqadmm.estimators.quality import joined, quality_of
 from auqadmm.estimators.types import MatrixLike, PerRow
-from auqadmm.problem import InputError
+from auqadmm.problem import InputError, LeastSquares
+from auqadmm.quality.quality import Quality
 
 
 class ConsensusEstimator(BaseEstimator):
@@ -61,6 +64,48 @@ class ConsensusEstimator(BaseEstimator):
         X = checks.validated(self, X, reset=False)
         checks.refuse_not_finite(X, names)
         return X @ np.atleast_2d(self.coef_).T + self.intercept_
+
+    def _row_loss(self) -> RowLoss:
+        """The loss of rows that the fitted model has."""
+        return LeastSquares()
+
+    def quality(self, X: MatrixLike, y: ArrayLike, sites: PerRow = None, sample_weight: PerRow = None) -> Quality:
+        """How good the model is on these rows: of all together, and of each site.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame (n_samples, n_features); a list of these, one per site
+            Rows, those of the fit or new ones.
+        y : array (n_samples,)
+            Their targets.
+        sites : array (n_samples,), optional
+            Which site owns a row.
+        sample_weight : array (n_samples,), optional
+            A row of weight w counts w times.
+
+        Returns
+        -------
+        Quality
+            Accuracy, AUC, calibration, errors, explained deviance: what suits the model.
+
+        Raises
+        ------
+        InputError
+            Rows cannot be used, or have a label that the model does not know.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+        >>> y, sites = np.array([1.0, 2.0, 3.0, 5.0, 4.0, 0.5]), ["a", "a", "a", "b", "b", "b"]
+        >>> found = aq.ConsensusElasticNet(alpha=0.1).fit(X, y, sites=sites).quality(X, y, sites=sites)
+        >>> round(found.figures["r2"], 3), found.sites["rmse"].round(2).tolist()
+        (0.974, [0.23, 0.27])
+        """
+        check_is_fitted(self)
+        X, (y, weight), numbers = joined(X, y, sample_weight)
+        return quality_of(self, self._row_loss(), X, y, sites if numbers is None else numbers, weight)
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         """Non-default parameters, abbreviated: a method or an engine has many of its own."""

@@ -24,17 +24,21 @@ from auqadmm.estimators import checks
 from auqadmm.estimators.base import ConsensusEstimator
 from auqadmm.estimators.blocks import Rows, is_block_list
 from auqadmm.estimators.fitting import FitSettings
+from auqadmm.estimators.quality import joined, quality_of
 from auqadmm.estimators.size_search import SizeSearch
 from auqadmm.estimators.types import EngineChoice, MatrixLike, MethodChoice, PerRow
 from auqadmm.inference.inference import Inference
-from auqadmm.problem import ElasticNet, InputError, Problem, Zero
+from auqadmm.problem import ElasticNet, InputError, NegativeBinomial, Problem, Zero
 from auqadmm.problem.ingest import read_blocks
 from auqadmm.problem.named_family import LOGARITHMIC, NamedFamily, mean_of
+from auqadmm.problem.site_intercepts import SiteIntercepts
 from auqadmm.problem.trials import Trials
+from auqadmm.quality.quality import Quality
 
 if TYPE_CHECKING:
     from sklearn.utils import Tags
 
+EXPOSURE = "exposure is for families with a logarithmic link; use offset, on the scale of x·c + b."
 INFERENCE_UNKNOWNS = 4096  # unknowns whose information is asked for
 
 
@@ -298,7 +302,7 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
         loss = self._loss()
         more = _offset_of("offset", offset, len(z), False)
         more = more + _offset_of("exposure", exposure, len(z), True) if exposure is not None else more
-        return mean_of(loss, z + more)
+        return mean_of(loss, torch.from_numpy(z + more)).numpy()
 
     def score(self, X: MatrixLike, y: ArrayLike, sample_weight: PerRow = None) -> float:
         """The share of the deviance that the model explains; of squares, R².
@@ -341,6 +345,51 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
         """Is k found from the rows?"""
         return not isinstance(self.family, RowLoss) and isinstance(self._loss(), NegativeBinomial)
 
+    def quality(
+        self,
+        X: MatrixLike,
+        y: ArrayLike,
+        sites: PerRow = None,
+        sample_weight: PerRow = None,
+        offset: PerRow = None,
+        exposure: PerRow = None,
+    ) -> Quality:
+        """How good the model is on these rows: of all together, and of each site.
+
+        Parameters
+        ----------
+        X, y, sites, sample_weight, offset, exposure
+            As in `fit`: rows of the fit or new ones. With site intercepts those of these rows are used, found from them.
+
+        Returns
+        -------
+        Quality
+            Accuracy, AUC, calibration, errors, explained deviance: what suits the family.
+
+        Raises
+        ------
+        InputError
+            Rows cannot be used.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X, y = np.array([[0.0], [1.0], [1.0], [2.0], [3.0], [4.0]]), np.array([1, 2, 3, 6, 7, 19])
+        >>> found = aq.ConsensusGLM("poisson").fit(X, y).quality(X, y)
+        >>> round(found.figures["deviance_explained"], 2), round(found.figures["calibration_slope"], 6)
+        (0.96, 1.0)
+        """
+        check_is_fitted(self)
+        X, (y, weight, o, time), numbers = joined(X, y, sample_weight, offset, exposure)
+        loss, count = self._loss(), len(np.asarray(y).ravel())
+        if time is not None and not isinstance(loss, LOGARITHMIC):
+            raise InputError(EXPOSURE)
+        more = None if o is None and time is None else _offset_of("offset", o, count, False)
+        more = more if time is None else more + _offset_of("exposure", time, count, True)
+        full = SiteIntercepts(loss) if self.site_intercepts else loss
+        return quality_of(self, full, X, y, sites if numbers is None else numbers, weight, more)
+
     def _loss(self) -> RowLoss:
         family, link = self.family, self.link
         if isinstance(family, RowLoss):
@@ -379,7 +428,7 @@ def _offsets(rows: Rows, listed: bool, offset: PerRow, exposure: PerRow, log: bo
     n = sum(rows.sizes)
     total = np.zeros(n)
     if exposure is not None and not log:
-        raise InputError("exposure is for families with a logarithmic link; use offset, on the scale of x·c + b.")
+        raise InputError(EXPOSURE)
     for name, given in (("offset", offset), ("exposure", exposure)):
         if given is not None:
             whole = np.concatenate([np.asarray(part) for part in given]) if listed else given  # type: ignore[union-attr]

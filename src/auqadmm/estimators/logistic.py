@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit, softmax
 
+from auqadmm.blocks.rows import RowLoss
 from auqadmm.estimators import checks
 from auqadmm.estimators.base import ConsensusClassifier
 from auqadmm.estimators.fitting import FitSettings, FitTask, fit
@@ -158,6 +159,9 @@ class ConsensusLogisticRegression(ConsensusClassifier):
         self.coef_, self.intercept_ = settled(fitted.coef, fitted.intercept, penalised=strength > 0)
         self._keep([fitted.result])
         return self
+
+    def _row_loss(self) -> RowLoss:
+        return Logistic() if len(np.atleast_2d(self.coef_)) == 1 else Multinomial()
 
     def predict_proba(self, X: MatrixLike) -> np.ndarray:
         """The probability of every class.

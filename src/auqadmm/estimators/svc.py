@@ -11,11 +11,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from auqadmm.blocks.rows import RowLoss
 from auqadmm.estimators import checks
 from auqadmm.estimators.base import ConsensusClassifier
 from auqadmm.estimators.fitting import FitSettings, FitTask, Fitted, fit
 from auqadmm.estimators.types import ClassWeight, EngineChoice, MatrixLike, MethodChoice, PerRow
 from auqadmm.problem import SmoothedHinge
+from auqadmm.problem.one_against_rest import OneAgainstRest
 
 
 class ConsensusLinearSVC(ConsensusClassifier):
@@ -157,3 +159,7 @@ class ConsensusLinearSVC(ConsensusClassifier):
         self.coef_, self.intercept_ = coef, intercept
         self._keep(results)
         return self
+
+    def _row_loss(self) -> RowLoss:
+        hinge = SmoothedHinge(self.smoothing)
+        return hinge if len(self.coef_) == 1 else OneAgainstRest(hinge)

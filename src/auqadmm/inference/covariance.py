@@ -94,9 +94,9 @@ def covariance(at: Statistics, kind: str, dispersion: float | str | None, correc
     if not kinks:
         _at_optimum(away)
     return Covariance(
-        vcov=at.turn @ inside @ at.turn.T,
-        coef=at.turn @ at.v,
-        one_step=at.turn @ (at.v + step) if kinks else None,
+        vcov=at.shown @ inside @ at.shown.T,
+        coef=at.shown @ at.v,
+        one_step=at.shown @ (at.v + step) if kinks else None,
         k_se=k_se,
         freedom=freedom,
         dispersion=phi,

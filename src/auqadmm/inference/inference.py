@@ -6,7 +6,7 @@ Shapes: m unknowns, N sites.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -235,6 +235,30 @@ class Inference:
             A table element; names are escaped.
         """
         return text.html(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the covariance as plain values.
+
+        Returns
+        -------
+        dict
+            For JSON: the columns of the table, the fit, and where they were asked for the estimates of sites.
+        """
+        alone = ("cov", "level", "family", "link", "nobs", "df_resid", "df_model", "dispersion", "llf", "deviance",
+                 "null_deviance", "aic", "bic", "pseudo_r2", "label", "exponentiated", "rounds", "numbers")  # fmt: skip
+        sites = None
+        if self.site_coef is not None and self.site_se is not None:
+            far = self._distribution.ppf(0.5 + self.level / 2) * self.site_se
+            show = np.exp if self.exponentiated else np.asarray
+            ends = {"coef": self.site_coef, "low": self.site_coef - far, "high": self.site_coef + far}
+            sites = {"names": list(self.site_names), **{name: show(x).tolist() for name, x in ends.items()}}
+        return {
+            "names": list(self.names),
+            "table": {name: x.tolist() for name, x in self.columns.items()},
+            **{name: getattr(self, name) for name in alone},
+            "heterogeneity": None if self.heterogeneity is None else asdict(self.heterogeneity),
+            "sites": sites,
+        }
 
     def plot_forest(self, column: str | int = 0, ax: Any = None) -> Any:
         """The estimates of one coefficient at every site with intervals, and the common one below.

@@ -103,6 +103,6 @@ def number_of(reference: object, classes: Sequence[object] | np.ndarray | None) 
     raise InputError(f"reference {reference!r} is no class; classes are {', '.join(map(str, known))}.")
 
 
-def null_loss(shares: Tensor) -> float:
+def null_of_shares(shares: Tensor) -> float:
     """Σcφ of the model that has no columns."""
     return float(-torch.xlogy(shares, shares / shares.sum()).sum())

@@ -6,7 +6,9 @@ Shapes: m features (the intercept's ones last); v, G (m,) and H, J, R, C (m, m) 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from auqadmm.core.reduce import Reduce
 from auqadmm.errors import InputError
 from auqadmm.inference.columns import ChosenInverse, InformationProducts, chosen_inverse, numbers_of
 from auqadmm.inference.families import family_of
-from auqadmm.inference.multinomial import SQUARES, ClassesQuery, contrasts, null_loss, number_of
+from auqadmm.inference.multinomial import SQUARES, ClassesQuery, contrasts, null_of_shares, number_of
 from auqadmm.inference.refusals import refuse_idle
 from auqadmm.inference.sums import NullSlopesQuery, SitesQuery, StatisticsQuery
 from auqadmm.inference.tweedie import SeriesQuery
@@ -41,10 +43,10 @@ NULL_STEPS = 60
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """Sums at v in centred columns, with what they were made of. `turn` (m, m): from centred columns to the user's;
-    `strengths` (m,): l2 of every unknown; `sites`: estimates of blocks, where they were asked for, (N, 2, m);
-    `searched`: the size k of the negative binomial was found from the same rows. With `chosen` coefficients, `turn` has
-    their rows only, and of H and J there are the diagonals."""
+    """Sums at v in centred columns, with what they were made of. `turn` (m, m): from centred columns to the problem's;
+    `raw` (m, m): from there to those that are shown, None: the same; `strengths` (m,): l2 of every unknown; `sites`:
+    estimates of blocks, where they were asked for, (N, 2, m); `searched`: the size k of the negative binomial was found
+    from the same rows. With `chosen` coefficients `turn` has their rows only, and of H and J there are diagonals."""
 
     v: np.ndarray
     turn: np.ndarray
@@ -61,6 +63,12 @@ class Statistics:
     sites: np.ndarray | None = field(default=None, repr=False)
     searched: bool = False
     chosen: ChosenInverse | None = None
+    raw: np.ndarray | None = field(default=None, repr=False)
+
+    @property
+    def shown(self) -> np.ndarray:
+        """(m, m): from centred columns to those that are shown."""
+        return self.turn if self.raw is None else self.raw @ self.turn
 
     def number(self, name: str) -> float:
         return float(self.sums[name])
@@ -84,14 +92,16 @@ def measured(
     chosen: object = None,
     expected: bool = False,
     reference: object = None,
+    raw: np.ndarray | None = None,
 ) -> Statistics:
     """The sums at v. `columns`: the moments of round 0, which are asked for where they are not known; `chosen`: names
     or numbers of the coefficients whose errors are wanted, of the expected information where `expected`; None: all;
-    `reference`: the class that others are compared with."""
+    `reference`: the class that others are compared with; `raw` (m, m): from the problem's unknowns to those that are to
+    be shown."""
     if isinstance(problem.loss, Multinomial):
         if sites or chosen is not None:
             raise InputError("sites and columns are for models of one column, and Multinomial has several.")
-        return _measured_classes(reduce, problem, census, v, columns, frequency, reference)
+        return _measured_classes(reduce, problem, census, v, columns, frequency, reference, raw)
     if reference is not None:
         raise InputError("reference is a class of Multinomial; other models have none.")
     loss, whole = problem.loss, chosen is None
@@ -114,10 +124,14 @@ def measured(
         turn[which.index(m - 1), :-1] = -centre[:-1].cpu()
     scale = 1.0 if loss.reduction == "sum" else census.weight_total
     strengths = scale * problem.g.convexity(inside)[:, 0].cpu()
-    null = _null(reduce, loss, found, census.offset)
+    null = math.nan
+    if family_of(loss) is not None:
+        totals = {name: float(found[name]) for name in ("weight", "y", "yy", "offset")}
+        null = null_loss(inner, totals, census.offset, partial(_constant, reduce))
     if isinstance(inner, Tweedie) and problem.g.quadratic and not strengths.any():
         found |= _series(reduce, found, m, frequency)
-    estimates = reduce.gather(SitesQuery(centre, turn, inside), None).cpu().numpy() if sites else None
+    shown = turn if raw is None else torch.from_numpy(raw) @ turn
+    estimates = reduce.gather(SitesQuery(centre, shown, inside), None).cpu().numpy() if sites else None
     inverse = None
     if not whole:
         if problem.g.quadratic is False or bool((strengths > 0).any()):
@@ -143,6 +157,7 @@ def measured(
         numbers=(reduce.traffic.up - before[1]) // 8,
         sites=estimates,
         chosen=inverse,
+        raw=raw,
     )
 
 
@@ -154,6 +169,7 @@ def _measured_classes(
     columns: ColumnMoments | None,
     frequency: bool,
     reference: object,
+    raw: np.ndarray | None,
 ) -> Statistics:
     """The sums of several classes."""
     loss = problem.loss
@@ -184,9 +200,10 @@ def _measured_classes(
         names=names,
         blocks=tuple(reduce.engine.names),
         frequency=frequency,
-        null=null_loss(found["shares"]),
+        null=null_of_shares(found["shares"]),
         rounds=reduce.traffic.rounds - before[0],
         numbers=(reduce.traffic.up - before[1]) // 8,
+        raw=None if raw is None else np.kron(np.eye(len(others)), raw),
     )
 
 
@@ -230,29 +247,34 @@ def names_of(problem: Problem, census: Census) -> tuple[str, ...]:
     return (*names, "intercept") if census.intercept else names
 
 
-def _null(reduce: Reduce, loss: Loss, sums: dict[str, Tensor], offset: bool) -> float:
-    """Σcφ of the best constant: from Σc, Σcy, Σcy² where φ is linear in y, or squares; with offsets by a search of a
-    few rounds. NaN for losses that are no likelihood."""
-    inner = loss_of_rows(loss)
-    W, S, family = float(sums["weight"]), float(sums["y"]), family_of(loss)
-    if family is None or not W > 0:
+def _constant(reduce: Reduce, z: float) -> list[float]:
+    at = torch.tensor([z], dtype=torch.float64)
+    return reduce.judging(NullSlopesQuery(), at, (at,))["null"].tolist()
+
+
+def null_loss(loss: RowLoss, sums: Mapping[str, float], offset: bool, ask: Callable[[float], list[float]]) -> float:
+    """Σcφ of the best constant of a likelihood: from Σc, Σcy, Σcy² where φ is linear in y, or squares; with offsets by a
+    search that begins at the mean less that of offsets. `ask` tells Σcφ, Σcφ' and Σcφ'' of a constant. NaN without
+    rows."""
+    W, S = sums["weight"], sums["y"]
+    if not W > 0:
         return math.nan
-    if isinstance(inner, LeastSquares) and not offset:
-        return 0.5 * max(float(sums["yy"]) - S * S / W, 0.0)
-    z = inner.null_logits(torch.tensor([S / W], dtype=torch.float64), 1)
+    if isinstance(loss, LeastSquares) and not offset:
+        return 0.5 * max(sums["yy"] - S * S / W, 0.0)
+    z = loss.null_logits(torch.tensor([S / W], dtype=torch.float64), 1)
     if not offset:
         one = torch.ones(1, dtype=torch.float64)
-        up, down = (float(inner.row_value(z[:, None], y)) for y in (one, -one))
+        up, down = (float(loss.row_value(z[:, None], y)) for y in (one, -one))
         return 0.5 * (W + S) * up + 0.5 * (W - S) * down
-    z = z - float(sums["offset"]) / W
+    constant = float(z) - sums["offset"] / W
     best = math.inf
     for _ in range(NULL_STEPS):
-        value, slope, bend = reduce.judging(NullSlopesQuery(), z, (z,))["null"].tolist()
+        value, slope, bend = ask(constant)
         step = -slope / bend if bend > 0 else math.nan
         if not math.isfinite(value) or not math.isfinite(step):
             return best if math.isfinite(best) else math.nan
         best = min(best, value)
         if 0.5 * slope * slope / bend <= 1e-15 * (abs(value) + 1):
             break
-        z = z + max(-2.0, min(2.0, step)) if not inner.quadratic else z + step
+        constant += max(-2.0, min(2.0, step)) if not loss.quadratic else step
     return best

@@ -85,6 +85,7 @@ class Problem:
     census: Census = field(init=False, repr=False)
     _targets: tuple[np.ndarray, ...] = field(init=False, repr=False)
     _first: int = field(init=False, repr=False)
+    _keep: Callable[[int, RawBlock], RawBlock] | None = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
         if not isinstance(self.loss, Loss):
@@ -177,7 +178,7 @@ class Problem:
         Problem
             This one, where nothing is left to be read.
         """
-        if world == 1 and not callable(self.blocks):
+        if world == 1 and not callable(self.blocks) and self._keep is None:
             return self
         settings = {"loss": self.loss, "regularizer": self.regularizer, "intercept": self.intercept}
         same(exchange, {**settings, "image": self.image})
@@ -207,6 +208,23 @@ class Problem:
             bare.__dict__.pop(name, None)
         object.__setattr__(bare, "blocks", blocks)
         return bare
+
+    def keeping(self, keep: Callable[[int, RawBlock], RawBlock]) -> Problem:
+        """This problem with some of the rows of its blocks, selected where they are read; its classes stay the same.
+
+        Parameters
+        ----------
+        keep
+            A function of the number of a block and the block, to be called where the block lives.
+
+        Returns
+        -------
+        Problem
+            To be placed.
+        """
+        some = self.elsewhere(self.blocks)
+        object.__setattr__(some, "_keep", keep)
+        return some
 
     def made(self, rank: int, world: int) -> tuple[Sequence[Any], int]:
         """The blocks of one process as given: the first step of `placed`.
@@ -245,8 +263,12 @@ class Problem:
             A block cannot be used; the message names it.
         """
         blocks = read_blocks(_numbered(made, first), first)
+        tally = Tally.of(blocks, self.loss)
+        if self._keep is not None:
+            blocks = tuple(self._keep(first + j, b) for j, b in enumerate(blocks))
+            tally = replace(Tally.of(blocks, self.loss), labels=tally.labels)
         targets = tuple(self._reals(b) for b in blocks) if self.loss.target_kind == "real" else ()
-        return (blocks, targets), Tally.of(blocks, self.loss).message()
+        return (blocks, targets), tally.message()
 
     def settled(self, read: Read, messages: Sequence[Mapping[str, Any]], first: int) -> Problem:
         """The problem with the blocks of one process, and the census of all: the last step of `placed`.
@@ -271,6 +293,7 @@ class Problem:
             The blocks of different processes do not fit together.
         """
         placed = copy(self)
+        object.__setattr__(placed, "_keep", None)  # done
         placed._settle(read, messages, first)
         return placed
 

@@ -96,8 +96,43 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Interval:
+    """One estimate: `value` with its ends `low` and `high` as they are drawn (None: not known), and `cells`, the words
+    beside it. `common`: of all sites together."""
+
+    label: str
+    value: float | None
+    low: float | None
+    high: float | None
+    cells: tuple[str, ...]
+    common: bool = False
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Estimates below each other on one axis. `header` names the cells, `reference` is the value of no effect, `axis` says
+    what is drawn; `log`: on a logarithmic axis."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[Interval, ...]
+    reference: float
+    axis: str
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What was predicted and what was seen, in groups of rows: one list of (predicted, observed, weight) per label."""
+
+    title: str
+    series: Mapping[str, tuple[tuple[float, float, float], ...]]
+    share: bool = False  # of a class: both axes from 0 to 1
+
+
+@dataclass(frozen=True)
 class Chapter:
-    """One figure of the report: what it shows, with which parameters, in curves, pictures and a table."""
+    """One figure of the report: what it shows, with which parameters, in curves, pictures, drawings and a table."""
 
     id: str
     title: str
@@ -106,14 +141,17 @@ class Chapter:
     pictures: tuple[Picture, ...] = ()
     parameters: Mapping[str, str] = field(default_factory=dict)
     table: Table | None = None
+    drawings: tuple[Forest | Agreement, ...] = ()
+    more: tuple[Forest, ...] = ()  # drawings that are folded away at first
 
 
 @dataclass(frozen=True)
 class Report:
-    """The whole page. `about` is its provenance: versions, device, seed, command."""
+    """The whole page. `about` is its provenance: versions, device, seed, command; `parts` is what a chapter is called."""
 
     title: str
     lead: str
     verdicts: tuple[Verdict, ...] = ()
     chapters: tuple[Chapter, ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
+    parts: str = "Figure"

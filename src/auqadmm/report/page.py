@@ -17,7 +17,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from auqadmm.report.content import Chapter, Picture, Report, Table, Verdict
+from auqadmm.report.content import Agreement, Chapter, Picture, Report, Table, Verdict
+from auqadmm.report.drawings import drawings_html
 from auqadmm.report.page_data import Palette, report_data, script_json
 from auqadmm.report.tables import whole
 
@@ -27,6 +28,7 @@ SCRIPTS = ("scale.js", "marks.js", "chart.js", "readout.js", "zoom.js", "page.js
 HOLDS = {"yes": "✓", "no": "✗", "partly": "◐", "tie": "=", "open": "?"}
 PNG = b"\x89PNG\r\n\x1a\n"
 NUMBER = re.compile(r"^[-+−<>≤≥≈~±]*\s*\d[\d\s.,]*(e[-+]?\d+)?\s*([%×x]|[kMGT]?B|m?s)?$", re.IGNORECASE)
+LONG_CELL = 40  # letters of a cell that may take several lines
 MISSING = {"", "-", "–", "—", "n/a", "nan", "inf"}
 
 
@@ -60,7 +62,7 @@ def page_html(report: Report) -> str:
     anchors = slugs([chapter.id for chapter in report.chapters])
     links = {chapter.id: anchor for chapter, anchor in zip(report.chapters, anchors, strict=True)}
     chapters = [
-        _chapter(number, anchor, chapter)
+        _chapter(f"{report.parts} {number}", number - 1, anchor, chapter)
         for number, (anchor, chapter) in enumerate(zip(anchors, report.chapters, strict=True), start=1)
     ]
     return f"""<!doctype html>
@@ -151,7 +153,7 @@ def _badge(holds: str, words: str) -> str:
     return f'<span class="badge {known}"><span aria-hidden="true">{HOLDS[known]}</span> {escape(words)}</span>'
 
 
-def _chapter(number: int, anchor: str, chapter: Chapter) -> str:
+def _chapter(called: str, place: int, anchor: str, chapter: Chapter) -> str:
     panels = "".join(
         f'<figure class="panel"><figcaption class="panel-title">{escape(panel.title)}</figcaption>'
         '<div class="chart"></div></figure>\n'
@@ -160,11 +162,17 @@ def _chapter(number: int, anchor: str, chapter: Chapter) -> str:
     charts = f'<div class="tools"></div>\n<div class="panels">\n{panels}</div>\n' if panels else ""
     pictures = "".join(_picture(picture, chapter) for picture in chapter.pictures)
     pictures = f'<div class="pictures">\n{pictures}</div>\n' if pictures else ""
-    return f"""<section class="chapter" id="{anchor}" data-chapter="{number - 1}" aria-labelledby="{anchor}-title">
-<p class="eyebrow">Figure {number}</p>
+    drawings = drawings_html(chapter.drawings)
+    if chapter.more:
+        drawings += f"<details><summary>{len(chapter.more)} more</summary>\n{drawings_html(chapter.more)}</details>\n"
+    shown = _table(chapter.table, chapter.title) + drawings
+    if chapter.table is not None and any(isinstance(d, Agreement) for d in chapter.drawings):
+        shown = f'<div class="beside">\n{shown}</div>\n'
+    return f"""<section class="chapter" id="{anchor}" data-chapter="{place}" aria-labelledby="{anchor}-title">
+<p class="eyebrow">{escape(called)}</p>
 <h2 id="{anchor}-title">{escape(chapter.title)}</h2>
 {paragraphs(chapter.caption, "caption")}
-{charts}{pictures}{_table(chapter.table, chapter.title)}{_parameters(chapter.parameters)}</section>
+{charts}{pictures}{shown}{_parameters(chapter.parameters)}</section>
 """
 
 
@@ -186,7 +194,8 @@ def _table(table: Table | None, title: str) -> str:
         return ""
     columns = len(table.header)
     numeric = [_is_numeric([row[c] for row in table.rows if c < len(row)]) for c in range(columns)]
-    kind = ["number" if yes else "words" for yes in numeric]
+    long = [any(len(row[c]) > LONG_CELL for row in table.rows if c < len(row)) for c in range(columns)]
+    kind = ["number" if yes else "words long" if long[c] else "words" for c, yes in enumerate(numeric)]
     head = "".join(
         f'<th scope="col" class="{kind[c]}">{lines(name.strip())}</th>' for c, name in enumerate(table.header)
     )

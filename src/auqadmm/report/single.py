@@ -1,4 +1,4 @@
-"""One fit, or the demo, as a report: convergence, data per worker, settings, and coefficients.
+"""One fit, or the demo, as a report: the answer first (answer.py), then coefficients and how the run converged.
 
 Everything comes from the files of a finished run, so that the page can be drawn again at any time. Names of columns,
 labels and files are data: control characters are escaped here, and the page escapes the rest.
@@ -16,34 +16,40 @@ import numpy as np
 from auqadmm.comparison import MethodRun
 from auqadmm.files.model import Parts
 from auqadmm.files.training import raw_coefficients
+from auqadmm.report import answer
 from auqadmm.report.content import Chapter, Curve, Panel, Picture, Report, Table
 from auqadmm.report.style import COSTS, method_style
 from auqadmm.report.tables import headers, table_row
 from auqadmm.words import counted, quoted, visible
 
-SHOWN_FEATURES, SHOWN_COLUMNS, SHOWN_BLOCKS, LONGEST_NAME = 200, 12, 500, 200  # limits that keep a page readable
+SHOWN_FEATURES, SHOWN_COLUMNS, SHOWN_FILES, LONGEST_NAME = 200, 12, 500, 200  # limits that keep a page readable
 
 
 def fit_report(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]], parts: Parts) -> Report:
     """The page of one run, from its summary, its rows and its model."""
     chapters = (
         *_why(summary.get("diagnosis", ())),
+        *answer.effects(summary, parts.encoding),
+        *answer.agreement(summary),
+        *(() if summary.get("inference") else (coefficients(summary, parts),)),
+        *answer.quality(summary),
+        answer.sites(summary),
+        answer.left(summary, history, parts.encoding),
         convergence(summary, history),
-        workers(summary),
-        coefficients(summary, parts),
     )
     return Report(
         title=_title(summary),
-        lead=_lead(summary),
+        lead=_lead(summary, parts),
         chapters=chapters,
         about={
             "settings": {name: _word(value) for name, value in summary["settings"].items()},
-            "files": [visible(str(name)) for name in summary["files"][:SHOWN_BLOCKS]],
+            "files": [visible(str(name)) for name in summary["files"][:SHOWN_FILES]],
             "seed": summary["seed"],
             "engine": summary["engine"],
             "date": summary["date"],
             "versions": dict(summary["versions"]),
         },
+        parts="Part",
     )
 
 
@@ -117,23 +123,6 @@ def convergence(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]]
     )
 
 
-def workers(summary: Mapping[str, Any]) -> Chapter:
-    blocks = summary["blocks"]
-    labelled = summary["classes"] is not None
-    rows = []
-    for block in blocks[:SHOWN_BLOCKS]:
-        share = f"{100 * block['rows'] / summary['rows']:.1f} %"
-        row = (_name(block["name"]), str(block["rows"]), share)
-        rows.append((*row, f"{block['classes']} of {len(summary['classes'])}") if labelled else row)
-    more = f" The first {SHOWN_BLOCKS} are shown." if len(blocks) > SHOWN_BLOCKS else ""
-    return Chapter(
-        "workers",
-        "Who holds what",
-        f"{counted(len(blocks), 'worker')}, {counted(summary['rows'], 'row')} in all; rows stay where they are.{more}",
-        table=Table(("worker", "rows", "share", "classes") if labelled else ("worker", "rows", "share"), tuple(rows)),
-    )
-
-
 def coefficients(summary: Mapping[str, Any], parts: Parts) -> Chapter:
     encoding, coef = parts.encoding, parts.coef
     raw = raw_coefficients(encoding, coef)
@@ -146,7 +135,7 @@ def coefficients(summary: Mapping[str, Any], parts: Parts) -> Chapter:
         rows = [(_name(names[k]), *(_number(coef[c, k], ".5g") for c in range(shown))) for k in order]
         rows.insert(0, ("(intercept)", *(_number(parts.intercept[c], ".5g") for c in range(shown))))
     else:
-        header = ("feature", "coefficient", "per unit of the column")
+        header = ("feature", "coefficient", "per unit\nof the column")
         rows = [(_name(names[k]), _number(coef[0, k], ".6g"), _number(raw[0, k], ".6g")) for k in order]
         rows.insert(0, ("(intercept)", _number(parts.intercept[0], ".6g"), "–"))
     zero = int((coef == 0).all(0).sum())
@@ -171,10 +160,9 @@ def _title(summary: Mapping[str, Any]) -> str:
     return f"{names[summary['model']]}{target}"
 
 
-def _lead(summary: Mapping[str, Any]) -> str:
-    counts = {"row": summary["rows"], "feature": summary["features"], "worker": len(summary["blocks"])}
-    size = f"{', '.join(counted(number, what) for what, number in counts.items())}."
-    return f"{size}\n\n{visible(summary['message'])}"
+def _lead(summary: Mapping[str, Any], parts: Parts) -> str:
+    told = [answer.sentence(summary, parts), *map(visible, summary.get("refusals", ())), visible(summary["message"])]
+    return "\n\n".join(told)
 
 
 def _name(text: str) -> str:

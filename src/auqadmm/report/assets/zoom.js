@@ -16,7 +16,7 @@ class Zoom {
     this.reset.classList.add("reset");
     const out = this.button("−", "Zoom out", () => this.by(1.6));
     const into = this.button("+", "Zoom in", () => this.by(1 / 1.6));
-    bar.append(this.reset, out, into);
+    bar.append(el("div", { class: "zoom" }, this.reset, out, into));
     const root = chart.root;
     root.addEventListener("pointerdown", (event) => this.down(event));
     root.addEventListener("pointermove", (event) => this.move(event));

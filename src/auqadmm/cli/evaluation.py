@@ -1,0 +1,189 @@
+"""What a model of files is worth: its quality, and on request standard errors in units of the raw columns.
+
+The command standardises numbers, x̃ = (x − μ)/s, and centres the target of a regression. Raw coefficients are a linear
+map of the fitted ones, c = c̃/s and b = b̃ − Σ μc̃/s, plus the mean of the target; so are their errors.
+
+Shapes: m features and the intercept's ones; raw (m + 1, m + 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import typer
+
+from auqadmm.cli.options import COV
+from auqadmm.core.reduce import Reduce
+from auqadmm.core.result import Result
+from auqadmm.errors import InputError
+from auqadmm.files.encoding import Encoding
+from auqadmm.files.preprocessing import Agreed
+from auqadmm.files.training import Task
+from auqadmm.inference.inference import Inference, infer
+from auqadmm.inference.statistics import measured
+from auqadmm.quality.bins import Calibration
+from auqadmm.quality.evaluate import quality_at
+from auqadmm.quality.quality import Quality
+from auqadmm.words import short, visible
+
+SHOWN_COEFFICIENTS = 100  # lines of a table on a screen
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user wants to know. `cv`: folds, "sites", or None."""
+
+    inference: bool = False
+    cov: str = "model"
+    level: float = 0.95
+    exponentiate: bool = False
+    cv: int | str | None = None
+    seed: int = 0
+
+    @classmethod
+    def checked(cls, inference: bool, cov: str, level: float, exponentiate: bool, cv: str | None, seed: int) -> Asked:
+        """From options; wrong usage ends the command."""
+        if cov not in COV:
+            raise typer.BadParameter(f"--cov: there is no {cov!r}; there are {', '.join(COV)}.")
+        if not 0 < level < 1:
+            raise typer.BadParameter(f"--level must be between 0 and 1, got {level:g}.")
+        if not inference and (cov != "model" or level != 0.95 or exponentiate):
+            raise typer.BadParameter("--cov, --level and --exponentiate belong to --inference: ask for it, too.")
+        if cv is not None and cv != "sites" and not (cv.isdecimal() and int(cv) >= 2):
+            raise typer.BadParameter(f"--cv must be sites or a number of folds, at least 2; got {cv!r}.")
+        return cls(inference, cov, level, exponentiate, int(cv) if cv is not None and cv.isdecimal() else cv, seed)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        chosen: dict[str, Any] = {"cv": self.cv} if self.cv is not None else {}
+        if self.inference:
+            chosen |= {"inference": True, "cov": self.cov, "level": self.level, "exponentiate": self.exponentiate}
+        return chosen
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What was found, and the sentences why something was not."""
+
+    quality: Quality | None = None
+    held_out: Quality | None = None
+    inference: Inference | None = None
+    refusals: tuple[str, ...] = ()
+
+    def summary(self) -> dict[str, Any]:
+        """Keys of summary.json."""
+        made = {"quality": self.quality, "cross_validation": self.held_out, "inference": self.inference}
+        out: dict[str, Any] = {name: found.to_dict() for name, found in made.items() if found is not None}
+        return {**out, "refusals": list(self.refusals)} if self.refusals else out
+
+    def lines(self) -> list[str]:
+        """For the screen, after the outcome of the run."""
+        out: list[str] = []
+        if self.inference is not None:
+            shown = replace(self.inference, names=tuple(map(visible, self.inference.names)))
+            if len(shown.names) > SHOWN_COEFFICIENTS:
+                out += ["", f"The table of {len(shown.names)} coefficients is in summary.json and on the report."]
+            else:
+                out += ["", *shown.summary().splitlines()]
+        for found in (self.quality, self.held_out):
+            if found is not None:
+                shown_sites = replace(found, site_names=tuple(map(visible, short(found.site_names))))
+                out += ["", *shown_sites.summary().splitlines()]
+        if self.quality is not None:
+            cost = self.quality
+            out.append(f"  (from sums over sites: {cost.rounds} more rounds, {cost.numbers} numbers of each worker)")
+        return [*out, *self.refusals]
+
+
+def evaluated(result: Result, agreed: Agreed, task: Task, asked: Asked) -> Evaluation:
+    """The model of a run, once more where its rows are; with several processes each must call."""
+    if result.source is None:
+        return Evaluation(refusals=("The run was interrupted: nothing is known of the quality of its model.",))
+    refusals: list[str] = []
+
+    def tried(what: str, work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except InputError as error:
+            refusals.append(f"{what}: {error}")
+            return None
+
+    shift = agreed.target_mean if task.kind == "elastic-net" and task.intercept else 0.0
+    with result.source.placed() as reduce:
+        quality = tried("No quality", lambda: _quality(result, reduce))
+        inference = None
+        if asked.inference:
+            inference = tried("No standard errors", lambda: _inference(result, reduce, agreed, task, asked, shift))
+    held_out = None
+    if asked.cv is not None:
+        held_out = tried("No cross-validation", lambda: result.quality(asked.cv, seed=asked.seed))
+    if asked.inference and refusals and _all_levels(agreed.encoding, task):
+        refusals.append("All levels of categories were kept: --drop-first leaves out the first of each column.")
+    if inference is not None and inference.label:
+        refusals.append("--l1 0 --l2 0 fits without a penalty, and then there are tests and intervals.")
+    return Evaluation(
+        None if quality is None else shifted(quality, shift),
+        None if held_out is None else shifted(held_out, shift),
+        inference,
+        tuple(refusals),
+    )
+
+
+def _quality(result: Result, reduce: Reduce) -> Quality:
+    census, problem = reduce.engine.census, result.source.problem
+    v = result.v.to(getattr(reduce.engine, "device", result.v.device))
+    return quality_at(reduce, problem.loss, census, v, result.moments)
+
+
+def _inference(result: Result, reduce: Reduce, agreed: Agreed, task: Task, asked: Asked, shift: float) -> Inference:
+    census, problem = reduce.engine.census, result.source.problem
+    v = result.v.to(getattr(reduce.engine, "device", result.v.device)).to(torch.float64)
+    raw = raw_map(agreed.encoding, task.intercept)
+    at = measured(reduce, problem, census, v, result.moments, sites=True, raw=raw if v.shape[1] == 1 else None)
+    names = (*agreed.encoding.features, "intercept") if task.intercept else agreed.encoding.features
+    found = infer(replace(at, names=names), asked.cov, asked.level, exponentiate=asked.exponentiate)
+    if not shift:
+        return found
+    moved = np.zeros(len(names))
+    moved[-1] = shift
+    return replace(
+        found,
+        coef=found.coef + moved,
+        one_step=None if found.one_step is None else found.one_step + moved,
+        site_coef=None if found.site_coef is None else found.site_coef + moved,
+    )
+
+
+def raw_map(encoding: Encoding, intercept: bool) -> np.ndarray:
+    """From the unknowns of the fit to those of raw columns, (m + 1, m + 1) with an intercept."""
+    scale, mean = np.ones(len(encoding.features)), np.zeros(len(encoding.features))
+    scale[: len(encoding.scale)], mean[: len(encoding.mean)] = encoding.scale, encoding.mean
+    if not intercept:
+        return np.diag(1 / scale)
+    out = np.diag(np.append(1 / scale, 1.0))
+    out[-1, :-1] = -mean / scale
+    return out
+
+
+def shifted(found: Quality, shift: float) -> Quality:
+    """Of a target that was centred, in its own units: y = a + bŷ of both less the shift is a + (1 − b)·shift + bŷ."""
+    if not shift:
+        return found
+
+    def moved(figures: dict[str, float | None]) -> dict[str, float | None]:
+        a, b = figures["calibration_intercept"], figures["calibration_slope"]
+        return figures if a is None or b is None else {**figures, "calibration_intercept": a + (1 - b) * shift}
+
+    curve = found.calibration
+    if curve is not None:
+        curve = Calibration(curve.predicted + shift, curve.observed + shift, curve.weight)
+    sites = tuple(moved(figures) for figures in found.site_figures)
+    return replace(found, figures=moved(found.figures), calibration=curve, site_figures=sites)
+
+
+def _all_levels(encoding: Encoding, task: Task) -> bool:
+    return bool(encoding.categories) and not encoding.drop_first and task.intercept
