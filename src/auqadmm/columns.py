@@ -13,7 +13,7 @@ then ũ ↔ u loses no digit, and columns in other such units give the same x̃ 
     minimise Σ_j f̃_j(ũ) + g̃(ũ),   f̃_j(ũ) = f_j(u),  g̃(ũ) = g(u)         the same problem in other unknowns
 
 Round 0 gives the columns; blocks store their data in them once (`Shard.enter`; messages only say to use them), and the
-method runs on those, with g̃ in place of g (`problem/scaled.py`). Outputs are transformed back: v, the gradient that a
+method runs on those, with g̃ in place of g (`ScaledRegularizer`). Outputs are transformed back: v, the gradient that a
 verdict reads, multipliers; a warm start is transformed on input. Residuals and weights stay in inner columns. Where
 columns are well scaled already (`is_needed`), or the loss is user-defined, so not a function of logits, the method runs
 unchanged.
@@ -37,7 +37,7 @@ from torch import Tensor
 from auqadmm.core.reduce import A, B, Engine, MapFn, Reduce, S, Sums, Traffic
 from auqadmm.core.state import Consensus, Setup, State, WarmStart
 from auqadmm.metrics import double_double
-from auqadmm.problem.scaled import ScaledRegularizer
+from auqadmm.problem.wrappers import ScaledRegularizer
 from auqadmm.verdict.queries import ColumnMoments, moments
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ from auqadmm.methods.newton.dual import DualBound
 from auqadmm.methods.newton.state import NewtonState
 from auqadmm.metrics import lowrank, vstep, weights
 from auqadmm.metrics.coupled import Coupled
-from auqadmm.problem.scaled import ScaledRegularizer
+from auqadmm.problem.wrappers import ScaledRegularizer
 from auqadmm.verdict.monitor import Gate
 from auqadmm.verdict.queries import ColumnMoments
 

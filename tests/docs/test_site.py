@@ -179,6 +179,8 @@ def test_the_site_builds(tmp_path):
     text = (tmp_path / "site" / "paper-map.html").read_text()
     assert re.search(r'href="source/core/consensus.py.html#__codelineno-0-\d+"', text)
     assert '<div class="arithmatex">' in (tmp_path / "site" / "math.html").read_text()
+    for page in (tmp_path / "site").rglob("*.html"):  # ‖x‖_{A} = ‖y‖_{B}: emphasis, and B its attributes
+        assert not re.search(r"<(?:em|strong) ", page.read_text(encoding="utf-8")), page.name
     api = (tmp_path / "site" / "api.html").read_text()
     assert re.search(
         r"<b>time_limit</b>.{0,200}?float \| None", re.sub(r"</?(?:span|code|a)[^>]*>", "", api), re.DOTALL

@@ -14,8 +14,7 @@ from auqadmm.blocks.framed import framed
 from auqadmm.columns import Frame, FramedState
 from auqadmm.core.reduce import Reduce
 from auqadmm.engines.local import LocalEngine
-from auqadmm.problem.scaled import ScaledRegularizer
-from auqadmm.problem.wrappers import FreeIntercept
+from auqadmm.problem.wrappers import FreeIntercept, ScaledRegularizer
 from auqadmm.verdict.queries import ColumnMoments, moments
 from tests.verdict.cases import TABLE
 

@@ -12,8 +12,7 @@ from auqadmm.blocks import exact_rows
 from auqadmm.estimators.scaling import WeightedElasticNet
 from auqadmm.methods.newton.model import ActiveFactor, RestrictedRegularizer, minimise_model
 from auqadmm.metrics.triangles import pack, unpack
-from auqadmm.problem.scaled import ScaledRegularizer
-from auqadmm.problem.wrappers import FreeIntercept
+from auqadmm.problem.wrappers import FreeIntercept, ScaledRegularizer
 
 
 def model(seed, p=120, rows=150):

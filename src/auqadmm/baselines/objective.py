@@ -25,8 +25,7 @@ from auqadmm.core.reduce import B, Reduce, Sums, score, scores
 from auqadmm.core.state import Cost, State
 from auqadmm.metrics.weights import sum_blocks
 from auqadmm.problem.regularizers import L1, L2, ElasticNet, Zero
-from auqadmm.problem.scaled import ScaledRegularizer
-from auqadmm.problem.wrappers import FreeIntercept
+from auqadmm.problem.wrappers import FreeIntercept, ScaledRegularizer
 
 if TYPE_CHECKING:
     from auqadmm.blocks.rows import Point

@@ -1,7 +1,7 @@
 """The regularizer g of ``minimise Σ_j f_j(v) + g(v)`` (S1), with everything that solvers use.
 
     Zero 0,  L1 c‖v‖₁,  L2 c/2‖v‖²,  ElasticNet l1‖v‖₁ + l2/2‖v‖²,  GroupLasso (its own file),
-    Box and NonNegative 0 inside, inf outside;  user-defined g and the free intercept are in wrappers.py.
+    Box and NonNegative 0 inside, inf outside;  g by the user, with a free intercept or in scaled columns: wrappers.py.
 
 The consensus step needs the proximal map in the (s, K) form of S2, K a positive diagonal metric:
 

@@ -50,7 +50,7 @@ from auqadmm.methods.auq_lr.server import (
 from auqadmm.methods.checks import at_least_one, one_of, relaxation, round_cost, whole
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.vstep import LowRankMetric
-from auqadmm.problem.scaled import ScaledRegularizer
+from auqadmm.problem.wrappers import ScaledRegularizer
 
 if TYPE_CHECKING:
     from auqadmm.blocks.rows import Loss
