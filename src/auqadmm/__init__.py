@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from auqadmm.diagnosis.diagnosis import Diagnosis, Finding
     from auqadmm.errors import AuqadmmError, InputError, InputTypeError
     from auqadmm.estimators import (
+        ConsensusCox,
         ConsensusElasticNet,
         ConsensusElasticNetCV,
         ConsensusGLM,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
         L2,
         Box,
         CLogLog,
+        Cox,
         CustomLoss,
         CustomRegularizer,
         ElasticNet,
@@ -94,6 +96,7 @@ _PLACES = {
     "auqadmm.core.state": ["Status", "WarmStart"],
     "auqadmm.errors": ["AuqadmmError", "InputError", "InputTypeError"],
     "auqadmm.estimators": [
+        "ConsensusCox",
         "ConsensusElasticNet",
         "ConsensusElasticNetCV",
         "ConsensusGLM",
@@ -113,6 +116,7 @@ _PLACES = {
         "L2",
         "Box",
         "CLogLog",
+        "Cox",
         "CustomLoss",
         "CustomRegularizer",
         "ElasticNet",
@@ -145,6 +149,7 @@ __all__ = [
     "Certificate",
     "Checkpoint",
     "CheckpointError",
+    "ConsensusCox",
     "ConsensusElasticNet",
     "ConsensusElasticNetCV",
     "ConsensusGLM",
@@ -155,6 +160,7 @@ __all__ = [
     "ConsensusLogisticRegressionCV",
     "ConsensusRidge",
     "ConsensusRidgeCV",
+    "Cox",
     "CustomLoss",
     "CustomRegularizer",
     "Diagnosis",

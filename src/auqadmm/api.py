@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -43,6 +43,7 @@ from auqadmm.states import REGISTRY, identify
 from auqadmm.verdict.queries import ColumnMoments
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
+T = TypeVar("T")
 
 
 def solve(
@@ -255,9 +256,14 @@ class RunSource:
 
     def measured(self, v: Tensor, columns: ColumnMoments | None, frequency: bool, sites: bool) -> Statistics:
         """The sums of inference at v."""
+        return self.ask(
+            v, lambda reduce, v: measured(reduce, self.problem, reduce.engine.census, v, columns, frequency, sites)
+        )
+
+    def ask(self, v: Tensor, question: Callable[[Reduce, Tensor], T]) -> T:
+        """The answer to a question about all blocks at v."""
         with _opened(self.engine, self.problem, self.dtype, self.device) as opened:
-            v = v.to(getattr(opened, "device", self.device))
-            return measured(Reduce(opened), self.problem, opened.census, v, columns, frequency, sites)
+            return question(Reduce(opened), v.to(getattr(opened, "device", self.device)))
 
 
 def _labelled(result: Result, census: Census) -> Result:

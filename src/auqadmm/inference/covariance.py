@@ -21,6 +21,7 @@ import torch
 from auqadmm.errors import InputError
 from auqadmm.inference.families import Family, family_of
 from auqadmm.inference.statistics import Statistics
+from auqadmm.problem.cox import Cox
 from auqadmm.problem.site_intercepts import loss_of_rows
 from auqadmm.verdict.model import EPS, QuadraticModel
 
@@ -119,6 +120,8 @@ def _dispersion(at: Statistics, family: Family | None, asked: float | str | None
     if isinstance(asked, str):
         if asked != "pearson":
             raise InputError(f"dispersion must be a number, 'pearson' or None, got {asked!r}.")
+        if isinstance(at.loss, Cox):
+            raise InputError("Cox's model has no Pearson residuals: leave dispersion out.")
         return at.number("pearson") / left
     if asked is not None:
         if isinstance(asked, bool) or not 0 < asked < math.inf:
@@ -137,6 +140,8 @@ def _no_influence(at: Statistics, H: np.ndarray) -> None:
     one = len(bad) == 1
     if not constant.any():
         why = "is zero in every row that has influence" if one else "are zero in every row that has influence"
+    elif isinstance(at.loss, Cox):
+        why = f"{'does' if one else 'do'} not vary among the rows at risk at any event"
     elif at.number("own") > 0:
         why = f"{'does' if one else 'do'} not vary within any site, and so cannot be told from the site intercepts"
     else:

@@ -81,6 +81,8 @@ class Inference:
         Whether tests and intervals use Student's distribution; whether the table shows exp(coef).
     rounds, numbers
         What it took: reductions, and numbers that one worker sent.
+    events
+        Of Cox's model: the rows with an event, which `bic` counts in place of all.
     site_names, site_coef, site_se
         With `sites=True`: the one-step estimates of every site and their errors, (N, m); NaN where it has too few rows.
 
@@ -128,6 +130,7 @@ class Inference:
     exponentiated: str = ""
     rounds: int = 0
     numbers: int = 0
+    events: float | None = None
     site_names: tuple[str, ...] = field(default=(), repr=False)
     site_coef: np.ndarray | None = field(default=None, repr=False)
     site_se: np.ndarray | None = field(default=None, repr=False)
@@ -136,6 +139,26 @@ class Inference:
         return self.summary()
 
     # ------------------------------------------------------------------ tests and intervals
+    @property
+    def llnull(self) -> float | None:
+        """The log-likelihood of the best constant, of Cox's model that of zero; None where `llf` or a fixed dispersion
+        is missing."""
+        if self.llf is None or self.deviance is None or self.null_deviance is None or self.dispersion != 1:
+            return None
+        return self.llf - 0.5 * (self.null_deviance - self.deviance)
+
+    @property
+    def lr_test(self) -> tuple[float, float, float] | None:
+        """The likelihood ratio test that all coefficients but the intercept are zero: statistic, degrees of freedom
+        and p; None for penalised fits, and where `llnull` is."""
+        from scipy import stats
+
+        null = self.llnull
+        if null is None or self.llf is None or self.label or self.df_model > len(self.names):  # intercepts of sites
+            return None
+        statistic, df = 2 * (self.llf - null), float(len(self.names) - ("intercept" in self.names))
+        return statistic, df, float(stats.chi2.sf(statistic, df))
+
     @property
     def statistic(self) -> np.ndarray | None:
         """coef/se, z or t; None for penalised fits."""
@@ -279,6 +302,7 @@ def infer(
             f"exponentiate=True is for odds, rates, hazards and means; exp(coef) of {name} has no meaning."
         )
     parameters = found.freedom + own
+    events = at.number("events") if "events" in at.sums else None
     llf = deviance = null = share = aic = bic = None
     if family is not None:
         f, infimum = at.number("f"), at.number("infimum")
@@ -287,7 +311,7 @@ def infer(
         llf = family.log_likelihood(f, infimum, at.number("constant"), n, found.dispersion, weights)
         share = 1 - deviance / null if null > 0 else None
         if llf is not None:
-            aic, bic = -2 * llf + 2 * parameters, -2 * llf + math.log(n) * parameters
+            aic, bic = -2 * llf + 2 * parameters, -2 * llf + math.log(events or n) * parameters
     student = family is not None and family.estimated and dispersion is None and cov in ("model", "expected")
     sites = at.sites
     return Inference(
@@ -317,6 +341,7 @@ def infer(
         exponentiated=family.ratio if exponentiate and family is not None else "",
         rounds=at.rounds,
         numbers=at.numbers,
+        events=events,
         site_names=at.blocks,
         site_coef=None if sites is None else sites[:, 0],
         site_se=None if sites is None else sites[:, 1] * math.sqrt(found.dispersion),

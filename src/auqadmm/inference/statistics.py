@@ -19,6 +19,7 @@ from auqadmm.errors import InputError
 from auqadmm.inference.families import family_of
 from auqadmm.inference.sums import NullSlopesQuery, SitesQuery, StatisticsQuery
 from auqadmm.metrics.triangles import unpack
+from auqadmm.problem.cox import Cox
 from auqadmm.problem.losses import LeastSquares
 from auqadmm.problem.site_intercepts import loss_of_rows
 from auqadmm.verdict.queries import ColumnMoments
@@ -112,7 +113,7 @@ def check(loss: Loss, census: Census) -> None:
     """Refuse what has no standard errors here."""
     inner = loss_of_rows(loss)
     kind = type(inner).__name__
-    if not isinstance(inner, RowLoss):
+    if not isinstance(inner, RowLoss | Cox):
         raise InputError(f"inference needs a loss of rows, and {kind} is none; write it as an auqadmm.losses.RowLoss.")
     if census.columns > 1:
         raise InputError(
@@ -137,7 +138,9 @@ def names_of(problem: Problem, census: Census) -> tuple[str, ...]:
 
 def _null(reduce: Reduce, loss: Loss, sums: dict[str, Tensor], offset: bool) -> float:
     """Σcφ of the best constant: from Σc, Σcy, Σcy² where φ is linear in y, or squares; with offsets by a search of a
-    few rounds. NaN for losses that are no likelihood."""
+    few rounds. NaN for losses that are no likelihood. Cox's has no constant: it was summed at zero."""
+    if "null" in sums:
+        return float(sums["null"])
     inner = loss_of_rows(loss)
     W, S, family = float(sums["weight"]), float(sums["y"]), family_of(loss)
     if family is None or not W > 0:

@@ -1,0 +1,496 @@
+"""Cox's proportional hazards on rows that belong to workers, each worker a stratum with a baseline hazard of its own.
+
+    minimise over c   −log partial likelihood + l1‖c‖₁ + l2/2‖c‖²
+
+No time leaves a worker but through sums; baseline hazards are told on request, on a grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.utils.validation import check_is_fitted
+
+from auqadmm.api import solve
+from auqadmm.callbacks import Progress
+from auqadmm.core.reduce import Reduce
+from auqadmm.errors import AuqadmmError
+from auqadmm.estimators import checks
+from auqadmm.estimators.base import ConsensusEstimator
+from auqadmm.estimators.blocks import is_block_list, rows_of_sites
+from auqadmm.estimators.fitting import FitSettings
+from auqadmm.estimators.types import EngineChoice, MatrixLike, MethodChoice, PerRow
+from auqadmm.inference.concordance import Pairs, pairs
+from auqadmm.inference.inference import Inference
+from auqadmm.inference.proportional import ProportionalHazards, proportional_hazards
+from auqadmm.inference.survival import BaselineQuery, PairsQuery
+from auqadmm.problem import Cox, ElasticNet, InputError, Problem, Zero
+from auqadmm.problem.ingest import read_blocks, read_reals
+from auqadmm.problem.sources import is_dask
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import Tensor
+
+T = TypeVar("T")
+INFERENCE_UNKNOWNS = 4096  # unknowns whose information is asked for
+
+
+class ConsensusCox(ConsensusEstimator):
+    """Cox's proportional hazards model, stratified by site; `inference_` has standard errors and tests.
+
+    Parameters
+    ----------
+    ties : str, default="efron"
+        "efron" or "breslow": how events at the same time share a risk set.
+    l1, l2 : float, default=0.0
+        Strengths of the penalties, beside minus the log partial likelihood. Penalised fits have no p-values.
+    n_blocks : int, default=1
+        Without `sites`, the rows are split among so many workers, neighbouring rows together: so many strata.
+    max_iter : int, default=1000
+        Limit of iterations; a `ConvergenceWarning` says when it was reached.
+    tol : float, default=1e-18
+        The fit ends when the objective is proved (or estimated) to be within this of its optimum, relatively;
+        coefficients are then right to about its root.
+    method, engine
+        As in `auqadmm.solve`.
+    verbose : int, default=0
+        Every `verbose` iterations a line on standard error; on a terminal a display that is rewritten in place.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_features,)
+        Logarithms of hazard ratios.
+    n_iter_ : int
+    status_ : Status
+        How the fit ended.
+    message_ : str
+        A sentence that says what to do.
+    certificate_, history_
+        Of the run.
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> rng = np.random.default_rng(0)
+    >>> X, site = rng.normal(size=(300, 2)), np.repeat(["north", "south", "west"], 100)
+    >>> time, limit = rng.exponential(np.exp(-0.7 * X[:, 0])), rng.exponential(2.0, size=300)
+    >>> y = np.column_stack([np.minimum(time, limit), time <= limit])  # time, event
+    >>> model = aq.ConsensusCox().fit(X, y, sites=site)
+    >>> model.inference(exponentiate=True).table[["ratio", "low", "high"]].round(2)
+        ratio   low  high
+    x0   2.04  1.74  2.40
+    x1   0.97  0.84  1.12
+    >>> round(model.concordance_, 2)
+    0.69
+    """
+
+    fit_intercept = False  # the baseline hazard takes it up
+
+    def __init__(
+        self,
+        ties: str = "efron",
+        l1: float = 0.0,
+        l2: float = 0.0,
+        *,
+        n_blocks: int = 1,
+        max_iter: int = 1000,
+        tol: float = 1e-18,
+        method: MethodChoice = "auto",
+        engine: EngineChoice = "local",
+        verbose: int = 0,
+    ) -> None:
+        self.ties = ties
+        self.l1 = l1
+        self.l2 = l2
+        self.n_blocks = n_blocks
+        self.max_iter = max_iter
+        self.tol = tol
+        self.method = method
+        self.engine = engine
+        self.verbose = verbose
+
+    def fit(
+        self,
+        X: MatrixLike,
+        y: Any,
+        sites: PerRow = None,
+        sample_weight: PerRow = None,
+        strata: PerRow = None,
+        offset: PerRow = None,
+    ) -> ConsensusCox:
+        """Fit the model.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame (n_samples, n_features); a list of these, one per worker
+        y : array (n_samples, 2) or (n_samples, 3), tuple of arrays, or structured array
+            Time above zero, event (1, or 0 for censored) and, where rows are not at risk from the beginning, entry: the
+            columns of an array or a data frame, a tuple `(time, event)` or `(time, event, entry)`, or a structured
+            array with one field of truth values and one or two of numbers, as in scikit-survival. A list of these where
+            X is a list.
+        sites : array (n_samples,), optional
+            Which worker owns a row: labels of any kind. Each has its own baseline hazard.
+        sample_weight : array (n_samples,), optional
+            Case weights, as in R's coxph.
+        strata : array (n_samples,), optional
+            Labels of any kind: rows of a site with another label have another baseline hazard. A list where X is one.
+        offset : array (n_samples,), optional
+            Added to x·c. A list where X is one.
+
+        Returns
+        -------
+        self
+            Fitted.
+
+        Raises
+        ------
+        InputError
+            Rows, times, events, weights, sites or strata cannot be used, or a parameter has a value that it cannot
+            have; the message says where and what to do.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X, time, event = np.array([[0.0], [1.0], [1.0], [0.0], [1.0]]), [5.0, 2.0, 6.0, 4.0, 1.0], [1, 1, 0, 1, 1]
+        >>> aq.ConsensusCox("breslow", l2=1.0).fit(X, (time, event)).coef_.round(2)
+        array([0.27])
+        """
+        loss, settings = Cox(self.ties), FitSettings.of(self)
+        l1, l2 = checks.at_least_zero("l1", self.l1), checks.at_least_zero("l2", self.l2)
+        if is_dask(X):
+            raise InputError("ConsensusCox takes rows of this process; for chunks of dask use Problem(Cox(), …).")
+        listed = is_block_list(X)
+        y = np.concatenate([times_of(part) for part in _listed(y)]) if listed else times_of(y)
+        sizes = [part.shape[0] for part in X] if listed else []
+        time = list(np.split(y[:, 0], np.cumsum(sizes)[:-1])) if listed else y[:, 0]
+        rows = self._read(X, time, sites, sample_weight, numeric=True)
+        n = sum(rows.sizes)
+        self.strata_, codes = _codes(_whole(strata, listed), n)
+        y = np.column_stack([y, codes])[rows.order]
+        o = _numbers("offset", _whole(offset, listed), n)
+        labels = [f"block {j}" for j in range(len(rows.X))]
+        if sites is not None:
+            labels = [str(label) for label in np.unique(np.asarray(sites))]
+        cuts = np.cumsum(rows.sizes)[:-1]
+        targets = np.split(y, cuts)
+        offsets = [None] * len(targets) if o is None else np.split(o[rows.order], cuts)
+        read = read_blocks(list(zip(rows.X, targets, rows.weight, offsets, strict=True)))
+        read = tuple(replace(b, name=name, columns=rows.names) for b, name in zip(read, labels, strict=True))
+        problem = Problem(loss, ElasticNet(l1, l2) if l1 or l2 else Zero(), read)
+        with Progress(mode="auto" if settings.verbose else "quiet", every=settings.verbose or None) as progress:
+            result = solve(
+                problem,
+                settings.method,
+                settings.engine,
+                max_iter=settings.max_iter,
+                certificate_tol=settings.tol,
+                callbacks=[progress] if settings.verbose else [],
+                inference=rows.features < INFERENCE_UNKNOWNS,
+            )
+        self.coef_, self.intercept_ = result.coef, 0.0
+        self._keep([result])
+        self._fitted = replace(result, lam=None, weights=None, evidence=None)
+        self._sites, self._site_pairs = tuple(labels), None
+        return self
+
+    # ------------------------------------------------------------------ what it is worth
+    @property
+    def inference_(self) -> Inference:
+        """Standard errors, tests and fit, with the defaults of `Result.inference`."""
+        return self.inference()
+
+    def inference(self, cov: str = "model", level: float = 0.95, **options: object) -> Inference:
+        """Standard errors, hazard ratios, tests and fit, from sums that the fit has kept.
+
+        Parameters
+        ----------
+        cov, level
+            As in `Result.inference`. "robust" is made of the scores of rows, "cluster" of those of sites, both with
+            weights squared, as in R's coxph.
+        options
+            Others of `Result.inference`: exponentiate (hazard ratios), correction; `sites=True` asks the sites once
+            more.
+
+        Returns
+        -------
+        Inference
+            With `table`, `summary()`, `llf`, `llnull`, `lr_test`, `aic`, `heterogeneity` and more.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> rng = np.random.default_rng(0)
+        >>> X, time = rng.normal(size=(80, 1)), rng.exponential(size=80)
+        >>> model = aq.ConsensusCox().fit(X, (time, np.ones(80)), sites=np.arange(80) % 2)
+        >>> model.inference("robust").se.round(2)
+        array([0.11])
+        """
+        check_is_fitted(self)
+        return self._fitted.inference(cov, level, **options)  # type: ignore[arg-type]
+
+    @property
+    def concordance_(self) -> float:
+        """Of pairs of rows that can be compared, within sites and strata: the share in which the larger risk score has
+        the earlier event, ties by half."""
+        check_is_fitted(self)
+        known = self._fitted.statistics
+        if known is not None:
+            return Pairs(*(known.number(name) for name in ("concordant", "discordant", "tied"))).index
+        return Pairs(*self._pairs().sum(0)).index
+
+    @property
+    def site_concordance_(self) -> dict[str, float]:
+        """The same of every site, NaN where no pair can be compared. Sites are asked at the first call."""
+        return {name: Pairs(*counts).index for name, counts in zip(self._sites, self._pairs(), strict=True)}
+
+    def _pairs(self) -> np.ndarray:
+        check_is_fitted(self)
+        if self._site_pairs is None:
+            self._site_pairs = self._ask(lambda reduce, v: reduce.gather(PairsQuery(v), None).cpu().numpy())
+        return self._site_pairs
+
+    def ph_test(self, transform: str = "km") -> ProportionalHazards:
+        """Are hazards proportional? Score tests of a trend of every coefficient in time, as cox.zph of R's survival
+        (since 3.0).
+
+        Parameters
+        ----------
+        transform
+            The function of time that the trend is linear in: "identity", "log", and within every site and stratum "km"
+            (1 − Kaplan–Meier) and "rank". Those of R are of all rows together, and the same only for one stratum.
+
+        Returns
+        -------
+        ProportionalHazards
+            With `table`: chisq, df and p of every coefficient, and of all together. Takes one round, in which sites add
+            up three triangles of m(m + 1)/2 numbers and m more.
+
+        Raises
+        ------
+        InputError
+            The fit is penalised, was loaded, or there are too few event times; or there is no such transform.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> rng = np.random.default_rng(0)
+        >>> X, time = rng.normal(size=(80, 1)), rng.exponential(size=80)
+        >>> model = aq.ConsensusCox().fit(X, (time, np.ones(80)), sites=np.arange(80) % 2)
+        >>> model.ph_test("log").table.round(2)
+                chisq   df     p
+        x0       1.15  1.0  0.28
+        GLOBAL   1.15  1.0  0.28
+        """
+        check_is_fitted(self)
+        if self.l1 or self.l2:
+            raise InputError("ph_test is for fits without a penalty: fit once with l1=0 and l2=0.")
+        names = getattr(self, "feature_names_in_", [f"x{k}" for k in range(self.n_features_in_)])
+        ask = partial(proportional_hazards, transform=transform, names=tuple(map(str, names)))
+        return self._ask(ask)
+
+    def baseline_hazard(self, grid: ArrayLike) -> pd.DataFrame:
+        """The cumulative baseline hazard of every site and stratum at chosen times: what a row with x = 0 accumulates.
+
+        Breslow's estimate, or with ties="efron" Efron's. Sites send these numbers only, one per time and stratum; a
+        fine grid tells where events were.
+
+        Parameters
+        ----------
+        grid : array
+            Times.
+
+        Returns
+        -------
+        DataFrame
+            One row per time, one column per site, or per site and stratum; NaN where a site has no row of a stratum.
+
+        Raises
+        ------
+        InputError
+            Times are not finite numbers, or the model was loaded.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X, time = np.array([[0.0], [1.0], [1.0], [0.0], [1.0], [0.0]]), np.array([3.0, 1.0, 2.0, 2.0, 1.0, 3.0])
+        >>> model = aq.ConsensusCox(l2=1.0).fit(X, (time, np.ones(6)), sites=["a", "a", "a", "b", "b", "b"])
+        >>> model.baseline_hazard([1, 2, 3]).round(2)
+                 a     b
+        time
+        1.0   0.23  0.27
+        2.0   0.58  0.77
+        3.0   1.58  1.77
+        """
+        try:
+            import pandas
+        except ModuleNotFoundError:
+            raise AuqadmmError("Tables need pandas: pip install pandas.") from None
+        check_is_fitted(self)
+        times = _numbers("grid", grid, None)
+        assert times is not None
+        strata = np.arange(float(len(self.strata_)))
+        found = self._ask(lambda reduce, v: reduce.gather(BaselineQuery(v, times, strata), None).cpu().numpy())
+        names = pandas.Index(self._sites)
+        if len(strata) > 1:
+            names = pandas.MultiIndex.from_product([self._sites, self.strata_], names=["site", "stratum"])
+        return pandas.DataFrame(found.reshape(-1, len(times)).T, index=pandas.Index(times, name="time"), columns=names)
+
+    def _ask(self, question: Callable[[Reduce, Tensor], T]) -> T:
+        if self._fitted.source is None:
+            raise InputError("This model was loaded: its rows are elsewhere. Fit it once more to ask for this.")
+        return self._fitted.source.ask(self._fitted.v, question)
+
+    # ------------------------------------------------------------------ predictions
+    def predict(self, X: MatrixLike) -> np.ndarray:
+        """Risk scores x·c: the logarithm of the hazard, relative to a row with x = 0 of the same site.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame (n_samples, n_features)
+            Rows to predict.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Larger for those who are expected to have their event earlier.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X, time, event = np.array([[0.0], [1.0], [1.0], [0.0], [1.0]]), [5.0, 2.0, 6.0, 4.0, 1.0], [1, 1, 0, 1, 1]
+        >>> aq.ConsensusCox("breslow", l2=1.0).fit(X, (time, event)).predict(X[:2]).round(2)
+        array([0.  , 0.27])
+        """
+        return self._logits(X)[:, 0]
+
+    def score(
+        self, X: MatrixLike, y: Any, sample_weight: PerRow = None, sites: PerRow = None, strata: PerRow = None
+    ) -> float:
+        """The concordance of risk scores and times: 0.5 for scores that say nothing, 1 at best.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame (n_samples, n_features)
+            Rows.
+        y
+            Times and events, as in `fit`.
+        sample_weight : array (n_samples,), optional
+            A pair has the product of its rows' weights.
+        sites, strata : array (n_samples,), optional
+            Compare only rows of the same site, and of the same stratum.
+
+        Returns
+        -------
+        float
+            The share of pairs in which the larger score has the earlier event, ties by half; NaN without any pair.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X, time, event = np.array([[0.0], [1.0], [1.0], [0.0], [1.0]]), [5.0, 2.0, 6.0, 4.0, 1.0], [1, 1, 0, 1, 1]
+        >>> round(aq.ConsensusCox("breslow", l2=1.0).fit(X, (time, event)).score(X, (time, event)), 3)
+        0.667
+        """
+        z, target = self.predict(X), Cox().arranged("y", times_of(y))
+        if len(target) != len(z):
+            raise InputError(f"X has {len(z)} rows but y has {len(target)}.")
+        site = np.zeros(len(z)) if sites is None else _numbered(sites, len(z), "sites")
+        labels, stratum = _codes(strata, len(z))
+        group = site * len(labels) + stratum
+        weight = checks.weights_of(sample_weight, len(z))
+        time, event, entry = target[:, :3].T
+        return pairs(z, time, event, entry, group, weight).index
+
+
+# ---------------------------------------------------------------------- targets
+def times_of(y: Any) -> np.ndarray:
+    """(n, 3) of time, event and entry, from what users pass."""
+    if y is None:
+        raise InputError("y is missing: pass time and event of every row.")
+    if isinstance(y, tuple):
+        parts = [np.asarray(part) for part in y]
+        if len(parts) not in (2, 3) or any(part.shape != parts[0].shape or part.ndim != 1 for part in parts):
+            shapes = ", ".join(str(part.shape) for part in parts)
+            raise InputError(f"y must be a tuple (time, event) or (time, event, entry) of equal length; got {shapes}.")
+        y = np.column_stack([part.astype(object) for part in parts])
+    array = np.asarray(y)
+    if array.dtype.names is not None:
+        array = _fields(array)
+    if array.ndim != 2 or array.shape[1] not in (2, 3):
+        raise InputError(
+            "y must hold time and event, and entry where rows enter late: an array (n, 2) or (n, 3), a tuple of arrays, "
+            f"or a structured array; got an array of shape {array.shape}."
+        )
+    checked = Cox().arranged("y", read_reals("y", array, columns=3))
+    return checked[:, :3]
+
+
+def _fields(y: np.ndarray) -> np.ndarray:
+    """Columns of a structured array: the field of truth values is the event, one named entry the entry."""
+    names = list(y.dtype.names or ())
+    events = [name for name in names if y.dtype[name].kind == "b"]
+    entries = [name for name in names if "entry" in name.lower() or "enter" in name.lower()]
+    times = [name for name in names if name not in (*events, *entries)]
+    if len(events) != 1 or len(times) != 1 or len(entries) > 1:
+        raise InputError(
+            "A structured y needs one field of truth values (the event) and one of numbers (the time), and may have one "
+            f"named entry; got {', '.join(f'{name} ({y.dtype[name]})' for name in names)}."
+        )
+    return np.column_stack([y[name].astype(np.float64) for name in (*times, *events, *entries)])
+
+
+def _listed(y: Any) -> list[Any]:
+    if not isinstance(y, list):
+        raise InputError(f"X is a list of blocks, so y must be a list too; got {type(y).__name__}.")
+    return y
+
+
+def _whole(given: Any, listed: bool) -> Any:
+    """What is given per row, blocks one after another."""
+    return np.concatenate([np.asarray(part) for part in given]) if listed and given is not None else given
+
+
+def _codes(strata: PerRow, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """The labels of strata, and the number of each row's."""
+    if strata is None:
+        return np.zeros(1, dtype=np.int64), np.zeros(rows)
+    codes = _numbered(strata, rows, "strata")
+    return np.unique(np.asarray(strata)), codes.astype(np.float64)
+
+
+def _numbered(labels: ArrayLike, rows: int, name: str) -> np.ndarray:
+    """The number of each row's label, labels in sorted order."""
+    codes = np.zeros(rows, dtype=np.int64)
+    for number, where in enumerate(rows_of_sites(labels, rows, name)):
+        codes[where] = number
+    return codes
+
+
+def _numbers(name: str, given: PerRow, rows: int | None) -> np.ndarray | None:
+    if given is None:
+        return None
+    try:
+        x = np.asarray(given, dtype=np.float64).ravel()
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must hold numbers, got {type(given).__name__}.") from None
+    if rows is not None and len(x) != rows:
+        raise InputError(f"{name} has {len(x)} values but X has {rows} rows; give one per row.")
+    bad = np.flatnonzero(~np.isfinite(x))
+    if bad.size:
+        raise InputError(f"{name}[{bad[0]}] is {x[bad[0]]:g}; it must be finite.")
+    return x
