@@ -14,8 +14,8 @@ C columns. A shard has flat rows (R of them, those that pad a block have weight 
     shard.design.adjoint(z)            its transpose, (R, …) → (B, m, …); adjoint_squared(z): of squared features
     shard.design.sum_rows(x)           sums over the rows of each block, (R, …) → (B, …)
     shard.design.block_of_row          which block a row belongs to, (R,)
-    shard.target, shard.row_weight     y and c, (R,); c contains the scale of `reduction`; y (R, columns) for a loss that
-                                       says target_columns > 1
+    shard.target, shard.row_weight     y and c, (R,); c contains the scale of `reduction`; y (R, k) for a loss that says
+                                       target_columns = k
     shard.logits(u)                    logits with the offsets of rows, for losses that say takes_offset = True
     shard.linearize(u)                 the `Point` of the loss at u
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+from functools import cache
+
+import lifelines
 import numpy as np
+import pandas as pd
 import pytest
 
 import auqadmm as aq
@@ -17,6 +22,7 @@ def options(case):
     return {"entry": case in ("entry", "all"), "strata": case in ("strata", "all")}, case in ("weights", "all")
 
 
+@cache
 def fitted(case, ties):
     data = study()
     kind, weighted = options(case)
@@ -73,3 +79,41 @@ def test_baseline_hazards_are_those_of_basehaz(case, ties):
             same(column, of(case, ties, f"basehaz.{name}"))
         else:
             assert np.isnan(column).all()
+
+
+def test_one_stratum_has_the_transforms_of_r():
+    data = study()
+    model = aq.ConsensusCox().fit(data.X, data.y())
+    same(model.coef_, truth()["one.coef"])
+    for transform in ("identity", "log", "km", "rank"):
+        same(model.ph_test(transform).statistic, truth()[f"one.zph.{transform}"], 1e-7)
+
+
+@pytest.mark.parametrize("case", ["plain", "entry", "weights"])
+def test_concordance_of_every_site(case):
+    found = list(fitted(case, "efron").site_concordance_.values())
+    agree, disagree, tied = of(case, "efron", "pairs").reshape(-1, 3).T
+    with np.errstate(invalid="ignore"):
+        same(found, (agree + tied / 2) / (agree + disagree + tied))
+    assert np.isnan(found[3:]).all()
+
+
+@pytest.mark.parametrize("entry", [False, True])
+def test_lifelines_agrees(entry):
+    data = study()
+    table = pd.DataFrame(data.X, columns=["age", "dose", "marker"])
+    table = table.assign(time=data.time, event=data.event, site=data.site, entry=np.maximum(data.entry, 0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = lifelines.CoxPHFitter().fit(
+            table if entry else table.drop(columns="entry"),
+            "time",
+            "event",
+            strata=["site"],
+            entry_col="entry" if entry else None,
+            fit_options={"precision": 1e-13},
+        )
+    model = fitted("entry" if entry else "plain", "efron")
+    same(model.coef_, theirs.params_, 1e-7)
+    same(model.inference_.se, theirs.standard_errors_, 1e-7)
+    same(model.inference_.llf, theirs.log_likelihood_)

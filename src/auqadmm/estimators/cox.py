@@ -22,15 +22,16 @@ from auqadmm.core.reduce import Reduce
 from auqadmm.errors import AuqadmmError
 from auqadmm.estimators import checks
 from auqadmm.estimators.base import ConsensusEstimator
-from auqadmm.estimators.blocks import is_block_list, rows_of_sites
+from auqadmm.estimators.blocks import is_block_list
 from auqadmm.estimators.fitting import FitSettings
+from auqadmm.estimators.times import codes_of, finite_numbers, joined, listed_times, numbered, times_of
 from auqadmm.estimators.types import EngineChoice, MatrixLike, MethodChoice, PerRow
 from auqadmm.inference.concordance import Pairs, pairs
 from auqadmm.inference.inference import Inference
 from auqadmm.inference.proportional import ProportionalHazards, proportional_hazards
 from auqadmm.inference.survival import BaselineQuery, PairsQuery
 from auqadmm.problem import Cox, ElasticNet, InputError, Problem, Zero
-from auqadmm.problem.ingest import read_blocks, read_reals
+from auqadmm.problem.ingest import read_blocks
 from auqadmm.problem.sources import is_dask
 
 if TYPE_CHECKING:
@@ -170,19 +171,18 @@ class ConsensusCox(ConsensusEstimator):
         if is_dask(X):
             raise InputError("ConsensusCox takes rows of this process; for chunks of dask use Problem(Cox(), …).")
         listed = is_block_list(X)
-        y = np.concatenate([times_of(part) for part in _listed(y)]) if listed else times_of(y)
-        sizes = [part.shape[0] for part in X] if listed else []
-        time = list(np.split(y[:, 0], np.cumsum(sizes)[:-1])) if listed else y[:, 0]
-        rows = self._read(X, time, sites, sample_weight, numeric=True)
+        parts = listed_times(y, len(X)) if is_block_list(X) else [times_of(y)]
+        time = [part[:, 0] for part in parts]
+        rows = self._read(X, time if listed else time[0], sites, sample_weight, numeric=True)
         n = sum(rows.sizes)
-        self.strata_, codes = _codes(_whole(strata, listed), n)
-        y = np.column_stack([y, codes])[rows.order]
-        o = _numbers("offset", _whole(offset, listed), n)
+        self.strata_, codes = codes_of(joined(strata, listed), n)
+        target = np.column_stack([np.concatenate(parts), codes])[rows.order]
+        o = finite_numbers("offset", joined(offset, listed), n)
         labels = [f"block {j}" for j in range(len(rows.X))]
         if sites is not None:
             labels = [str(label) for label in np.unique(np.asarray(sites))]
         cuts = np.cumsum(rows.sizes)[:-1]
-        targets = np.split(y, cuts)
+        targets = np.split(target, cuts)
         offsets = [None] * len(targets) if o is None else np.split(o[rows.order], cuts)
         read = read_blocks(list(zip(rows.X, targets, rows.weight, offsets, strict=True)))
         read = tuple(replace(b, name=name, columns=rows.names) for b, name in zip(read, labels, strict=True))
@@ -200,7 +200,8 @@ class ConsensusCox(ConsensusEstimator):
         self.coef_, self.intercept_ = result.coef, 0.0
         self._keep([result])
         self._fitted = replace(result, lam=None, weights=None, evidence=None)
-        self._sites, self._site_pairs = tuple(labels), None
+        self._sites = tuple(labels)
+        self.__dict__.pop("_site_pairs", None)
         return self
 
     # ------------------------------------------------------------------ what it is worth
@@ -256,7 +257,7 @@ class ConsensusCox(ConsensusEstimator):
 
     def _pairs(self) -> np.ndarray:
         check_is_fitted(self)
-        if self._site_pairs is None:
+        if "_site_pairs" not in vars(self):
             self._site_pairs = self._ask(lambda reduce, v: reduce.gather(PairsQuery(v), None).cpu().numpy())
         return self._site_pairs
 
@@ -339,7 +340,7 @@ class ConsensusCox(ConsensusEstimator):
         except ModuleNotFoundError:
             raise AuqadmmError("Tables need pandas: pip install pandas.") from None
         check_is_fitted(self)
-        times = _numbers("grid", grid, None)
+        times = finite_numbers("grid", grid, None)
         assert times is not None
         strata = np.arange(float(len(self.strata_)))
         found = self._ask(lambda reduce, v: reduce.gather(BaselineQuery(v, times, strata), None).cpu().numpy())
@@ -409,88 +410,9 @@ class ConsensusCox(ConsensusEstimator):
         z, target = self.predict(X), Cox().arranged("y", times_of(y))
         if len(target) != len(z):
             raise InputError(f"X has {len(z)} rows but y has {len(target)}.")
-        site = np.zeros(len(z)) if sites is None else _numbered(sites, len(z), "sites")
-        labels, stratum = _codes(strata, len(z))
+        site = np.zeros(len(z)) if sites is None else numbered(sites, len(z), "sites")
+        labels, stratum = codes_of(strata, len(z))
         group = site * len(labels) + stratum
         weight = checks.weights_of(sample_weight, len(z))
         time, event, entry = target[:, :3].T
         return pairs(z, time, event, entry, group, weight).index
-
-
-# ---------------------------------------------------------------------- targets
-def times_of(y: Any) -> np.ndarray:
-    """(n, 3) of time, event and entry, from what users pass."""
-    if y is None:
-        raise InputError("y is missing: pass time and event of every row.")
-    if isinstance(y, tuple):
-        parts = [np.asarray(part) for part in y]
-        if len(parts) not in (2, 3) or any(part.shape != parts[0].shape or part.ndim != 1 for part in parts):
-            shapes = ", ".join(str(part.shape) for part in parts)
-            raise InputError(f"y must be a tuple (time, event) or (time, event, entry) of equal length; got {shapes}.")
-        y = np.column_stack([part.astype(object) for part in parts])
-    array = np.asarray(y)
-    if array.dtype.names is not None:
-        array = _fields(array)
-    if array.ndim != 2 or array.shape[1] not in (2, 3):
-        raise InputError(
-            "y must hold time and event, and entry where rows enter late: an array (n, 2) or (n, 3), a tuple of arrays, "
-            f"or a structured array; got an array of shape {array.shape}."
-        )
-    checked = Cox().arranged("y", read_reals("y", array, columns=3))
-    return checked[:, :3]
-
-
-def _fields(y: np.ndarray) -> np.ndarray:
-    """Columns of a structured array: the field of truth values is the event, one named entry the entry."""
-    names = list(y.dtype.names or ())
-    events = [name for name in names if y.dtype[name].kind == "b"]
-    entries = [name for name in names if "entry" in name.lower() or "enter" in name.lower()]
-    times = [name for name in names if name not in (*events, *entries)]
-    if len(events) != 1 or len(times) != 1 or len(entries) > 1:
-        raise InputError(
-            "A structured y needs one field of truth values (the event) and one of numbers (the time), and may have one "
-            f"named entry; got {', '.join(f'{name} ({y.dtype[name]})' for name in names)}."
-        )
-    return np.column_stack([y[name].astype(np.float64) for name in (*times, *events, *entries)])
-
-
-def _listed(y: Any) -> list[Any]:
-    if not isinstance(y, list):
-        raise InputError(f"X is a list of blocks, so y must be a list too; got {type(y).__name__}.")
-    return y
-
-
-def _whole(given: Any, listed: bool) -> Any:
-    """What is given per row, blocks one after another."""
-    return np.concatenate([np.asarray(part) for part in given]) if listed and given is not None else given
-
-
-def _codes(strata: PerRow, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """The labels of strata, and the number of each row's."""
-    if strata is None:
-        return np.zeros(1, dtype=np.int64), np.zeros(rows)
-    codes = _numbered(strata, rows, "strata")
-    return np.unique(np.asarray(strata)), codes.astype(np.float64)
-
-
-def _numbered(labels: ArrayLike, rows: int, name: str) -> np.ndarray:
-    """The number of each row's label, labels in sorted order."""
-    codes = np.zeros(rows, dtype=np.int64)
-    for number, where in enumerate(rows_of_sites(labels, rows, name)):
-        codes[where] = number
-    return codes
-
-
-def _numbers(name: str, given: PerRow, rows: int | None) -> np.ndarray | None:
-    if given is None:
-        return None
-    try:
-        x = np.asarray(given, dtype=np.float64).ravel()
-    except (TypeError, ValueError):
-        raise InputError(f"{name} must hold numbers, got {type(given).__name__}.") from None
-    if rows is not None and len(x) != rows:
-        raise InputError(f"{name} has {len(x)} values but X has {rows} rows; give one per row.")
-    bad = np.flatnonzero(~np.isfinite(x))
-    if bad.size:
-        raise InputError(f"{name}[{bad[0]}] is {x[bad[0]]:g}; it must be finite.")
-    return x

@@ -137,13 +137,13 @@ class Hazards:
         s = self.sets
         at = s.at((self.raw * self.v[:, 0]).sum(1) + self.offset)
         steps = s.mass.new_zeros(len(s.time)).index_add(0, s.slot_time, s.mass * torch.exp(-at.log_sums))
-        steps, time, group = (x.cpu().numpy() for x in (steps, s.time, s.time_group))
+        jumps, time, group = (x.cpu().numpy() for x in (steps, s.time, s.time_group))
         own = np.zeros(s.groups)
         own[s.group.cpu().numpy()] = self.y[:, STRATUM].cpu().numpy()
         out = np.full((len(strata), len(grid)), np.nan)
         for number, stratum in enumerate(own):
             here = group == number
-            total = np.r_[0.0, np.cumsum(steps[here])]
+            total = np.r_[0.0, np.cumsum(jumps[here])]
             out[strata == stratum] = total[np.searchsorted(time[here], grid, "right")]
         return out
 

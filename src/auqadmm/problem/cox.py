@@ -1,9 +1,8 @@
 """Cox's proportional hazards: minus the log partial likelihood of every block, each block a stratum of its own.
 
-    f_j(u) = Σ_t [ω_s Σ_s log S_s − Σ_{i ∈ D_t} c_i z_i],    S_s = Σ_{k at risk at t} c_k e^{z_k} − l/d Σ_{k ∈ D_t} c_k e^{z_k}
+    f_j(u) = Σ_s ω_s log S_s − Σ_{events} c_i z_i,     S_s = Σ_{at risk} c_k e^{z_k} − l/d Σ_{with an event} c_k e^{z_k}
 
-over the event times t of block j, D_t the d rows with an event at t, and slots s of t as in `risk_sets`. With p_ks the
-share of row k in S_s and x̄_s = Σ_k p_ks x_k
+over the slots s of the event times of block j (`risk_sets`). With p_ks the share of row k in S_s, x̄_s = Σ_k p_ks x_k:
 
     ∇f_j  = Σ_s ω_s x̄_s − Σ_{events} c_i x_i,        ∇²f_j = Σ_s ω_s Σ_k p_ks (x_k − x̄_s)(x_k − x̄_s)ᵀ
 

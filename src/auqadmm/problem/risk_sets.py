@@ -17,7 +17,7 @@ Shapes: n rows of positive weight, T event times, s slots, k columns; z, c (n,),
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -47,11 +47,11 @@ class Collection:
         order = np.lexsort((source, target))
         source, target = source[order], target[order]
         turn = np.argsort(source, kind="stable")
-        return cls(*(torch.from_numpy(x.astype(np.int64)) for x in (source, target, turn)), sources, targets)
+        index = [torch.from_numpy(x.astype(np.int64)) for x in (source, target, turn)]
+        return cls(index[0], index[1], index[2], sources, targets)
 
     def to(self, device: torch.device) -> Collection:
-        parts = (x.to(device) for x in (self.source, self.target, self.turn))
-        return Collection(*parts, self.sources, self.targets)
+        return replace(self, source=self.source.to(device), target=self.target.to(device), turn=self.turn.to(device))
 
     @cached_property
     def lengths(self) -> Tensor:
