@@ -185,7 +185,7 @@ def test_other_refusals():
     aq.Problem(aq.Cox(), aq.Zero(), [(X, still), (X, Y)])
     with pytest.raises(aq.InputError, match="intercept=True has no place beside Cox"):
         aq.Problem(aq.Cox(), aq.Zero(), [(X, Y)], intercept=True)
-    with pytest.raises(aq.InputError, match="needs a loss of rows.*Cox is none"):
+    with pytest.raises(aq.InputError, match=r"needs a loss of rows.*Cox is none"):
         aq.Problem(aq.Cox(), aq.Zero(), [(X, Y)], site_intercepts=True)
     with pytest.raises(aq.InputError, match="ties must be 'efron' or 'breslow', got 'exact'"):
         aq.Cox("exact")

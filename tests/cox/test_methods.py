@@ -23,7 +23,9 @@ def test_newton_needs_few_rounds_and_proves_it():
     np.testing.assert_allclose(result.coef, truth()["plain.efron.coef"], rtol=1e-6)
 
 
-@pytest.mark.parametrize("method", ["auq-lr", "lbfgs", "fista", "auto", pytest.param("c-admm", marks=pytest.mark.campaign)])
+@pytest.mark.parametrize(
+    "method", ["auq-lr", "lbfgs", "fista", "auto", pytest.param("c-admm", marks=pytest.mark.campaign)]
+)
 @pytest.mark.parametrize("penalty", [aq.Zero(), aq.L2(3.0), aq.ElasticNet(2.0, 0.5)])
 def test_every_method_finds_the_optimum(method, penalty):
     if method == "lbfgs" and isinstance(penalty, aq.ElasticNet):
@@ -76,7 +78,7 @@ def test_offsets_move_the_hazard():
     y, o = data.y(), 0.5 * data.X[:, 2]
     blocks = [(data.X[i], y[i], None, o[i]) for i in (data.site == s for s in range(6))]
     found = aq.solve(aq.Problem(aq.Cox(), aq.Zero(), blocks), certificate_tol=1e-18)
-    np.testing.assert_allclose(found.coef + [0, 0, 0.5], truth()["plain.efron.coef"], rtol=1e-8)
+    np.testing.assert_allclose(found.coef + np.array([0, 0, 0.5]), truth()["plain.efron.coef"], rtol=1e-8)
 
 
 @pytest.mark.parametrize("method", ["newton", "auq-lr"])

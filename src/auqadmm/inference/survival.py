@@ -95,16 +95,12 @@ class Hazards:
 
     def sums(self) -> Sums:
         """As those of other families (`sums`); rows count once, whatever their weight."""
-        new, n, m = self.v.new_zeros, len(self.A), self.A.shape[1]
+        new, n = self.v.new_zeros, len(self.A)
         names = ("y", "yy", "infimum", "pearson", "constant", "log_weights", "offset", "Q0", "own")
         sums: Sums = {name: new(()) for name in names}
         sums |= {"weight": new(()) + n, "rows": new(()) + n, "events": new(()) + len(self.sets.tied.source)}
         found = self.pairs()
         sums |= {name: new(()) + x for name, x in vars(found).items()}
-        if not len(self.sets.time):
-            return sums | {name: new(()) for name in ("f", "null")} | {"G": new(m), "far": new(m), "xx": new(m)} | {
-                "H": new(m, m), "R": new(m, m)
-            }  # fmt: skip
         U = self.scores()
         sums |= {"f": self.minus_log_likelihood(self.at), "null": self.minus_log_likelihood(self.sets.at(self.offset))}
         sums |= {"H": self.information(), "R": U.mT @ U, "G": self.A.mT @ self.at.residual}
