@@ -26,7 +26,7 @@ class Pairs:
     def index(self) -> float:
         """The share of pairs that agree, ties by half; NaN without any pair."""
         total = self.concordant + self.discordant + self.tied
-        return (self.concordant + 0.5 * self.tied) / total if total > 0 else float("nan")
+        return float((self.concordant + 0.5 * self.tied) / total) if total > 0 else float("nan")
 
 
 def pairs(
