@@ -58,10 +58,9 @@ class Cox(Loss):
     >>> import auqadmm as aq
     >>> X = np.array([[0.0], [1.0], [1.0], [0.0], [1.0], [0.0]])
     >>> y = np.array([[5, 1], [2, 1], [4, 0], [6, 1], [1, 1], [3, 1]])  # time, event
-    >>> problem = aq.Problem(aq.Cox(), aq.Zero(), [(X[:3], y[:3]), (X[3:], y[3:])])
-    >>> result = aq.solve(aq.Problem(aq.Cox(), aq.L2(1.0), [(X[:3], y[:3]), (X[3:], y[3:])]))
-    >>> result.coef.round(3)
-    array([0.567])
+    >>> problem = aq.Problem(aq.Cox(), aq.L2(1.0), [(X[:3], y[:3]), (X[3:], y[3:])])
+    >>> aq.solve(problem).coef.round(3)
+    array([0.698])
     """
 
     ties: str = field(default="efron", kw_only=False)
