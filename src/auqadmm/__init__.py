@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from auqadmm.diagnosis.diagnosis import Diagnosis, Finding
     from auqadmm.errors import AuqadmmError, InputError, InputTypeError
     from auqadmm.estimators import (
+        ConsensusCox,
         ConsensusElasticNet,
         ConsensusElasticNetCV,
         ConsensusGLM,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
         L2,
         Box,
         CLogLog,
+        Cox,
         CustomLoss,
         CustomRegularizer,
         ElasticNet,
@@ -96,6 +98,7 @@ _PLACES = {
     "auqadmm.core.state": ["Status", "WarmStart"],
     "auqadmm.errors": ["AuqadmmError", "InputError", "InputTypeError"],
     "auqadmm.estimators": [
+        "ConsensusCox",
         "ConsensusElasticNet",
         "ConsensusElasticNetCV",
         "ConsensusGLM",
@@ -116,6 +119,7 @@ _PLACES = {
         "L2",
         "Box",
         "CLogLog",
+        "Cox",
         "CustomLoss",
         "CustomRegularizer",
         "ElasticNet",
@@ -149,6 +153,7 @@ __all__ = [
     "Certificate",
     "Checkpoint",
     "CheckpointError",
+    "ConsensusCox",
     "ConsensusElasticNet",
     "ConsensusElasticNetCV",
     "ConsensusGLM",
@@ -159,6 +164,7 @@ __all__ = [
     "ConsensusLogisticRegressionCV",
     "ConsensusRidge",
     "ConsensusRidgeCV",
+    "Cox",
     "CustomLoss",
     "CustomRegularizer",
     "Diagnosis",

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -46,6 +46,7 @@ from auqadmm.states import REGISTRY, identify
 from auqadmm.verdict.queries import ColumnMoments
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
+T = TypeVar("T")
 
 
 def solve(
@@ -272,6 +273,11 @@ class RunSource:
         with _opened(self.engine, self.problem, self.dtype, self.device) as opened:
             yield Reduce(opened)
 
+    def ask(self, v: Tensor, question: Callable[[Reduce, Tensor], T]) -> T:
+        """The answer to a question about all blocks at v."""
+        with self.placed() as reduce:
+            return question(reduce, v.to(getattr(reduce.engine, "device", self.device)))
+
     def measured(
         self,
         v: Tensor,
@@ -283,9 +289,8 @@ class RunSource:
         reference: object = None,
     ) -> Statistics:
         """The sums of inference at v."""
-        with self.placed() as reduce:
-            asked = frequency, sites, chosen, expected, reference
-            return measured(reduce, self.problem, reduce.engine.census, self._here(v, reduce), columns, *asked)
+        asked = frequency, sites, chosen, expected, reference
+        return self.ask(v, lambda reduce, v: measured(reduce, self.problem, reduce.engine.census, v, columns, *asked))
 
     def quality(
         self, v: Tensor, columns: ColumnMoments | None, cv: int | str | None, seed: int, sites: bool
@@ -295,12 +300,10 @@ class RunSource:
         if cv is not None:
             folds = Folds.of(cv, seed, self.blocks)
             v, notes = cross_models(self.problem, folds, v, self._fitted)
-        with self.placed() as reduce:
-            at, loss, census = self._here(v, reduce), self.problem.loss, reduce.engine.census
-            return quality_at(reduce, loss, census, at, columns, sites=sites, folds=folds, notes=notes)
-
-    def _here(self, v: Tensor, reduce: Reduce) -> Tensor:
-        return v.to(getattr(reduce.engine, "device", self.device))
+        more = {"sites": sites, "folds": folds, "notes": notes}
+        return self.ask(
+            v, lambda reduce, v: quality_at(reduce, self.problem.loss, reduce.engine.census, v, columns, **more)
+        )
 
     def _fitted(self, problem: Problem, v: Tensor) -> Result:
         if hasattr(self.engine, "map_sum"):

@@ -14,7 +14,8 @@ C columns. A shard has flat rows (R of them, those that pad a block have weight 
     shard.design.adjoint(z)            its transpose, (R, …) → (B, m, …); adjoint_squared(z): of squared features
     shard.design.sum_rows(x)           sums over the rows of each block, (R, …) → (B, …)
     shard.design.block_of_row          which block a row belongs to, (R,)
-    shard.target, shard.row_weight     y and c, (R,); c contains the scale of `reduction`
+    shard.target, shard.row_weight     y and c, (R,); c contains the scale of `reduction`; y (R, k) for a loss that says
+                                       target_columns = k
     shard.logits(u)                    logits with the offsets of rows, for losses that say takes_offset = True
     shard.linearize(u)                 the `Point` of the loss at u
 
@@ -23,6 +24,7 @@ C columns. A shard has flat rows (R of them, those that pad a block have weight 
 
 from auqadmm.blocks.curvature import DiagonalCurvature, RowCurvature, SoftmaxCurvature
 from auqadmm.blocks.rows import Line, Loss, PlainLine, Point, RowLoss
+from auqadmm.problem.cox import Cox
 from auqadmm.problem.custom_loss import CustomLoss
 from auqadmm.problem.families import CLogLog, Gamma, NegativeBinomial, Probit, Tweedie
 from auqadmm.problem.losses import Huber, LeastSquares, Logistic, Multinomial, Poisson, SmoothedHinge
@@ -33,6 +35,7 @@ from auqadmm.problem.trials import Trials
 
 __all__ = [
     "CLogLog",
+    "Cox",
     "CustomLoss",
     "DiagonalCurvature",
     "Gamma",

@@ -71,8 +71,9 @@ class ExactSums:
             add(sums, "x", rows.adjoint(c)[:, 0])
             add(sums, "xx", rows.squares(c)[:, 0])
             add(sums, "nonzero", rows.present(c)[:, 0])
-            add(sums, "y", self._targets(rows.y, rows.c))
-            add(sums, "yy", times(rows.c, rows.y.double().square()).sum())
+            y = rows.y if rows.y.ndim == 1 else torch.zeros_like(rows.c)  # of several columns nothing is summed
+            add(sums, "y", self._targets(y, rows.c))
+            add(sums, "yy", times(rows.c, y.double().square()).sum())
             add(sums, "infimum", times(rows.c, loss.row_infimum(rows.y)).sum())
             if rows.o is not None:
                 add(sums, "offset", times(rows.c, rows.o).sum())

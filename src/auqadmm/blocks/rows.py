@@ -280,6 +280,12 @@ class Loss(ABC):
     """Whether its code never branches on the values of tensors (`runtime.py`)."""
     takes_offset: ClassVar[bool] = False
     """Whether its points begin with `shard.logits`, so that rows may have offsets."""
+    takes_intercept: ClassVar[bool] = True
+    """Whether a constant added to all logits of a block makes any difference."""
+    target_columns: ClassVar[int] = 1
+    """Columns of `shard.target`: with one it is (R,), with more (R, columns), in double precision."""
+    silence: ClassVar[str] = ""
+    """What is said where all blocks are `silent`."""
     dispersed: ClassVar[bool] = False
     """Whether a likelihood would use φ over its mean, not φ itself: φ has the units of y."""
 
@@ -318,6 +324,16 @@ class Loss(ABC):
             Its target as floats, (n,); classes are not asked about.
         """
         return
+
+    def arranged(self, name: str, y: np.ndarray) -> np.ndarray:
+        """Targets of a block as points use them, (n,) or (n, `target_columns`), from numbers as given; refused as by
+        `check_target`."""
+        self.check_target(name, y)
+        return y
+
+    def silent(self, y: np.ndarray, weight: np.ndarray) -> bool:
+        """Do these rows say nothing, whatever u is?"""
+        return False
 
     # ------------------------------------------------------------------ used by verdicts
     @property

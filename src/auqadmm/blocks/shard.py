@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RawBlock:
-    """One worker's checked rows: X numpy float (n, m) or scipy CSR, y numpy (n,), weight numpy (n,).
+    """One worker's checked rows: X numpy float (n, m) or scipy CSR, y numpy (n,) or (n, columns), weight numpy (n,).
 
     `columns` are the names of a data frame's columns; `offset` (n,) is added to the logits.
     """
@@ -237,7 +237,8 @@ def build_shard(
     target = torch.from_numpy(np.concatenate(flat_target))
     return Shard(
         design=Design(tuple(pieces), len(blocks), census.features),
-        target=(target if target.dtype == torch.int64 else target.to(dtype)).to(device),
+        # several columns keep all digits: times that differ must not become ties
+        target=(target if target.dtype == torch.int64 or target.ndim > 1 else target.to(dtype)).to(device),
         row_weight=torch.from_numpy(np.concatenate(flat_weight)).to(device, dtype),
         loss=loss,
         census=census,

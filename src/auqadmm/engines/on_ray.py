@@ -42,7 +42,7 @@ class RayDataset:
     dataset
         A `ray.data.Dataset`. How many blocks it has: `dataset.repartition(n)`.
     target, weight, offset
-        Names of the columns with y and, if any, the sample weights and the offsets.
+        Names of the columns with y and, if any, the sample weights and the offsets; of a y of several columns a tuple.
 
     Examples
     --------
@@ -53,7 +53,7 @@ class RayDataset:
     """
 
     dataset: Dataset | None
-    target: str
+    target: str | tuple[str, ...]
     weight: str | None = None
     offset: str | None = None
 
@@ -93,8 +93,9 @@ class RayDataset:
         InputError
             The table has no column of the target's or the weights' name.
         """
-        named = (self.target, self.weight, self.offset)
-        others = [name for name in named if name is not None]
+        target = self.target if isinstance(self.target, str) else list(self.target)
+        named = (target, self.weight, self.offset)
+        others = [x for name in named if name is not None for x in ([name] if isinstance(name, str) else name)]
         for name in others:
             if name not in table.column_names:
                 raise InputError(f"The dataset has no column {name!r}; it has {', '.join(table.column_names)}.")

@@ -8,9 +8,11 @@ ConsensusLogisticRegression     two or more classes, l1, l2 or elastic net
 ConsensusLogisticRegressionCV   the same, strength and share of l1 chosen by cross-validation
 ConsensusLinearSVC              support vector machine with a smoothed hinge
 ConsensusGLM                    families of generalised linear models, with standard errors
+ConsensusCox                    proportional hazards, stratified by site, with standard errors
 enet_path                       elastic nets for many strengths, in one run
 """
 
+from auqadmm.estimators.cox import ConsensusCox
 from auqadmm.estimators.elastic_net import ConsensusElasticNet
 from auqadmm.estimators.elastic_net_cv import ConsensusElasticNetCV
 from auqadmm.estimators.glm import ConsensusGLM
@@ -22,6 +24,7 @@ from auqadmm.estimators.ridge import ConsensusRidge, ConsensusRidgeCV
 from auqadmm.estimators.svc import ConsensusLinearSVC
 
 __all__ = [
+    "ConsensusCox",
     "ConsensusElasticNet",
     "ConsensusElasticNetCV",
     "ConsensusGLM",

@@ -132,22 +132,22 @@ def _read(
     return Rows(parts, targets, weights, np.concatenate(owned))
 
 
-def rows_of_sites(sites: ArrayLike, rows: int) -> list[np.ndarray]:
-    """The rows of each site, sites in sorted order."""
+def rows_of_sites(sites: ArrayLike, rows: int, name: str = "sites") -> list[np.ndarray]:
+    """The rows of each site, sites in sorted order; `name`: of what was given."""
     # without dtype=object a list such as ["a", None] would become strings
     values = np.asarray(sites) if hasattr(sites, "dtype") else np.asarray(sites, dtype=object)
     if values.ndim != 1:
-        raise InputError(f"sites must have one label per row; got an array of shape {values.shape}.")
+        raise InputError(f"{name} must have one label per row; got an array of shape {values.shape}.")
     if len(values) != rows:
-        raise InputError(f"sites has {len(values)} labels but X has {rows} rows; give one label per row.")
+        raise InputError(f"{name} has {len(values)} labels but X has {rows} rows; give one label per row.")
     missing = np.array([is_missing(v) for v in values], dtype=bool)
     if missing.any():
-        raise InputError(f"sites[{np.flatnonzero(missing)[0]}] is missing; say which worker owns the row.")
+        raise InputError(f"{name}[{np.flatnonzero(missing)[0]}] is missing; give every row a label.")
     try:
         codes = np.unique(values, return_inverse=True)[1]
     except TypeError:
         kinds = sorted({type(v).__name__ for v in values})
-        raise InputError(f"sites mixes {' and '.join(kinds)}; make all labels numbers or all texts.") from None
+        raise InputError(f"{name} mixes {' and '.join(kinds)}; make all labels numbers or all texts.") from None
     order = np.argsort(codes, kind="stable")
     return np.split(order, np.cumsum(np.bincount(codes))[:-1])
 

@@ -24,6 +24,7 @@ from auqadmm.inference.families import Family, family_of
 from auqadmm.inference.refusals import listed, refuse_idle
 from auqadmm.inference.size import inverse_with_size, with_size
 from auqadmm.inference.statistics import Statistics
+from auqadmm.problem.cox import Cox
 from auqadmm.problem.site_intercepts import loss_of_rows
 from auqadmm.verdict.model import QuadraticModel
 
@@ -56,7 +57,7 @@ def covariance(at: Statistics, kind: str, dispersion: float | str | None, correc
     kinks = at.penalised == "kinks"
     strengths = np.zeros_like(at.strengths) if kinks else at.strengths
     base = at.sums["J"] if kind == "expected" and "J" in at.sums else at.sums["H"]
-    refuse_idle(at.names, np.diag(base) + strengths, at.sums["xx"], at.number("own") > 0)
+    refuse_idle(at.loss, at.names, np.diag(base) + strengths, at.sums["xx"])
     model = QuadraticModel.of(
         torch.from_numpy(base)[None],
         torch.from_numpy(strengths)[:, None],
@@ -163,6 +164,8 @@ def _dispersion(at: Statistics, family: Family | None, asked: float | str | None
     if isinstance(asked, str):
         if asked != "pearson":
             raise InputError(f"dispersion must be a number, 'pearson' or None, got {asked!r}.")
+        if isinstance(at.loss, Cox):
+            raise InputError("Cox's model has no Pearson residuals: leave dispersion out.")
         return at.number("pearson") / left
     if asked is not None:
         if isinstance(asked, bool) or not 0 < asked < math.inf:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from auqadmm.blocks.curvature import times
 from auqadmm.blocks.rows import Loss, RowLoss
+from auqadmm.problem.cox import Cox
 from auqadmm.problem.families import CLogLog, Gamma, NegativeBinomial, Probit, Tweedie, mills
 from auqadmm.problem.losses import LeastSquares, Logistic, Multinomial, Poisson
 from auqadmm.problem.site_intercepts import loss_of_rows
@@ -161,4 +162,6 @@ FAMILIES: dict[type[Loss], Family] = {
         lambda loss, z, y: torch.exp((2 - loss.power) * z),  # type: ignore[attr-defined]
         _by_variance(lambda loss, mu: mu.pow(loss.power)), _zero,  # type: ignore[attr-defined]
     ),
+    # rows are no likelihoods of their own (survival.py)
+    Cox: Family("Cox", "log", True, False, "hazard ratio", _curvature, _curvature, _zero),
 }  # fmt: skip

@@ -85,6 +85,8 @@ class Inference:
         Whether tests and intervals use Student's distribution; whether the table shows exp(coef).
     rounds, numbers
         What it took: reductions, and numbers that one worker sent.
+    events
+        Of Cox's model: the rows with an event, which `bic` counts in place of all.
     site_names, site_coef, site_se
         With `sites=True`: the one-step estimates of every site and their errors, (N, m); NaN where it has too few rows.
 
@@ -135,6 +137,7 @@ class Inference:
     exponentiated: str = ""
     rounds: int = 0
     numbers: int = 0
+    events: float | None = None
     site_names: tuple[str, ...] = field(default=(), repr=False)
     site_coef: np.ndarray | None = field(default=None, repr=False)
     site_se: np.ndarray | None = field(default=None, repr=False)
@@ -143,6 +146,26 @@ class Inference:
         return self.summary()
 
     # ------------------------------------------------------------------ tests and intervals
+    @property
+    def llnull(self) -> float | None:
+        """The log-likelihood of the best constant, of Cox's model that of zero; None where `llf` or a fixed dispersion
+        is missing."""
+        if self.llf is None or self.deviance is None or self.null_deviance is None or self.dispersion != 1:
+            return None
+        return self.llf - 0.5 * (self.null_deviance - self.deviance)
+
+    @property
+    def lr_test(self) -> tuple[float, float, float] | None:
+        """The likelihood ratio test that all coefficients but the intercept are zero: statistic, degrees of freedom
+        and p; None for penalised fits, and where `llnull` is."""
+        from scipy import stats
+
+        null = self.llnull
+        if null is None or self.llf is None or self.label or self.df_model > len(self.names):  # intercepts of sites
+            return None
+        statistic, df = 2 * (self.llf - null), float(len(self.names) - ("intercept" in self.names))
+        return statistic, df, float(stats.chi2.sf(statistic, df))
+
     @property
     def statistic(self) -> np.ndarray | None:
         """coef/se, z or t; None for penalised fits."""
@@ -310,6 +333,7 @@ def infer(
             f"exponentiate=True is for odds, rates, hazards and means; exp(coef) of {name} has no meaning."
         )
     parameters = found.freedom + own
+    events = at.number("events") if "events" in at.sums else None
     llf = deviance = null = share = aic = bic = None
     if family is not None:
         f, infimum = at.number("f"), at.number("infimum")
@@ -319,7 +343,7 @@ def infer(
         share = 1 - deviance / null if null > 0 else None
         if llf is not None:
             counted = parameters + at.searched  # k is a parameter too
-            aic, bic = -2 * llf + 2 * counted, -2 * llf + math.log(n) * counted
+            aic, bic = -2 * llf + 2 * counted, -2 * llf + math.log(events or n) * counted
     student = family is not None and family.estimated and dispersion is None and cov in ("model", "expected")
     sites = at.sites
     return Inference(
@@ -352,6 +376,7 @@ def infer(
         exponentiated=family.ratio if exponentiate and family is not None else "",
         rounds=at.rounds,
         numbers=at.numbers,
+        events=events,
         site_names=at.blocks,
         site_coef=None if sites is None else sites[:, 0],
         site_se=None if sites is None else sites[:, 1] * math.sqrt(found.dispersion),

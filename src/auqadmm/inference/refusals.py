@@ -9,15 +9,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from auqadmm.blocks.rows import Loss
 from auqadmm.errors import InputError
+from auqadmm.problem.cox import Cox
+from auqadmm.problem.site_intercepts import SiteIntercepts
 from auqadmm.verdict.model import EPS
 
 CONSTANT_ROUNDINGS = 64.0  # times ε: what centring leaves of a column that is constant
 
 
-def refuse_idle(names: Sequence[str], d: np.ndarray, squares: np.ndarray, own: bool) -> None:
+def refuse_idle(loss: Loss, names: Sequence[str], d: np.ndarray, squares: np.ndarray) -> None:
     """Refuse columns about which there is no information: d its diagonal in centred columns, `squares` the one without
-    centring; `own`: sites have intercepts."""
+    centring."""
     bad = np.flatnonzero(d <= (CONSTANT_ROUNDINGS * EPS) ** 2 * squares)
     if bad.size == 0:
         return
@@ -25,7 +28,9 @@ def refuse_idle(names: Sequence[str], d: np.ndarray, squares: np.ndarray, own: b
     one = len(bad) == 1
     if not constant.any():
         why = "is zero in every row that has influence" if one else "are zero in every row that has influence"
-    elif own:
+    elif isinstance(loss, Cox):
+        why = f"{'does' if one else 'do'} not vary among the rows at risk at any event"
+    elif isinstance(loss, SiteIntercepts):
         why = f"{'does' if one else 'do'} not vary within any site, and so cannot be told from the site intercepts"
     else:
         why = f"{'is' if one else 'are'} constant, and so cannot be told from the intercept"

@@ -25,6 +25,7 @@ from auqadmm.inference.refusals import refuse_idle
 from auqadmm.inference.sums import NullSlopesQuery, SitesQuery, StatisticsQuery
 from auqadmm.inference.tweedie import SeriesQuery
 from auqadmm.metrics.triangles import unpack
+from auqadmm.problem.cox import Cox
 from auqadmm.problem.families import Tweedie
 from auqadmm.problem.losses import LeastSquares, Multinomial
 from auqadmm.problem.site_intercepts import loss_of_rows
@@ -124,8 +125,8 @@ def measured(
         turn[which.index(m - 1), :-1] = -centre[:-1].cpu()
     scale = 1.0 if loss.reduction == "sum" else census.weight_total
     strengths = scale * problem.g.convexity(inside)[:, 0].cpu()
-    null = math.nan
-    if family_of(loss) is not None:
+    null = float(found["null"]) if "null" in found else math.nan  # Cox's has no constant: it was summed at zero
+    if "null" not in found and family_of(loss) is not None:
         totals = {name: float(found[name]) for name in ("weight", "y", "yy", "offset")}
         null = null_loss(inner, totals, census.offset, partial(_constant, reduce))
     if isinstance(inner, Tweedie) and problem.g.quadratic and not strengths.any():
@@ -138,7 +139,7 @@ def measured(
             raise InputError("columns is for models without a penalty: its errors need all of the information.")
         kind = "J" if expected and "J" in found else "H"
         D = found[kind]
-        refuse_idle(names, D.numpy(), found["xx"].numpy(), float(found["own"]) > 0)
+        refuse_idle(loss, names, D.numpy(), found["xx"].numpy())
         query = InformationProducts(centre, inside, kind == "J")
         inverse = chosen_inverse(reduce, query, D, found["G"], turn, which, names)
     squares = ("H", "J", "R", "C") if whole else ()
@@ -221,7 +222,7 @@ def check(loss: Loss, census: Census, whole: bool = True) -> None:
     """Refuse what has no standard errors here."""
     inner = loss_of_rows(loss)
     kind = type(inner).__name__
-    if not isinstance(inner, RowLoss):
+    if not isinstance(inner, RowLoss | Cox):
         raise InputError(f"inference needs a loss of rows, and {kind} is none; write it as an auqadmm.losses.RowLoss.")
     several = isinstance(loss, Multinomial)
     if census.columns > 1 and not several:

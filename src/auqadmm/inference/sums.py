@@ -29,7 +29,9 @@ from auqadmm.blocks.rows import RowLoss
 from auqadmm.core.reduce import B, Sums
 from auqadmm.inference.families import family_of
 from auqadmm.inference.size import size_terms
+from auqadmm.inference.survival import hazards_of
 from auqadmm.metrics.triangles import pack
+from auqadmm.problem.cox import Cox
 from auqadmm.problem.families import NegativeBinomial
 from auqadmm.problem.site_intercepts import SiteIntercepts, best_intercepts, loss_of_rows, one_sided
 
@@ -115,6 +117,9 @@ def blocks_at(shard: Shard, centre: Tensor | None, v: Tensor, frequency: bool) -
     centre = None if centre is None else centre.to(shard.device)
     v, rows = v.to(shard.device), BlockRows(shard, centre)
     loss = shard.loss
+    if isinstance(loss, Cox):
+        yield from (block.sums() for block in hazards_of(shard, v))
+        return
     profile = isinstance(loss, SiteIntercepts)
     inner = loss_of_rows(loss)
     assert isinstance(inner, RowLoss)

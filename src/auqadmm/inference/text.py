@@ -96,7 +96,7 @@ def _facts(of: Inference, width: int) -> list[str]:
         ("Df residuals:", shown(of.df_resid, 12)),
         ("Df model:", shown(of.df_model)),
         ("Covariance:", of.cov),
-        ("Dispersion:", shown(of.dispersion)),
+        ("Dispersion:", shown(of.dispersion)) if of.events is None else ("Events:", shown(of.events, 12)),
     ]
     right = [
         ("Log-likelihood:", shown(of.llf)),

@@ -1,6 +1,7 @@
 """What is solved: losses, regularizers, blocks."""
 
 from auqadmm.problem.agreement import ProcessError
+from auqadmm.problem.cox import Cox
 from auqadmm.problem.custom_loss import CustomLoss
 from auqadmm.problem.families import CLogLog, Gamma, NegativeBinomial, Probit, Tweedie
 from auqadmm.problem.group_lasso import GroupLasso
@@ -23,6 +24,7 @@ __all__ = [
     "L2",
     "Box",
     "CLogLog",
+    "Cox",
     "CustomLoss",
     "CustomRegularizer",
     "ElasticNet",

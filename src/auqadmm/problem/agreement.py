@@ -106,7 +106,8 @@ def same(exchange: Exchange, settings: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Tally:
-    """The blocks of one process, as sent to the others. `columns`: a block with named columns, and their names."""
+    """The blocks of one process, as sent to the others. `columns`: a block with named columns, and their names;
+    `silent`: its rows say nothing."""
 
     names: tuple[str, ...]
     rows: tuple[int, ...]
@@ -116,9 +117,10 @@ class Tally:
     labels: tuple[np.ndarray, ...] | None
     dense: bool = True
     offset: bool = False
+    silent: bool = False
 
     @staticmethod
-    def of(blocks: Sequence[RawBlock], loss: Loss) -> Tally:
+    def of(blocks: Sequence[RawBlock], loss: Loss, targets: Sequence[np.ndarray] = ()) -> Tally:
         named = next((b for b in blocks if b.columns is not None), None)
         return Tally(
             names=tuple(b.name for b in blocks),
@@ -129,6 +131,7 @@ class Tally:
             labels=None if loss.target_kind == "real" else tuple(labels_of(b) for b in blocks),
             dense=not any(scipy.sparse.issparse(b.X) for b in blocks),
             offset=any(b.offset is not None for b in blocks),
+            silent=all(loss.silent(y, b.weight) for y, b in zip(targets, blocks, strict=False)),
         )
 
     def message(self) -> dict[str, Any]:
@@ -147,6 +150,7 @@ class Tally:
             labels=None if labels is None else tuple(_labels(kind, data) for kind, data in labels),
             dense=bool(message["dense"]),
             offset=bool(message["offset"]),
+            silent=bool(message["silent"]),
         )
 
 
@@ -166,6 +170,8 @@ def census_of(tallies: Sequence[Tally], loss: Loss, intercept: bool) -> Census:
         raise InputError("Every block is empty: at least one block must hold rows.")
     if not any(weights):
         raise InputError("Every sample weight is zero: at least one row must count.")
+    if loss.silence and all(t.silent for t in holders):
+        raise InputError(loss.silence)
     labels = [a for t in holders for a in t.labels or ()]
     classes = None if loss.target_kind == "real" else _classes(labels, loss)
     features = holders[0].features

@@ -55,7 +55,7 @@ def _read_block(name: str, block: object) -> RawBlock:
             f"{name} must be a tuple (X, y), (X, y, sample_weight) or (X, y, sample_weight, offset); got {got}."
         )
     X = _read_matrix(name, block[0])
-    y = _read_vector(name, "y", block[1], X.shape[0])
+    y = _read_vector(name, "y", block[1], X.shape[0], columns=True)
     given = len(block) > 2 and block[2] is not None
     weight = _read_weight(name, block[2], X.shape[0]) if given else np.ones(X.shape[0])
     offset = _read_offset(name, block[3], X.shape[0]) if len(block) == 4 and block[3] is not None else None
@@ -97,17 +97,22 @@ def _read_matrix(name: str, X: Any) -> Any:
     return X
 
 
-def _read_vector(name: str, what: str, y: Any, rows: int) -> np.ndarray:
+def _read_vector(name: str, what: str, y: Any, rows: int, columns: bool = False) -> np.ndarray:
+    """One value per row; `columns`: or several, which losses of one column refuse later."""
     if y is None:
         raise InputError(f"{name}: {what} is missing (None); pass one value per row of X.")
     y = _to_numpy(name, what, y)
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
-    if y.ndim != 1:
-        raise InputError(f"{name}: {what} must have one value per row of X; got an array of shape {y.shape}.")
+    if y.ndim != 1 and not (columns and y.ndim == 2 and len(y) == rows):
+        raise _not_one_column(name, what, y)
     if len(y) != rows:
         raise InputError(f"{name}: X has {rows} rows but {what} has {len(y)} values.")
     return y
+
+
+def _not_one_column(name: str, what: str, y: np.ndarray) -> InputError:
+    return InputError(f"{name}: {what} must have one value per row of X; got an array of shape {y.shape}.")
 
 
 def _read_weight(name: str, weight: Any, rows: int) -> np.ndarray:
@@ -133,8 +138,10 @@ def _read_offset(name: str, offset: Any, rows: int) -> np.ndarray:
     return o
 
 
-def read_reals(name: str, y: np.ndarray) -> np.ndarray:
-    """Targets of a regression: finite numbers."""
+def read_reals(name: str, y: np.ndarray, columns: int = 1) -> np.ndarray:
+    """Targets of a regression: finite numbers, one per row, or an array where a loss takes several `columns`."""
+    if columns == 1 and y.ndim > 1:
+        raise _not_one_column(name, "y", y)
     if y.dtype == object or y.dtype.kind in "US":
         try:
             y = y.astype(np.float64)
@@ -145,15 +152,18 @@ def read_reals(name: str, y: np.ndarray) -> np.ndarray:
             ) from None
     _check_number_type(name, "y", y.dtype)
     y = y.astype(np.float64)
-    bad = np.flatnonzero(~np.isfinite(y))
+    bad = np.argwhere(~np.isfinite(y))
     if bad.size:
-        raise InputError(f"{name}: y[{bad[0]}] is {y[bad[0]]}; remove or impute rows without a target.")
+        where = ", ".join(map(str, bad[0]))
+        raise InputError(f"{name}: y[{where}] is {y[tuple(bad[0])]}; remove or impute rows without a target.")
     return y
 
 
 def labels_of(block: RawBlock) -> np.ndarray:
     """The distinct labels of one block, sorted; a missing label is an error."""
     y = block.y
+    if y.ndim > 1:
+        raise _not_one_column(block.name, "y", y)
     if y.dtype.kind == "f":
         missing = np.isnan(y)
     elif y.dtype.kind in "mM":

@@ -103,6 +103,8 @@ class Problem:
             )
         if not isinstance(self.intercept, bool | np.bool_):
             raise InputError(f"intercept must be True or False, got {self.intercept!r}.")
+        if self.intercept and not self.loss.takes_intercept:
+            raise InputError(f"intercept=True has no place beside {type(self.loss).__name__}: it would change nothing.")
         if not isinstance(self.site_intercepts, bool | np.bool_):
             raise InputError(f"site_intercepts must be True or False, got {self.site_intercepts!r}.")
         if self.site_intercepts or isinstance(self.loss, SiteIntercepts):
@@ -263,12 +265,11 @@ class Problem:
             A block cannot be used; the message names it.
         """
         blocks = read_blocks(_numbered(made, first), first)
-        tally = Tally.of(blocks, self.loss)
+        labels = Tally.of(blocks, self.loss).labels
         if self._keep is not None:
             blocks = tuple(self._keep(first + j, b) for j, b in enumerate(blocks))
-            tally = replace(Tally.of(blocks, self.loss), labels=tally.labels)
         targets = tuple(self._reals(b) for b in blocks) if self.loss.target_kind == "real" else ()
-        return (blocks, targets), tally.message()
+        return (blocks, targets), replace(Tally.of(blocks, self.loss, targets), labels=labels).message()
 
     def settled(self, read: Read, messages: Sequence[Mapping[str, Any]], first: int) -> Problem:
         """The problem with the blocks of one process, and the census of all: the last step of `placed`.
@@ -351,16 +352,15 @@ class Problem:
         blocks, targets, first = self.blocks, self._targets, self._first
         if not blocks:
             classes, features = self.census.classes, self.census.features - int(self.intercept)
-            empty = np.zeros(0) if classes is None else classes[:0]
+            columns = self.loss.target_columns
+            empty = np.zeros(0 if columns == 1 else (0, columns)) if classes is None else classes[:0]
             blocks, first = (RawBlock("no block", np.zeros((0, features)), empty, np.zeros(0)),), 0
             targets = (empty if classes is None else self._codes(blocks[0], classes),)
         index = range(first, first + len(blocks))
         return build_shard(blocks, targets, self.loss, self.census, index, dtype, device)
 
     def _reals(self, block: RawBlock) -> np.ndarray:
-        y = read_reals(block.name, block.y)
-        self.loss.check_target(block.name, y)
-        return y
+        return self.loss.arranged(block.name, read_reals(block.name, block.y, self.loss.target_columns))
 
     def _codes(self, block: RawBlock, classes: np.ndarray) -> np.ndarray:
         codes = encode(block, classes)

@@ -1,9 +1,9 @@
 """The figures of models where their rows are: two reductions, a few of six numbers, and one number per site and figure.
 
-    1   Σc, Σcφ, right answers, errors, …; mean and spread of the scores         about fifteen numbers
-    2   bins of the scores; squares around the mean of the target                at most a few thousand
-    3   calibration, where the model is not its own best, and the null model     six numbers each, a few times
-    4   figures of sites, each from its own rows                                 where asked for
+1   Σc, Σcφ, right answers, errors, …; mean and spread of the scores         about fifteen numbers
+2   bins of the scores; squares around the mean of the target                at most a few thousand
+3   calibration, where the model is not its own best, and the null model     six numbers each, a few times
+4   figures of sites, each from its own rows                                 where asked for
 """
 
 from __future__ import annotations

@@ -119,7 +119,10 @@ class Quality:
             Lines to print.
         """
         held = f", {self.by}" if self.by else ""
-        lines = [f"Quality of {self.rows} rows{held}:", *wrap(self.line(), 100, initial_indent="  ", subsequent_indent="  ")]
+        lines = [
+            f"Quality of {self.rows} rows{held}:",
+            *wrap(self.line(), 100, initial_indent="  ", subsequent_indent="  "),
+        ]
         if len(self.site_figures) > 1:
             lines += table(["site", "rows", *(LABELS[name] for name in self.shown)], self.cells())
         return "\n".join([*lines, *self.notes])

@@ -141,7 +141,9 @@ def agreement(summary: Mapping[str, Any]) -> tuple[Chapter, ...]:
     )
     if h is not None:
         line = f"Q = {h['statistic']:.2f}, df {h['df']:g}, p = {_p(h['p'])}, I² = {100 * h['i2']:.0f} %"
-        verdict = "Sites differ by more than chance" if h["p"] < 0.05 else "Sites differ by no more than chance explains"
+        verdict = (
+            "Sites differ by more than chance" if h["p"] < 0.05 else "Sites differ by no more than chance explains"
+        )
         caption = f"{verdict}: {line}.\n\n{caption}"
     labels = short(sites["names"])[:SHOWN_SITES]
     table, ratio = found["table"], found["exponentiated"]
@@ -255,13 +257,19 @@ def left(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]], encod
     if found:
         own = sum(len(site) - 1 for site in found["sites"][:1])
         rows.append(
-            ("quality", f"errors and scores in bins, in {counted(found['rounds'], 'round')}", str(found["numbers"] - own))
+            (
+                "quality",
+                f"errors and scores in bins, in {counted(found['rounds'], 'round')}",
+                str(found["numbers"] - own),
+            )
         )
         if own:
             rows.append(("figures of the site", "accuracy and the like, of its own rows", str(own)))
     held = summary.get("cross_validation")
     if held:
-        rows.append(("cross-validation", f"the same for {held['by']}; and the run again for each", str(held["numbers"])))
+        rows.append(
+            ("cross-validation", f"the same for {held['by']}; and the run again for each", str(held["numbers"]))
+        )
     stats = summary.get("inference")
     if stats:
         own = 2 * len(stats["names"]) if stats["sites"] else 0
