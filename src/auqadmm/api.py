@@ -275,13 +275,16 @@ class RunSource:
     def measured(self, v: Tensor, columns: ColumnMoments | None, frequency: bool, sites: bool) -> Statistics:
         """The sums of inference at v."""
         with self.placed() as reduce:
-            return measured(reduce, self.problem, reduce.engine.census, self._here(v, reduce), columns, frequency, sites)
+            return measured(
+                reduce, self.problem, reduce.engine.census, self._here(v, reduce), columns, frequency, sites
+            )
 
     def quality(
         self, v: Tensor, columns: ColumnMoments | None, cv: int | str | None, seed: int, sites: bool
     ) -> Quality:
         """The figures of v, or of models that are fitted from there on without some of the rows."""
-        folds, notes = None, ()
+        folds: Folds | None = None
+        notes: tuple[str, ...] = ()
         if cv is not None:
             folds = Folds.of(cv, seed, self.blocks)
             v, notes = cross_models(self.problem, folds, v, self._fitted)
@@ -295,7 +298,7 @@ class RunSource:
     def _fitted(self, problem: Problem, v: Tensor) -> Result:
         if hasattr(self.engine, "map_sum"):
             raise InputError("cv needs an engine that can be placed anew, by its name or its settings.")
-        more = {"dtype": self.dtype, "device": self.device, "warm_start": WarmStart(v)}
+        more: dict[str, Any] = {"dtype": self.dtype, "device": self.device, "warm_start": WarmStart(v)}
         return solve(problem, engine=self.engine, **self.options, **more)
 
 

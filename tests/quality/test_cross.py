@@ -121,9 +121,7 @@ def test_other_engines_give_the_same_folds_and_figures():
     parts = blocks(site, X, y)
     here = aq.solve(aq.Problem(aq.Logistic(), aq.L2(1.0), parts, intercept=True))
     there = aq.solve(aq.Problem.part(aq.Logistic(), aq.L2(1.0), parts, intercept=True))
-    read = aq.solve(
-        aq.Problem(aq.Logistic(), aq.L2(1.0), [lambda part=part: part for part in parts], intercept=True)
-    )
+    read = aq.solve(aq.Problem(aq.Logistic(), aq.L2(1.0), [lambda part=part: part for part in parts], intercept=True))
     for other in (there, read):
         for cv in (3, "sites"):
             ours, theirs = here.quality(cv).figures, other.quality(cv).figures

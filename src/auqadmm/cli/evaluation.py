@@ -1,7 +1,7 @@
 """What a model of files is worth: its quality, and on request standard errors in units of the raw columns.
 
-The command standardises numbers, x̃ = (x − μ)/s, and centres the target of a regression. Raw coefficients are a linear map
-of the fitted ones, c = c̃/s and b = b̃ − Σ μc̃/s, plus the mean of the target; so are their errors.
+The command standardises numbers, x̃ = (x − μ)/s, and centres the target of a regression. Raw coefficients are a linear
+map of the fitted ones, c = c̃/s and b = b̃ − Σ μc̃/s, plus the mean of the target; so are their errors.
 
 Shapes: m features and the intercept's ones; raw (m + 1, m + 1).
 """

@@ -82,8 +82,8 @@ def measured(
     sites: bool = False,
     raw: np.ndarray | None = None,
 ) -> Statistics:
-    """The sums at v. `columns`: the moments of round 0, which are asked for where they are not known; `raw` (m, m): from
-    the problem's unknowns to those that are to be shown."""
+    """The sums at v. `columns`: the moments of round 0, which are asked for where they are not known; `raw` (m, m):
+    from the problem's unknowns to those that are to be shown."""
     loss = problem.loss
     check(loss, census)
     before = reduce.traffic.rounds, reduce.traffic.up
@@ -157,8 +157,8 @@ def _constant(reduce: Reduce, z: float) -> list[float]:
 
 
 def null_loss(loss: RowLoss, sums: Mapping[str, float], offset: bool, ask: Callable[[float], list[float]]) -> float:
-    """Σcφ of the best constant of a likelihood: from Σc, Σcy, Σcy² where φ is linear in y, or squares; with offsets by a
-    search that begins at the mean less that of offsets. `ask` tells Σcφ, Σcφ' and Σcφ'' of a constant. NaN without
+    """Σcφ of the best constant of a likelihood: from Σc, Σcy, Σcy² where φ is linear in y, or squares; with offsets by
+    a search that begins at the mean less that of offsets. `ask` tells Σcφ, Σcφ' and Σcφ'' of a constant. NaN without
     rows."""
     W, S = sums["weight"], sums["y"]
     if not W > 0:

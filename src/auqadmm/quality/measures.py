@@ -215,7 +215,7 @@ class Margins(Measure):
 class Classes(Measure):
     """Several classes by decision values, the largest of which is predicted; each is ranked against the others."""
 
-    names = ("accuracy", "auc", "loss")
+    names: ClassVar[tuple[str, ...]] = ("accuracy", "auc", "loss")
     ranked = True
 
     def scores(self, at: Scored) -> Tensor:

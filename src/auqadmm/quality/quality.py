@@ -36,8 +36,8 @@ SHARES = ("accuracy", "deviance_explained", "below", "base_rate")
 class Quality:
     """How good a model is: of all rows together, by sums over sites, and of each site.
 
-    Made by `Result.quality` and by `quality` of estimators. Which figures there are depends on the loss; those that rows
-    do not determine are None.
+    Made by `Result.quality` and by `quality` of estimators. Which figures there are depends on the loss; those that
+    rows do not determine are None.
 
     Attributes
     ----------
@@ -119,7 +119,10 @@ class Quality:
             Lines to print.
         """
         held = f", {self.by}" if self.by else ""
-        lines = [f"Quality of {self.rows} rows{held}:", *wrap(self.line(), 100, initial_indent="  ", subsequent_indent="  ")]
+        lines = [
+            f"Quality of {self.rows} rows{held}:",
+            *wrap(self.line(), 100, initial_indent="  ", subsequent_indent="  "),
+        ]
         if len(self.site_figures) > 1:
             lines += table(["site", "rows", *(LABELS[name] for name in self.shown)], self.cells())
         return "\n".join([*lines, *self.notes])

@@ -101,13 +101,13 @@ def effects(summary: Mapping[str, Any], encoding: Encoding) -> tuple[Chapter, ..
             cells += [f"{_n(ends[0])} to {_n(ends[1])}", _p(table["p"][k])]
         elif "one_step" in table:
             cells.append(_n(table["one_step"][k]))
-        rows.append(Interval(name_of(names[k]), *drawn, tuple(cells)))
+        rows.append(Interval(name_of(names[k]), drawn[0], drawn[1], drawn[2], tuple(cells)))
     heads = [ratio or "coefficient", "std error"]
     heads += [level, "p"] if tested else ["one step"] if "one_step" in table else []
     axis = "per standard deviation" if summary["settings"].get("standardize") else "per unit"
     caption = (
-        f"{found['family'] or 'No'} likelihood, link {found['link'] or 'identity'}; {found['cov']} standard errors"
-        f"; {found['nobs']:g} rows, {found['df_resid']:.6g} degrees of freedom left. Numbers are per unit of the column."
+        f"{found['family'] or 'No'} likelihood, link {found['link'] or 'identity'}; {found['cov']} standard errors; "
+        f"{found['nobs']:g} rows, {found['df_resid']:.6g} degrees of freedom left. Numbers are per unit of the column."
     )
     if found["deviance"] is not None:
         caption += f" Deviance {_n(found['deviance'], 6)} of {_n(found['null_deviance'], 6)}"
@@ -141,7 +141,9 @@ def agreement(summary: Mapping[str, Any]) -> tuple[Chapter, ...]:
     )
     if h is not None:
         line = f"Q = {h['statistic']:.2f}, df {h['df']:g}, p = {_p(h['p'])}, I² = {100 * h['i2']:.0f} %"
-        verdict = "Sites differ by more than chance" if h["p"] < 0.05 else "Sites differ by no more than chance explains"
+        verdict = (
+            "Sites differ by more than chance" if h["p"] < 0.05 else "Sites differ by no more than chance explains"
+        )
         caption = f"{verdict}: {line}.\n\n{caption}"
     labels = short(sites["names"])[:SHOWN_SITES]
     table, ratio = found["table"], found["exponentiated"]
@@ -157,7 +159,7 @@ def agreement(summary: Mapping[str, Any]) -> tuple[Chapter, ...]:
             rows.append(Interval(name_of(label), v, low, high, words))
         ends = (table["low"][k], table["high"][k]) if "low" in table else (None, None)
         words = (_n(value[k]), "–" if ends[0] is None else f"{_n(ends[0])} to {_n(ends[1])}")
-        rows.append(Interval("all sites", value[k], *ends, words, common=True))
+        rows.append(Interval("all sites", value[k], ends[0], ends[1], words, common=True))
         head = (ratio or "coefficient", f"{100 * found['level']:g}\u00a0% interval")
         forests.append(Forest(name_of(name), head, tuple(rows), 1.0 if ratio else 0.0, "per unit", bool(ratio)))
     return (
@@ -187,7 +189,7 @@ def quality(summary: Mapping[str, Any]) -> tuple[Chapter, ...]:
     if first["auc_bounds"] is not None:
         low, high = first["auc_bounds"]
         caption += f" AUC is between {low:.5f} and {high:.5f}: scores were summed in {first['bins']} bins."
-    if "cross_validation" in summary and summary["cross_validation"]:
+    if summary.get("cross_validation"):
         caption += f" Held out: {summary['cross_validation']['by']}, each row judged by a model that never saw it."
         if summary["settings"].get("standardize"):
             caption += " Columns keep the scales of all rows."
@@ -198,7 +200,7 @@ def quality(summary: Mapping[str, Any]) -> tuple[Chapter, ...]:
         curve = found["calibration"]
         if curve and curve["predicted"]:
             series[name] = tuple(zip(curve["predicted"], curve["observed"], curve["weight"], strict=True))
-    plot = ()
+    plot: tuple[Agreement, ...] = ()
     if series:
         what = _label("base_rate", summary) if summary["classes"] else "means of ten groups of rows"
         plot = (Agreement(f"Predicted and observed: {what}", series, share=summary["classes"] is not None),)
@@ -255,13 +257,19 @@ def left(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]], encod
     if found:
         own = sum(len(site) - 1 for site in found["sites"][:1])
         rows.append(
-            ("quality", f"errors and scores in bins, in {counted(found['rounds'], 'round')}", str(found["numbers"] - own))
+            (
+                "quality",
+                f"errors and scores in bins, in {counted(found['rounds'], 'round')}",
+                str(found["numbers"] - own),
+            )
         )
         if own:
             rows.append(("figures of the site", "accuracy and the like, of its own rows", str(own)))
     held = summary.get("cross_validation")
     if held:
-        rows.append(("cross-validation", f"the same for {held['by']}; and the run again for each", str(held["numbers"])))
+        rows.append(
+            ("cross-validation", f"the same for {held['by']}; and the run again for each", str(held["numbers"]))
+        )
     stats = summary.get("inference")
     if stats:
         own = 2 * len(stats["names"]) if stats["sites"] else 0
@@ -269,8 +277,8 @@ def left(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]], encod
         if own:
             rows.append(("estimates of the site", "coefficients and their errors, of its own rows", str(own)))
     caption = (
-        "What one site sent, in all. Each is a sum over its rows, but for the figures and estimates that are named as the "
-        "site's own; no row ever leaves. Sums over few rows say much about them."
+        "What one site sent, in all. Each is a sum over its rows, but for the figures and estimates that are named as "
+        "the site's own; no row ever leaves. Sums over few rows say much about them."
     )
     return Chapter("left", "What left each site", caption, table=Table(("when", "what", "numbers"), tuple(rows)))
 
