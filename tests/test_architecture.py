@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "blocks": {"errors", "metrics", "runtime"},
     "problem": {"blocks", "core", "errors"},
     "inference": {"blocks", "core", "errors", "metrics", "problem", "verdict"},
+    "quality": {"blocks", "core", "errors", "inference", "problem", "words"},
     "loop": {"checkpoint", "core", "diagnosis", "errors", "inference", "metrics", "verdict"},
     "columns": {"core", "metrics", "problem", "verdict"},
     "curvature": {"blocks", "core", "errors", "metrics"},
@@ -42,10 +43,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "api": {
         "baselines", "blocks", "checkpoint", "columns", "core", "engines", "errors", "inference", "local", "loop",
-        "methods", "problem", "states", "verdict",
+        "methods", "problem", "quality", "states", "verdict",
     },
     "estimators": {
         "api", "blocks", "callbacks", "core", "engines", "errors", "inference", "loop", "methods", "metrics", "problem",
+        "quality",
     },
     "losses": {"blocks", "problem"},
     "regularizers": {"problem"},
@@ -58,14 +60,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "files": {"blocks", "checkpoint", "formula", "loop", "problem", "words"},
     "frames": {"api", "core", "files", "formula", "loop", "problem", "words"},
     "comparison": {"api", "baselines", "blocks", "core", "engines", "loop", "methods", "problem", "verdict"},
-    "report": {"auqadmm", "comparison", "core", "files", "inference", "words"},
+    "report": {"auqadmm", "comparison", "core", "files", "inference", "quality", "words"},
     "paper": {
         "api", "auqadmm", "comparison", "core", "curvature", "engines", "errors", "files", "loop", "methods",
         "metrics", "problem", "report", "verdict",
     },
     "cli": {
         "api", "auqadmm", "baselines", "callbacks", "checkpoint", "comparison", "core", "engines", "errors",
-        "files", "formula", "inference", "loop", "methods", "paper", "problem", "report", "words",
+        "files", "formula", "inference", "loop", "methods", "paper", "problem", "quality", "report", "words",
     },
 }  # fmt: skip
 LOOP = {"core.solve", "core.record", "core.result"}  # core's upper floor: the loop itself

@@ -296,19 +296,22 @@ class RunSource:
         self, v: Tensor, columns: ColumnMoments | None, cv: int | str | None, seed: int, sites: bool
     ) -> Quality:
         """The figures of v, or of models that are fitted from there on without some of the rows."""
-        folds, notes = None, ()
+        folds: Folds | None = None
+        notes: tuple[str, ...] = ()
         if cv is not None:
             folds = Folds.of(cv, seed, self.blocks)
             v, notes = cross_models(self.problem, folds, v, self._fitted)
-        more = {"sites": sites, "folds": folds, "notes": notes}
-        return self.ask(
-            v, lambda reduce, v: quality_at(reduce, self.problem.loss, reduce.engine.census, v, columns, **more)
-        )
+
+        def question(reduce: Reduce, v: Tensor) -> Quality:
+            census = reduce.engine.census
+            return quality_at(reduce, self.problem.loss, census, v, columns, sites=sites, folds=folds, notes=notes)
+
+        return self.ask(v, question)
 
     def _fitted(self, problem: Problem, v: Tensor) -> Result:
         if hasattr(self.engine, "map_sum"):
             raise InputError("cv needs an engine that can be placed anew, by its name or its settings.")
-        more = {"dtype": self.dtype, "device": self.device, "warm_start": WarmStart(v)}
+        more: dict[str, Any] = {"dtype": self.dtype, "device": self.device, "warm_start": WarmStart(v)}
         return solve(problem, engine=self.engine, **self.options, **more)
 
 

@@ -111,7 +111,7 @@ def test_the_page_shows_hostile_text_and_runs_nothing(aq, hostile, tmp_path, bro
     for name in NAMES:
         assert visible(name) in names
     assert visible(SCRIPT) in page.locator("#figure-coefficients thead th").all_text_contents()
-    assert len(page.locator("#figure-workers tbody tr").all()) == 2
+    assert len(page.locator("#figure-sites tbody tr").all()) == 2
     harmless("".join(names))
     context.close()
     assert complaints == []

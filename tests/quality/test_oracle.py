@@ -202,7 +202,7 @@ def test_losses_without_a_likelihood():
 
 def test_targets_and_columns_far_from_zero_keep_their_digits():
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(300, 2)) + [1e6, 0.0]
+    X = np.array([1e6, 0.0]) + rng.normal(size=(300, 2))
     y = 1e8 + (X - [1e6, 0.0]) @ [1.0, 2.0] + rng.normal(size=300)
     problem = aq.Problem(aq.LeastSquares(), aq.Zero(), [(X[:100], y[:100]), (X[100:], y[100:])], intercept=True)
     found = aq.solve(problem, certificate_tol=1e-14).quality().figures

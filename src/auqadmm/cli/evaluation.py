@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,10 @@ from auqadmm.core.reduce import Reduce
 from auqadmm.core.result import Result
 from auqadmm.errors import InputError
 from auqadmm.files.encoding import Encoding
-from auqadmm.files.preprocessing import Agreed
+from auqadmm.files.preprocessing import Agreed, AnyEncoding
 from auqadmm.files.training import Task
 from auqadmm.inference.inference import Inference, infer
-from auqadmm.inference.statistics import measured
+from auqadmm.inference.statistics import measured, names_of
 from auqadmm.quality.bins import Calibration
 from auqadmm.quality.evaluate import quality_at
 from auqadmm.quality.quality import Quality
@@ -143,8 +144,10 @@ def _inference(result: Result, reduce: Reduce, agreed: Agreed, task: Task, asked
     census, problem = reduce.engine.census, result.source.problem
     v = result.v.to(getattr(reduce.engine, "device", result.v.device)).to(torch.float64)
     raw = raw_map(agreed.encoding, task.intercept)
-    at = measured(reduce, problem, census, v, result.moments, sites=True, raw=raw if v.shape[1] == 1 else None)
-    names = (*agreed.encoding.features, "intercept") if task.intercept else agreed.encoding.features
+    at = measured(reduce, problem, census, v, result.moments, sites=v.shape[1] == 1, raw=raw)
+    shown = (*agreed.encoding.features, "intercept") if task.intercept else agreed.encoding.features
+    ours = zip(at.names, cycle(zip(names_of(problem, census), shown, strict=True)))
+    names = tuple(name.removesuffix(own) + new for name, (own, new) in ours)  # of several classes, each with its label
     found = infer(replace(at, names=names), asked.cov, asked.level, exponentiate=asked.exponentiate)
     if not shift:
         return found
@@ -158,7 +161,7 @@ def _inference(result: Result, reduce: Reduce, agreed: Agreed, task: Task, asked
     )
 
 
-def raw_map(encoding: Encoding, intercept: bool) -> np.ndarray:
+def raw_map(encoding: AnyEncoding, intercept: bool) -> np.ndarray:
     """From the unknowns of the fit to those of raw columns, (m + 1, m + 1) with an intercept."""
     scale, mean = np.ones(len(encoding.features)), np.zeros(len(encoding.features))
     scale[: len(encoding.scale)], mean[: len(encoding.mean)] = encoding.scale, encoding.mean
@@ -185,5 +188,5 @@ def shifted(found: Quality, shift: float) -> Quality:
     return replace(found, figures=moved(found.figures), calibration=curve, site_figures=sites)
 
 
-def _all_levels(encoding: Encoding, task: Task) -> bool:
-    return bool(encoding.categories) and not encoding.drop_first and task.intercept
+def _all_levels(encoding: AnyEncoding, task: Task) -> bool:
+    return isinstance(encoding, Encoding) and bool(encoding.categories) and not encoding.drop_first and task.intercept

@@ -104,8 +104,8 @@ class ConsensusEstimator(BaseEstimator):
         (0.974, [0.23, 0.27])
         """
         check_is_fitted(self)
-        X, (y, weight), numbers = joined(X, y, sample_weight)
-        return quality_of(self, self._row_loss(), X, y, sites if numbers is None else numbers, weight)
+        X, (target, weight), numbers = joined(X, y, sample_weight)
+        return quality_of(self, self._row_loss(), X, target, sites if numbers is None else numbers, weight)
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         """Non-default parameters, abbreviated: a method or an engine has many of its own."""

@@ -359,7 +359,7 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
         Parameters
         ----------
         X, y, sites, sample_weight, offset, exposure
-            As in `fit`: rows of the fit or new ones. With site intercepts those of these rows are used, found from them.
+            As in `fit`: rows of the fit or new ones. Site intercepts are found from these rows.
 
         Returns
         -------
@@ -381,14 +381,15 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
         (0.96, 1.0)
         """
         check_is_fitted(self)
-        X, (y, weight, o, time), numbers = joined(X, y, sample_weight, offset, exposure)
-        loss, count = self._loss(), len(np.asarray(y).ravel())
+        X, (target, weight, o, time), numbers = joined(X, y, sample_weight, offset, exposure)
+        loss, count = self._loss(), len(np.asarray(target).ravel())
         if time is not None and not isinstance(loss, LOGARITHMIC):
             raise InputError(EXPOSURE)
-        more = None if o is None and time is None else _offset_of("offset", o, count, False)
-        more = more if time is None else more + _offset_of("exposure", time, count, True)
+        more = None
+        if o is not None or time is not None:
+            more = _offset_of("offset", o, count, False) + _offset_of("exposure", time, count, True)
         full = SiteIntercepts(loss) if self.site_intercepts else loss
-        return quality_of(self, full, X, y, sites if numbers is None else numbers, weight, more)
+        return quality_of(self, full, X, target, sites if numbers is None else numbers, weight, more)
 
     def _loss(self) -> RowLoss:
         family, link = self.family, self.link

@@ -30,7 +30,7 @@ def quality_of(
     estimator: BaseEstimator,
     loss: Loss,
     X: MatrixLike,
-    y: ArrayLike,
+    y: PerRow,
     sites: PerRow,
     sample_weight: PerRow,
     offset: np.ndarray | None = None,
@@ -100,7 +100,9 @@ def joined(X: MatrixLike, *columns: PerRow) -> tuple[MatrixLike, list[PerRow], P
         whole = pandas.concat(list(X))
     else:
         whole = np.vstack([np.asarray(b) for b in X])
-    flat = [None if c is None else np.concatenate([np.asarray(part) for part in _parts(c)]) for c in columns]
+    flat: list[PerRow] = [
+        None if c is None else np.concatenate([np.asarray(part) for part in _parts(c)]) for c in columns
+    ]
     return whole, flat, np.repeat(np.arange(len(sizes)), sizes)
 
 

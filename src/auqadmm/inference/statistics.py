@@ -224,6 +224,8 @@ def check(loss: Loss, census: Census, whole: bool = True) -> None:
     kind = type(inner).__name__
     if not isinstance(inner, RowLoss | Cox):
         raise InputError(f"inference needs a loss of rows, and {kind} is none; write it as an auqadmm.losses.RowLoss.")
+    if not whole and isinstance(inner, Cox):
+        raise InputError("columns is for losses of rows; of Cox's model all standard errors come at once.")
     several = isinstance(loss, Multinomial)
     if census.columns > 1 and not several:
         raise InputError(
@@ -254,8 +256,8 @@ def _constant(reduce: Reduce, z: float) -> list[float]:
 
 
 def null_loss(loss: RowLoss, sums: Mapping[str, float], offset: bool, ask: Callable[[float], list[float]]) -> float:
-    """Σcφ of the best constant of a likelihood: from Σc, Σcy, Σcy² where φ is linear in y, or squares; with offsets by a
-    search that begins at the mean less that of offsets. `ask` tells Σcφ, Σcφ' and Σcφ'' of a constant. NaN without
+    """Σcφ of the best constant of a likelihood: from Σc, Σcy, Σcy² where φ is linear in y, or squares; with offsets by
+    a search that begins at the mean less that of offsets. `ask` tells Σcφ, Σcφ' and Σcφ'' of a constant. NaN without
     rows."""
     W, S = sums["weight"], sums["y"]
     if not W > 0:

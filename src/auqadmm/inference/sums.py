@@ -53,8 +53,7 @@ class StatisticsQuery:
 
     def __call__(self, shard: Shard, blocks: B, v: Tensor) -> tuple[B, Sums]:
         sums: Sums = {}
-        for block in blocks_at(shard, self.centre, v, self.frequency):
-            found = dict(block(self.whole))
+        for found in block_sums(shard, self.centre, v, self.frequency, self.whole):
             if not self.whole:
                 sums = {name: sums[name] + x if name in sums else x for name, x in found.items()}
                 continue
@@ -82,8 +81,7 @@ class SitesQuery:
     def __call__(self, shard: Shard, blocks: object) -> Tensor:
         out, turn = [], self.turn.to(shard.device)
         v = self.v.to(shard.device)
-        for block in blocks_at(shard, self.centre, v, True):
-            found = block()
+        for found in block_sums(shard, self.centre, v):
             site = SiteInformation.of(found["H"])
             out.append(torch.stack(site.estimates(v[:, 0], found["G"], turn)))
         return torch.stack(out)
@@ -112,14 +110,21 @@ def scale_of(shard: Shard) -> float:
     return 1.0 if shard.loss.reduction == "sum" else shard.census.weight_total
 
 
+def block_sums(
+    shard: Shard, centre: Tensor | None, v: Tensor, frequency: bool = True, whole: bool = True
+) -> Iterator[Sums]:
+    """The sums of one block after the other, at v."""
+    if isinstance(shard.loss, Cox):
+        yield from (block.sums() for block in hazards_of(shard, v.to(shard.device)))
+    else:
+        yield from (block(whole) for block in blocks_at(shard, centre, v, frequency))
+
+
 def blocks_at(shard: Shard, centre: Tensor | None, v: Tensor, frequency: bool) -> Iterator[BlockAt]:
     """One block after the other, at v."""
     centre = None if centre is None else centre.to(shard.device)
     v, rows = v.to(shard.device), BlockRows(shard, centre)
     loss = shard.loss
-    if isinstance(loss, Cox):
-        yield from (block.sums() for block in hazards_of(shard, v))
-        return
     profile = isinstance(loss, SiteIntercepts)
     inner = loss_of_rows(loss)
     assert isinstance(inner, RowLoss)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from auqadmm.blocks.rows import Loss, RowLoss
 from auqadmm.errors import InputError
@@ -81,20 +82,19 @@ class NamedFamily:
 
     def mean(self, z: np.ndarray) -> np.ndarray:
         """The expected target at logits z."""
-        return mean_of(self.loss(), z)
+        return mean_of(self.loss(), torch.from_numpy(z)).numpy()
 
     def message(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {part.name: getattr(self, part.name) for part in fields(self)}
 
 
-def mean_of(loss: RowLoss, z: np.ndarray) -> np.ndarray:
+def mean_of(loss: RowLoss, z: Tensor) -> Tensor:
     """The expected target at logits z."""
-    t = torch.from_numpy(z)
     if isinstance(loss, Logistic):
-        return torch.sigmoid(t).numpy()
+        return torch.sigmoid(z)
     if isinstance(loss, Probit):
-        return torch.special.ndtr(t).numpy()
+        return torch.special.ndtr(z)
     if isinstance(loss, CLogLog):
-        return (-torch.expm1(-torch.exp(t))).numpy()
-    return torch.exp(t).numpy() if isinstance(loss, LOGARITHMIC) else z
+        return -torch.expm1(-torch.exp(z))
+    return torch.exp(z) if isinstance(loss, LOGARITHMIC) else z

@@ -2,9 +2,9 @@
 
     t = (s − μ)/σ,    bin = ⌊n/2·(1 + asinh(3t)/asinh(300))⌋          μ, σ: mean and spread of the scores s of all sites
 
-Bins are narrow near the mean (σ/1000 of 4096 bins) and grow with their distance from it, so that neither units nor a few
-extreme scores matter. AUC counts pairs of different outcomes whose scores are in order; pairs within a bin are not known
-to be, and count one half:
+Bins are narrow near the mean (σ/1000 of 4096 bins) and grow with their distance from it, so that neither units nor a
+few extreme scores matter. AUC counts pairs of different outcomes whose scores are in order; pairs within a bin are not
+known to be, and count one half:
 
     low = pairs in order of different bins,   high = low + pairs within a bin,   AUC between them, (low + high)/2 told
 

@@ -2,8 +2,8 @@
 
     minimise over a, b   Σ c φ(a + b·(x·u) + offset, y)            with b = 1 + d, and a moved to the mean score
 
-(0, 1) where the model is its own best: a maximum of the likelihood on its own rows. A slope below 1 says that predictions
-are too extreme, as they are on new rows after a fit of many columns to few.
+(0, 1) where the model is its own best: a maximum of the likelihood on its own rows. A slope below 1 says that
+predictions are too extreme, as they are on new rows after a fit of many columns to few.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def cross_models(
         found.append(result.v.detach().cpu().to(torch.float64))
         if result.status not in ("converged", "rounding"):
             unfinished.append(str(k))
-    notes = ()
+    notes: tuple[str, ...] = ()
     if unfinished:
         notes = (f"Fits that did not converge: {counted(len(unfinished), 'fold')} ({listed(unfinished, 6)}).",)
     return torch.stack(found), notes
@@ -128,8 +128,8 @@ def _of_sites(
     silent = [name for name, site, rows in zip(called, told, census.rows, strict=True) if rows and not site["weight"]]
     if silent:
         notes.append(
-            f"Not counted: {listed(silent, 4)}, where no row has a weight, or outcomes that are all alike leave no finite "
-            "intercept."
+            f"Not counted: {listed(silent, 4)}, where no row has a weight, or outcomes that are all alike leave no "
+            "finite intercept."
         )
     if measure.ranked:
         alone = [name for name, site in zip(called, told, strict=True) if site["weight"] and site["auc"] is None]

@@ -33,18 +33,15 @@ from auqadmm.errors import InputError
 from auqadmm.inference.statistics import null_loss
 from auqadmm.problem import (
     CLogLog,
-    Gamma,
     Huber,
     LeastSquares,
     Logistic,
     Multinomial,
-    NegativeBinomial,
-    Poisson,
     Probit,
     Quantile,
     SmoothedHinge,
-    Tweedie,
 )
+from auqadmm.problem.named_family import LOGARITHMIC, mean_of
 from auqadmm.problem.site_intercepts import loss_of_rows
 from auqadmm.quality.bins import Grid, auc_bounds, bins_of, exact_auc
 from auqadmm.quality.rows import Scored
@@ -52,7 +49,6 @@ from auqadmm.quality.rows import Scored
 Figures = dict[str, float | None]
 Line = Callable[[float, float], Tensor]  # a, d -> f, f_a, f_d, f_aa, f_ad, f_dd
 Known = Mapping[str, np.ndarray]
-LOGARITHMIC = (Poisson, Gamma, NegativeBinomial, Tweedie)
 SAME = 1e-10  # null deviance of a row, below which outcomes are all alike
 
 
@@ -215,7 +211,7 @@ class Margins(Measure):
 class Classes(Measure):
     """Several classes by decision values, the largest of which is predicted; each is ranked against the others."""
 
-    names = ("accuracy", "auc", "loss")
+    names: ClassVar[tuple[str, ...]] = ("accuracy", "auc", "loss")
     ranked = True
 
     def scores(self, at: Scored) -> Tensor:
@@ -370,17 +366,6 @@ def measure_of(loss: Loss, classes: int) -> Measure:
             f"quality needs a loss of rows, and {type(inner).__name__} is none; write it as an auqadmm.losses.RowLoss."
         )
     return (known or OTHERS[inner.target_kind])(inner, classes)
-
-
-def mean_of(loss: RowLoss, z: Tensor) -> Tensor:
-    """The expected target at logits z, of two classes the probability of the second."""
-    if isinstance(loss, Logistic):
-        return torch.sigmoid(z)
-    if isinstance(loss, Probit):
-        return torch.special.ndtr(z)
-    if isinstance(loss, CLogLog):
-        return -torch.expm1(-torch.exp(z))
-    return torch.exp(z) if isinstance(loss, LOGARITHMIC) else z
 
 
 def middle_of(first: Known) -> float:

@@ -36,8 +36,8 @@ SHARES = ("accuracy", "deviance_explained", "below", "base_rate")
 class Quality:
     """How good a model is: of all rows together, by sums over sites, and of each site.
 
-    Made by `Result.quality` and by `quality` of estimators. Which figures there are depends on the loss; those that rows
-    do not determine are None.
+    Made by `Result.quality` and by `quality` of estimators. Which figures there are depends on the loss; those that
+    rows do not determine are None.
 
     Attributes
     ----------

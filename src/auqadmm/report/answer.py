@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from auqadmm.files.encoding import Encoding
 from auqadmm.files.model import Parts
+from auqadmm.files.preprocessing import AnyEncoding
 from auqadmm.quality.quality import LABELS, shown
 from auqadmm.report.content import Agreement, Chapter, Forest, Interval, Table
 from auqadmm.words import counted, quoted, short, visible
@@ -75,7 +75,7 @@ def _how_sure(summary: Mapping[str, Any]) -> str:
 
 
 # ---------------------------------------------------------------------- effects
-def effects(summary: Mapping[str, Any], encoding: Encoding) -> tuple[Chapter, ...]:
+def effects(summary: Mapping[str, Any], encoding: AnyEncoding) -> tuple[Chapter, ...]:
     """The table with intervals."""
     found = summary.get("inference")
     if not found:
@@ -101,13 +101,13 @@ def effects(summary: Mapping[str, Any], encoding: Encoding) -> tuple[Chapter, ..
             cells += [f"{_n(ends[0])} to {_n(ends[1])}", _p(table["p"][k])]
         elif "one_step" in table:
             cells.append(_n(table["one_step"][k]))
-        rows.append(Interval(name_of(names[k]), *drawn, tuple(cells)))
+        rows.append(Interval(name_of(names[k]), drawn[0], drawn[1], drawn[2], tuple(cells)))
     heads = [ratio or "coefficient", "std error"]
     heads += [level, "p"] if tested else ["one step"] if "one_step" in table else []
     axis = "per standard deviation" if summary["settings"].get("standardize") else "per unit"
     caption = (
-        f"{found['family'] or 'No'} likelihood, link {found['link'] or 'identity'}; {found['cov']} standard errors"
-        f"; {found['nobs']:g} rows, {found['df_resid']:.6g} degrees of freedom left. Numbers are per unit of the column."
+        f"{found['family'] or 'No'} likelihood, link {found['link'] or 'identity'}; {found['cov']} standard errors; "
+        f"{found['nobs']:g} rows, {found['df_resid']:.6g} degrees of freedom left. Numbers are per unit of the column."
     )
     if found["deviance"] is not None:
         caption += f" Deviance {_n(found['deviance'], 6)} of {_n(found['null_deviance'], 6)}"
@@ -159,7 +159,7 @@ def agreement(summary: Mapping[str, Any]) -> tuple[Chapter, ...]:
             rows.append(Interval(name_of(label), v, low, high, words))
         ends = (table["low"][k], table["high"][k]) if "low" in table else (None, None)
         words = (_n(value[k]), "–" if ends[0] is None else f"{_n(ends[0])} to {_n(ends[1])}")
-        rows.append(Interval("all sites", value[k], *ends, words, common=True))
+        rows.append(Interval("all sites", value[k], ends[0], ends[1], words, common=True))
         head = (ratio or "coefficient", f"{100 * found['level']:g}\u00a0% interval")
         forests.append(Forest(name_of(name), head, tuple(rows), 1.0 if ratio else 0.0, "per unit", bool(ratio)))
     return (
@@ -200,7 +200,7 @@ def quality(summary: Mapping[str, Any]) -> tuple[Chapter, ...]:
         curve = found["calibration"]
         if curve and curve["predicted"]:
             series[name] = tuple(zip(curve["predicted"], curve["observed"], curve["weight"], strict=True))
-    plot = ()
+    plot: tuple[Agreement, ...] = ()
     if series:
         what = _label("base_rate", summary) if summary["classes"] else "means of ten groups of rows"
         plot = (Agreement(f"Predicted and observed: {what}", series, share=summary["classes"] is not None),)
@@ -242,7 +242,7 @@ def sites(summary: Mapping[str, Any]) -> Chapter:
 
 
 # ---------------------------------------------------------------------- what left each site
-def left(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]], encoding: Encoding) -> Chapter:
+def left(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]], encoding: AnyEncoding) -> Chapter:
     """Which sums, how many numbers; never rows."""
     numbers, categories = len(encoding.numbers), encoding.categories
     words = "names of columns" + (", categories" if categories else "")
@@ -277,8 +277,8 @@ def left(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]], encod
         if own:
             rows.append(("estimates of the site", "coefficients and their errors, of its own rows", str(own)))
     caption = (
-        "What one site sent, in all. Each is a sum over its rows, but for the figures and estimates that are named as the "
-        "site's own; no row ever leaves. Sums over few rows say much about them."
+        "What one site sent, in all. Each is a sum over its rows, but for the figures and estimates that are named as "
+        "the site's own; no row ever leaves. Sums over few rows say much about them."
     )
     return Chapter("left", "What left each site", caption, table=Table(("when", "what", "numbers"), tuple(rows)))
 

@@ -110,8 +110,8 @@ class Interval:
 
 @dataclass(frozen=True)
 class Forest:
-    """Estimates below each other on one axis. `header` names the cells, `reference` is the value of no effect, `axis` says
-    what is drawn; `log`: on a logarithmic axis."""
+    """Estimates below each other on one axis. `header` names the cells, `reference` is the value of no effect, `axis`
+    says what is drawn; `log`: on a logarithmic axis."""
 
     title: str
     header: tuple[str, ...]
@@ -147,7 +147,7 @@ class Chapter:
 
 @dataclass(frozen=True)
 class Report:
-    """The whole page. `about` is its provenance: versions, device, seed, command; `parts` is what a chapter is called."""
+    """The whole page. `about` is its provenance: versions, device, seed, command; `parts`: what a chapter is called."""
 
     title: str
     lead: str

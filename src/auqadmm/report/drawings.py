@@ -1,7 +1,7 @@
 """Drawings that need no script: intervals in a table, and what was predicted against what was seen.
 
-A forest is a table; its bars are drawn in percents of their cell, so that they fit a phone as well as paper. Colours and
-widths are in the style sheet: a page allows no styles of elements.
+A forest is a table; its bars are drawn in percents of their cell, so that they fit a phone as well as paper. Colours
+and widths are in the style sheet: a page allows no styles of elements.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import html
 import math
 from collections.abc import Callable, Sequence
 from statistics import median
+from typing import TypeGuard
 
 import numpy as np
 
@@ -84,7 +85,8 @@ class Scale:
     def of(cls, forest: Forest) -> Scale:
         """Wide enough for all estimates and most intervals; what a tiny site does not know is cut."""
         turn: Callable[[float], float] = math.log if forest.log else float
-        rows = [(turn(r.value), turn(r.low), turn(r.high)) for r in forest.rows if _drawable(r, forest.log)]
+        known = [(r.value, r.low, r.high) for r in forest.rows]
+        rows = [tuple(map(turn, r)) for r in known if _drawable(r, forest.log)]
         zero = turn(forest.reference)
         if not rows:
             return cls(zero - 1, zero + 1, zero, forest.log)
@@ -121,8 +123,7 @@ class Scale:
         return [math.log(x) for k, x in enumerate(some) if (k - one) % every == 0]
 
 
-def _drawable(row: Interval, log: bool) -> bool:
-    values = (row.value, row.low, row.high)
+def _drawable(values: tuple[float | None, ...], log: bool) -> TypeGuard[tuple[float, ...]]:
     return all(x is not None and math.isfinite(x) and (x > 0 or not log) for x in values)
 
 
@@ -142,12 +143,13 @@ def agreement_html(plot: Agreement) -> str:
     def y(value: float) -> float:
         return TALL - EDGES["bottom"] - (TALL - EDGES["top"] - EDGES["bottom"]) * (value - low) / (high - low)
 
-    grid, bottom = "", TALL - EDGES["bottom"]
+    left, right, top, bottom = EDGES["left"], WIDE - EDGES["right"], EDGES["top"], TALL - EDGES["bottom"]
+    grid = ""
     for t in round_values(low, high, 6):
         text = _safe(number(t))
-        grid += f'<path class="grid" d="M{x(t):.1f} {EDGES["top"]}V{bottom}M{EDGES["left"]} {y(t):.1f}H{WIDE - EDGES["right"]}"/>'
+        grid += f'<path class="grid" d="M{x(t):.1f} {top}V{bottom}M{left} {y(t):.1f}H{right}"/>'
         grid += f'<text x="{x(t):.1f}" y="{bottom + 16}" text-anchor="middle">{text}</text>'
-        grid += f'<text x="{EDGES["left"] - 6}" y="{y(t) + 4:.1f}" text-anchor="end">{text}</text>'
+        grid += f'<text x="{left - 6}" y="{y(t) + 4:.1f}" text-anchor="end">{text}</text>'
     drawn, legend = "", ""
     for k, (label, series) in enumerate(plot.series.items()):
         kind = f"series-{k}"
@@ -174,8 +176,8 @@ def agreement_html(plot: Agreement) -> str:
 <svg viewBox="0 0 {WIDE} {TALL}" width="{WIDE}" height="{TALL}" role="img" aria-label="{_safe(plot.title)}">
 {grid}<path class="diagonal" d="M{x(low):.1f} {y(low):.1f}L{x(high):.1f} {y(high):.1f}"/>
 {drawn}
-<text class="axis-name" x="{(EDGES["left"] + WIDE - EDGES["right"]) / 2}" y="{TALL - 5}" text-anchor="middle">predicted</text>
-<text class="axis-name" transform="translate(11 {(EDGES["top"] + bottom) / 2}) rotate(-90)" text-anchor="middle">observed</text>
+<text class="axis-name" x="{(left + right) / 2}" y="{TALL - 5}" text-anchor="middle">predicted</text>
+<text class="axis-name" transform="translate(11 {(top + bottom) / 2}) rotate(-90)" text-anchor="middle">observed</text>
 </svg>
 <ul class="key">{legend}</ul>
 <details><summary>In numbers</summary>
