@@ -7,6 +7,7 @@ ConsensusRidge, ConsensusRidgeCV                l2 alone
 ConsensusLogisticRegression     two or more classes, l1, l2 or elastic net
 ConsensusLogisticRegressionCV   the same, strength and share of l1 chosen by cross-validation
 ConsensusLinearSVC              support vector machine with a smoothed hinge
+ConsensusPoissonRegressor, ConsensusHuberRegressor, ConsensusQuantileRegressor
 ConsensusGLM                    families of generalised linear models, with standard errors
 ConsensusCox                    proportional hazards, stratified by site, with standard errors
 enet_path                       elastic nets for many strengths, in one run
@@ -20,6 +21,11 @@ from auqadmm.estimators.lasso import ConsensusLasso, ConsensusLassoCV
 from auqadmm.estimators.logistic import ConsensusLogisticRegression
 from auqadmm.estimators.logistic_cv import ConsensusLogisticRegressionCV
 from auqadmm.estimators.path import Path, enet_path
+from auqadmm.estimators.regressors import (
+    ConsensusHuberRegressor,
+    ConsensusPoissonRegressor,
+    ConsensusQuantileRegressor,
+)
 from auqadmm.estimators.ridge import ConsensusRidge, ConsensusRidgeCV
 from auqadmm.estimators.svc import ConsensusLinearSVC
 
@@ -28,11 +34,14 @@ __all__ = [
     "ConsensusElasticNet",
     "ConsensusElasticNetCV",
     "ConsensusGLM",
+    "ConsensusHuberRegressor",
     "ConsensusLasso",
     "ConsensusLassoCV",
     "ConsensusLinearSVC",
     "ConsensusLogisticRegression",
     "ConsensusLogisticRegressionCV",
+    "ConsensusPoissonRegressor",
+    "ConsensusQuantileRegressor",
     "ConsensusRidge",
     "ConsensusRidgeCV",
     "Path",

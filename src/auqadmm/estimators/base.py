@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import _safe_indexing
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
@@ -106,6 +107,51 @@ class ConsensusEstimator(BaseEstimator):
         check_is_fitted(self)
         X, (target, weight), numbers = joined(X, y, sample_weight)
         return quality_of(self, self._row_loss(), X, target, sites if numbers is None else numbers, weight)
+
+    def site_scores(
+        self, X: MatrixLike, y: ArrayLike, sites: ArrayLike, sample_weight: PerRow = None
+    ) -> dict[object, float]:
+        """`score` of every site's own rows.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or data frame (n_samples, n_features)
+            Rows.
+        y : array (n_samples,)
+            Their targets.
+        sites : array (n_samples,)
+            Which site owns a row: labels of any kind.
+        sample_weight : array (n_samples,), optional
+            Weights of rows.
+
+        Returns
+        -------
+        dict
+            The score by label, in sorted order.
+
+        Raises
+        ------
+        InputError
+            There is not one label per row.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X, y = np.array([[0.0], [1.0], [2.0], [3.0]]), np.array([0.0, 1.0, 2.0, 4.0])
+        >>> model = aq.ConsensusRidge(alpha=0.1).fit(X, y, sites=["a", "a", "b", "b"])
+        >>> {site: round(score, 2) for site, score in model.site_scores(X, y, ["a", "a", "b", "b"]).items()}
+        {'a': 0.87, 'b': 0.82}
+        """
+        check_is_fitted(self)
+        labels, target = np.asarray(sites), np.asarray(y)
+        owned = blocks.rows_of_sites(sites, len(target))
+        weight = None if sample_weight is None else np.asarray(sample_weight)
+        out = {}
+        for rows in owned:
+            w = {} if weight is None else {"sample_weight": weight[rows]}
+            out[labels[rows[0]].item()] = float(self.score(_safe_indexing(X, rows), target[rows], **w))
+        return out
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         """Non-default parameters, abbreviated: a method or an engine has many of its own."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils import validation
 from sklearn.utils.class_weight import compute_class_weight
@@ -116,3 +117,19 @@ def class_weights(class_weight: ClassWeight, classes: np.ndarray, codes: np.ndar
     for label, value in class_weight.items():
         at_least_zero(f"class_weight[{label!r}]", value)
     return compute_class_weight(class_weight, classes=classes, y=classes)
+
+
+def penalty_factors(given: ArrayLike | None, features: int) -> np.ndarray | None:
+    """Multiples of the strengths, one per feature; None: all are 1."""
+    if given is None:
+        return None
+    try:
+        factors = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"penalty_factors must hold numbers, got {type(given).__name__}.") from None
+    if factors.shape != (features,):
+        raise InputError(f"penalty_factors has the shape {factors.shape}; {features} features need one number each.")
+    bad = np.flatnonzero(~(np.isfinite(factors) & (factors >= 0)))
+    if bad.size:
+        raise InputError(f"penalty_factors[{bad[0]}] is {factors[bad[0]]:g}; factors are finite and not negative.")
+    return factors

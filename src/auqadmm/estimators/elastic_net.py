@@ -28,6 +28,9 @@ class ConsensusElasticNet(RegressorMixin, ConsensusEstimator):
         Strength of the penalty, ≥ 0.
     l1_ratio : float, default=0.5
         Share of the l1 part: 0 is ridge regression (of strength alpha per row), 1 the lasso.
+    penalty_factors : array (n_features,), optional
+        Multiples of the strengths, one ≥ 0 per feature: 0 leaves it without a penalty. glmnet's `penalty.factor`, but
+        not rescaled.
     fit_intercept : bool, default=True
         Add a constant term, which is never penalised.
     n_blocks : int, default=1
@@ -81,6 +84,7 @@ class ConsensusElasticNet(RegressorMixin, ConsensusEstimator):
         alpha: float = 1.0,
         *,
         l1_ratio: float = 0.5,
+        penalty_factors: ArrayLike | None = None,
         fit_intercept: bool = True,
         n_blocks: int = 1,
         max_iter: int = 500,
@@ -92,6 +96,7 @@ class ConsensusElasticNet(RegressorMixin, ConsensusEstimator):
     ) -> None:
         self.alpha = alpha
         self.l1_ratio = l1_ratio
+        self.penalty_factors = penalty_factors
         self.fit_intercept = fit_intercept
         self.n_blocks = n_blocks
         self.max_iter = max_iter
@@ -143,7 +148,8 @@ class ConsensusElasticNet(RegressorMixin, ConsensusEstimator):
         rows = self._read(X, y, sites, sample_weight, numeric=True)
         alpha, ratio = self._penalty(rows)
         start = self._warm()
-        gram = squares.fit(rows, alpha, ratio, bool(self.fit_intercept), settings)
+        factors = checks.penalty_factors(self.penalty_factors, rows.features)
+        gram = None if factors is not None else squares.fit(rows, alpha, ratio, bool(self.fit_intercept), settings)
         if gram is not None:
             self.coef_, self.intercept_ = np.asarray(gram.coef), float(gram.intercept)
             self._keep([gram])
@@ -152,7 +158,8 @@ class ConsensusElasticNet(RegressorMixin, ConsensusEstimator):
         if start is not None:
             start = start[0], start[1] - mean
         loss = LeastSquares(reduction="pooled")
-        task = FitTask(loss, alpha * ratio, alpha * (1 - ratio), bool(self.fit_intercept))
+        each = 1.0 if factors is None else factors[:, None]
+        task = FitTask(loss, alpha * ratio * each, alpha * (1 - ratio) * each, bool(self.fit_intercept))
         fitted = fit(rows, task, settings, start)
         self.coef_ = fitted.coef[0]
         self.intercept_ = float(fitted.intercept[0]) + mean

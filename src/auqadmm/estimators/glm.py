@@ -25,12 +25,16 @@ from auqadmm.estimators.base import ConsensusEstimator
 from auqadmm.estimators.blocks import Rows, is_block_list
 from auqadmm.estimators.fitting import FitSettings
 from auqadmm.estimators.quality import joined, quality_of
+from auqadmm.estimators.scaling import WeightedElasticNet
+from auqadmm.estimators.scores import explained
+from auqadmm.estimators.shortest import shortest
 from auqadmm.estimators.size_search import SizeSearch
 from auqadmm.estimators.types import EngineChoice, MatrixLike, MethodChoice, PerRow
 from auqadmm.inference.inference import Inference
 from auqadmm.problem import ElasticNet, InputError, NegativeBinomial, Problem, Zero
 from auqadmm.problem.ingest import read_blocks
 from auqadmm.problem.named_family import LOGARITHMIC, NamedFamily, mean_of
+from auqadmm.problem.regularizers import Regularizer
 from auqadmm.problem.site_intercepts import SiteIntercepts
 from auqadmm.problem.trials import Trials
 from auqadmm.quality.quality import Quality
@@ -54,6 +58,9 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
         "logit" (the default), "probit" or "cloglog" for "binomial"; other families have one link each.
     l1, l2 : float, default=0.0
         Strengths of the penalties, beside the sum of the losses of all rows. Penalised fits have no p-values.
+    penalty_factors : array (n_features,), optional
+        Multiples of the strengths, one ≥ 0 per feature: 0 leaves it without a penalty. glmnet's `penalty.factor`, but
+        not rescaled.
     site_intercepts : bool, default=False
         An intercept of its own for every site, found and kept there, in place of a common one.
     fit_intercept : bool, default=True
@@ -114,6 +121,7 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
         l2: float = 0.0,
         site_intercepts: bool = False,
         *,
+        penalty_factors: ArrayLike | None = None,
         fit_intercept: bool = True,
         n_blocks: int = 1,
         max_iter: int = 1000,
@@ -127,6 +135,7 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
         self.l1 = l1
         self.l2 = l2
         self.site_intercepts = site_intercepts
+        self.penalty_factors = penalty_factors
         self.fit_intercept = fit_intercept
         self.n_blocks = n_blocks
         self.max_iter = max_iter
@@ -203,7 +212,10 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
         if sites is not None:
             labels = [str(label) for label in np.unique(np.asarray(sites))]
         read = tuple(replace(b, name=name, columns=rows.names) for b, name in zip(read, labels, strict=True))
-        penalty = ElasticNet(l1, l2) if l1 or l2 else Zero()
+        factors = checks.penalty_factors(self.penalty_factors, rows.features)
+        penalty: Regularizer = Zero()
+        if l1 or l2:
+            penalty = ElasticNet(l1, l2) if factors is None else WeightedElasticNet.of(l1 * factors, l2 * factors)
         common = bool(self.fit_intercept) and not own
         with Progress(mode="auto" if settings.verbose else "quiet", every=settings.verbose or None) as progress:
 
@@ -230,6 +242,7 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
             else:
                 result = fitted(loss)
                 self.k_, self.rounds_ = getattr(loss, "k", None), result.history[-1].rounds
+        result = shortest(result)
         self.coef_, self.intercept_ = result.coef, result.intercept
         self._keep([result])
         self._fitted = replace(result, source=None, lam=None, weights=None, evidence=None)
@@ -296,8 +309,7 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
         array([1.4, 2.4])
         """
         check_is_fitted(self)
-        if self.site_intercepts:
-            raise InputError("Site intercepts are known at the sites alone: predict there, or fit a common intercept.")
+        self._refuse_own()
         z = self._logits(X)[:, 0]
         loss = self._loss()
         more = _offset_of("offset", offset, len(z), False)
@@ -329,16 +341,15 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
         >>> round(aq.ConsensusGLM().fit(X, y).score(X, y), 3)
         0.935
         """
-        loss, z = self._loss(), torch.from_numpy(self._logits(X).astype(np.float64))
-        if self._searches and self.k_ is not None:
-            loss = NegativeBinomial(self.k_)
-        target = np.asarray(y, dtype=np.float64).ravel()
-        w = torch.from_numpy(checks.weights_of(sample_weight, len(target)))
-        t = torch.from_numpy(2 * target - 1 if loss.target_kind == "binary" else target)
-        null = loss.null_logits((w * t).sum()[None] / w.sum(), 1).expand(len(t), 1)
-        least = loss.row_infimum(t)
-        left, whole = (float((w * (loss.row_value(x, t) - least)).sum()) for x in (z, null))
-        return 1 - left / whole if whole > 0 else 0.0
+        check_is_fitted(self)
+        self._refuse_own()
+        searched = self._searches and self.k_ is not None
+        loss = NegativeBinomial(self.k_) if searched else self._loss()  # type: ignore[arg-type]
+        return explained(loss, self._logits(X), y, sample_weight)
+
+    def _refuse_own(self) -> None:
+        if self.site_intercepts:
+            raise InputError("Site intercepts are known at the sites alone: predict there, or fit a common intercept.")
 
     @property
     def _searches(self) -> bool:

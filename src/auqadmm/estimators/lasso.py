@@ -5,6 +5,8 @@ minimise over c, b   1/(2Σs) Σ_i s_i (x_iᵀc + b − y_i)² + α‖c‖₁
 
 from __future__ import annotations
 
+from numpy.typing import ArrayLike
+
 from auqadmm.estimators.elastic_net import ConsensusElasticNet
 from auqadmm.estimators.elastic_net_cv import ConsensusElasticNetCV
 from auqadmm.estimators.types import EngineChoice, Folds, Grid, MethodChoice
@@ -19,7 +21,7 @@ class ConsensusLasso(ConsensusElasticNet):
     ----------
     alpha : float, default=1.0
         Strength of the penalty, ≥ 0.
-    fit_intercept, n_blocks, max_iter, tol, method, engine, warm_start, verbose
+    penalty_factors, fit_intercept, n_blocks, max_iter, tol, method, engine, warm_start, verbose
         As in `ConsensusElasticNet`, and so are the attributes.
 
     Examples
@@ -39,6 +41,7 @@ class ConsensusLasso(ConsensusElasticNet):
         self,
         alpha: float = 1.0,
         *,
+        penalty_factors: ArrayLike | None = None,
         fit_intercept: bool = True,
         n_blocks: int = 1,
         max_iter: int = 500,
@@ -49,6 +52,7 @@ class ConsensusLasso(ConsensusElasticNet):
         verbose: int = 0,
     ) -> None:
         self.alpha = alpha
+        self.penalty_factors = penalty_factors
         self.fit_intercept = fit_intercept
         self.n_blocks = n_blocks
         self.max_iter = max_iter

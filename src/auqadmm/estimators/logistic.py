@@ -34,6 +34,9 @@ class ConsensusLogisticRegression(ConsensusClassifier):
         Share of the l1 part: 0 for l2, 1 for l1, between them the elastic net.
     class_weight : dict or "balanced", optional
         Factors of the row weights by label. "balanced": every class weighs the same.
+    penalty_factors : array (n_features,), optional
+        Multiples of the strengths, one ≥ 0 per feature: 0 leaves it without a penalty. glmnet's `penalty.factor`, but
+        not rescaled.
     fit_intercept : bool, default=True
         Add a constant term, which is never penalised.
     n_blocks : int, default=1
@@ -90,6 +93,7 @@ class ConsensusLogisticRegression(ConsensusClassifier):
         *,
         l1_ratio: float = 0.0,
         class_weight: ClassWeight = None,
+        penalty_factors: ArrayLike | None = None,
         fit_intercept: bool = True,
         n_blocks: int = 1,
         max_iter: int = 500,
@@ -102,6 +106,7 @@ class ConsensusLogisticRegression(ConsensusClassifier):
         self.C = C
         self.l1_ratio = l1_ratio
         self.class_weight = class_weight
+        self.penalty_factors = penalty_factors
         self.fit_intercept = fit_intercept
         self.n_blocks = n_blocks
         self.max_iter = max_iter
@@ -154,9 +159,11 @@ class ConsensusLogisticRegression(ConsensusClassifier):
         binary = len(self.classes_) == 2
         strength = 1 / (C * rows.total)
         loss = Logistic(reduction="pooled") if binary else Multinomial(reduction="pooled")
-        l1, l2 = strength * ratio, strength * (1 - ratio)
+        factors = checks.penalty_factors(self.penalty_factors, rows.features)
+        each = 1.0 if factors is None else factors[:, None]
+        l1, l2 = strength * ratio * each, strength * (1 - ratio) * each
         fitted = fit(rows, FitTask(loss, l1, l2, bool(self.fit_intercept), curvature=0.25), settings, start)
-        self.coef_, self.intercept_ = settled(fitted.coef, fitted.intercept, penalised=strength > 0)
+        self.coef_, self.intercept_ = settled(fitted.coef, fitted.intercept, penalised=strength * np.ravel(each) > 0)
         self._keep([fitted.result])
         return self
 
@@ -220,9 +227,9 @@ class ConsensusLogisticRegression(ConsensusClassifier):
             return np.log(self.predict_proba(X))
 
 
-def settled(coef: np.ndarray, intercept: np.ndarray, penalised: bool) -> tuple[np.ndarray, np.ndarray]:
+def settled(coef: np.ndarray, intercept: np.ndarray, penalised: bool | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """One number added to all intercepts changes nothing, nor does a vector added to all unpenalised rows: both sum to
-    zero."""
+    zero. `penalised`: which features are, (m,), or all alike."""
     if len(coef) == 1:
         return coef, intercept
-    return coef if penalised else coef - coef.mean(0), intercept - intercept.mean()
+    return np.where(penalised, coef, coef - coef.mean(0)), intercept - intercept.mean()

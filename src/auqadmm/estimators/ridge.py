@@ -46,7 +46,7 @@ class ConsensusRidge(ConsensusElasticNet):
     ----------
     alpha : float, default=1.0
         Strength of the penalty beside the SUM of squares, ≥ 0.
-    fit_intercept, n_blocks, max_iter, tol, method, engine, warm_start, verbose
+    penalty_factors, fit_intercept, n_blocks, max_iter, tol, method, engine, warm_start, verbose
         As in `ConsensusElasticNet`, and so are the attributes. The certificate's objective is that of scikit-learn
         divided by twice the weight of all rows.
 
@@ -65,6 +65,7 @@ class ConsensusRidge(ConsensusElasticNet):
         self,
         alpha: float = 1.0,
         *,
+        penalty_factors: ArrayLike | None = None,
         fit_intercept: bool = True,
         n_blocks: int = 1,
         max_iter: int = 500,
@@ -75,6 +76,7 @@ class ConsensusRidge(ConsensusElasticNet):
         verbose: int = 0,
     ) -> None:
         self.alpha = alpha
+        self.penalty_factors = penalty_factors
         self.fit_intercept = fit_intercept
         self.n_blocks = n_blocks
         self.max_iter = max_iter

@@ -128,6 +128,11 @@ class WeightedElasticNet(Regularizer):
         d = scale[:, None]
         return WeightedElasticNet(torch.from_numpy(l1 / d * np.ones(1)), torch.from_numpy(l2 / d**2 * np.ones(1)))
 
+    @staticmethod
+    def of(l1: np.ndarray, l2: np.ndarray) -> WeightedElasticNet:
+        """Strengths of every feature, (m,)."""
+        return WeightedElasticNet(torch.from_numpy(l1[:, None]), torch.from_numpy(l2[:, None]))
+
     def check(self, features: int) -> None:
         if self.l1.shape[0] != features:
             raise InputError(f"WeightedElasticNet: {self.l1.shape[0]} strengths for {features} features.")

@@ -28,7 +28,7 @@ from auqadmm.problem.cox import Cox
 from auqadmm.problem.site_intercepts import loss_of_rows
 from auqadmm.verdict.model import QuadraticModel
 
-SEPARATED = ((3.0, 0.1), (100.0, 0.01))  # a standard error and a Newton step, both times the largest |x|
+SEPARATED = ((3.0, 0.1), (30.0, 0.03), (100.0, 0.01))  # an error and a Newton step, both times the largest |x|
 FAR_POWER = 16
 FAR_AWAY = 0.1  # standard errors that v may be away from the optimum
 KINDS = ("model", "expected", "robust", "cluster")
