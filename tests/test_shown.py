@@ -105,7 +105,7 @@ def test_estimators():
         assert repr(made) == f"{name}()"
         assert repr(clone(made)) == repr(made)
         with config_context(print_changed_only=False):
-            assert "fit_intercept=" in repr(made)
+            assert "engine=" in repr(made)
     assert len(repr(busy).split("\n")) <= 4
 
 

@@ -44,6 +44,19 @@ def test_processes_of_torch_one_of_them_without_sites(tmp_path, expected):
         np.testing.assert_allclose(found["pairs"], pairs, rtol=1e-12)
 
 
+def test_a_target_of_several_columns_of_a_dataset():
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.table({"age": [1.0, 2.0], "time": [3.0, 4.0], "event": [1, 0], "w": [1.0, 2.0]})
+    X, y, weight, offset = aq.engines.RayDataset(None, ("time", "event"), "w").block(table)
+    assert list(X.columns) == ["age"]
+    assert y.tolist() == [[3.0, 1.0], [4.0, 0.0]]
+    assert weight.tolist() == [1.0, 2.0]
+    assert offset is None
+    with pytest.raises(aq.InputError, match="no column 'entry'"):
+        aq.engines.RayDataset(None, ("time", "event", "entry")).block(table)
+
+
+@pytest.mark.campaign
 @pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")  # of Ray's own making
 def test_ray_and_a_dataset(workers, expected):  # noqa: F811
     import ray
@@ -70,6 +83,7 @@ def test_dask_and_its_chunks(client, expected):  # noqa: F811
     np.testing.assert_allclose(found.coef, whole.coef, rtol=1e-6)
 
 
+@pytest.mark.campaign
 def test_the_estimator_asks_workers(workers):  # noqa: F811
     data = study()
     here, there = (
