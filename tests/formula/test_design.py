@@ -152,7 +152,7 @@ def test_offsets_are_added_up():
         ("bs(bmi, df=4, knots=[20])", "give df or knots, not both"),
         ("bs(bmi, knots=[500])", "knots 500 must lie between"),
         ("cr(bmi)", "give df or knots"),
-        ("cr(age, knots=[50, 50])", "some of them equal"),
+        ("cr(age, knots=[50, 50])", "of the knots 50, 50 some are equal"),
         ("cr(bmi, 4, constraints='other')", "constraints are 'center' or none"),
         ("poly(grade, 4)", "needs more different values than its degree, 4"),
         ("poly(age, 0)", "degree must be a whole number from 1"),

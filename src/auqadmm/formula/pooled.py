@@ -159,7 +159,9 @@ def _spline(call: Call, pool: Pool) -> dict[str, Any]:
     if any(not low < knot < high for knot in inner) or not low < high:
         raise InputError(f"{quoted(call.key)}: knots {_numbers(inner)} must lie between {low:g} and {high:g}.")
     if natural and len(set(inner)) < len(inner):
-        raise InputError(f"{quoted(call.key)} finds knots {_numbers(inner)}, some of them equal; take a lower df, or other knots.")
+        raise InputError(
+            f"{quoted(call.key)}: of the knots {_numbers(inner)} some are equal; take a lower df, or other knots."
+        )
     state: dict[str, Any] = {"lower_bound": low, "upper_bound": high}
     if not natural:
         return state | {"knots": [low] * (degree + 1) + inner + [high] * (degree + 1)}
