@@ -149,9 +149,18 @@ def test_every_changed_byte_is_noticed(saved, name):
 
 
 def test_a_newer_format_is_named(saved):
-    rewritten(saved, lambda content: content.update(version=2))
-    with pytest.raises(ModelError, match="has format version 2, this library reads 1; install a newer auqadmm"):
+    rewritten(saved, lambda content: content.update(version=3))
+    with pytest.raises(ModelError, match="has format version 3, this library reads 1 to 2; install a newer auqadmm"):
         auqadmm.load(saved)
+
+
+def test_the_first_format_is_read(saved):
+    def older(content):
+        content.update(version=1)
+        del content["family"], content["site_intercepts"]
+
+    rewritten(saved, older)
+    np.testing.assert_array_equal(auqadmm.load(saved).coef_, mixed().coef)
 
 
 @pytest.mark.parametrize(

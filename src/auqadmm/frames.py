@@ -14,8 +14,9 @@ from sklearn.exceptions import ConvergenceWarning
 from auqadmm.api import solve
 from auqadmm.core.result import Result
 from auqadmm.core.state import Status
+from auqadmm.files.fitted_glm import FittedGLM
 from auqadmm.files.formula_encoding import FormulaEncoding
-from auqadmm.files.model import FittedGLM, Parts
+from auqadmm.files.model import Parts
 from auqadmm.files.preprocessing import Settings
 from auqadmm.files.tabular import Roles, Sheet, chosen
 from auqadmm.files.tabular_arrow import sheet_of
@@ -39,6 +40,15 @@ SITES = "sites"  # the column that labels given as an array become
 class FormulaModel(FittedGLM):
     """A model that `fit_formula` has fitted: coefficients by name, standard errors, predictions for data frames.
 
+    Parameters
+    ----------
+    parts
+        The design and the coefficients: what `save` keeps.
+    result
+        The run.
+    dropped
+        Rows that were left out.
+
     Attributes
     ----------
     formula_ : str
@@ -53,6 +63,16 @@ class FormulaModel(FittedGLM):
         Rows that were left out as they lack a value, by site or data set.
     status_, message_, certificate_, history_
         Of the run.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd
+    >>> import auqadmm as aq
+    >>> data = pd.DataFrame({"dose": [0.0, 1.0, 1.0, 2.0, 3.0, 4.0], "ward": ["a", "a", "b", "b", "a", "b"]})
+    >>> data["days"] = [1.0, 2.0, 3.0, 6.0, 7.0, 9.0]
+    >>> model = aq.fit_formula("days ~ dose + ward", data, sites=["n", "n", "n", "s", "s", "s"])
+    >>> model.inference_.table["coef"].round(2).to_dict()
+    {'dose': 2.0, 'ward[T.b]': 0.67, 'Intercept': 0.67}
     """
 
     def __init__(self, parts: Parts, result: Result, dropped: Mapping[str, int]) -> None:
@@ -209,7 +229,7 @@ def fit_formula(
     >>> model.reference_
     {'ward': 'a'}
     >>> model.predict(data.head(2)).round(1)
-    array([0.5, 0.5])
+    array([0.6, 0.5])
     """
     read = parse(formula)
     named = NamedFamily.of(family, link, parameter)

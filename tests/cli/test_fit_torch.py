@@ -34,6 +34,17 @@ def test_the_same_model_with_two_processes_that_read_their_own_files(aq, tmp_pat
     assert (models[0].get_feature_names_out() == models[1].get_feature_names_out()).all()
 
 
+def test_a_formula_has_one_design_in_two_processes(aq, tmp_path):
+    parts = split(people(90).sort_values("colour", kind="stable"), tmp_path, ".csv", "unequal")
+    study = ("--family", "binomial", "--formula", "sick ~ bs(age, df=4) + colour + scale(dose)")
+    assert aq("fit", *parts, *study, "--quiet", "--out", tmp_path / "one").code == 0
+    code, told = torchrun(2, PROGRAM, tmp_path, "fit", *parts, *study, "--engine", "torch", "--out", tmp_path / "two")
+    assert code == 0, told
+    one, two = (auqadmm.load(tmp_path / name) for name in ("one", "two"))
+    assert one.encoding_.design.states["bs(age, df=4)"] == two.encoding_.design.states["bs(age, df=4)"]
+    np.testing.assert_allclose(one.coef_, two.coef_, atol=1e-8)
+
+
 def test_what_one_process_cannot_read_all_of_them_hear_and_one_tells(tmp_path):
     parts = split(people(30), tmp_path, ".csv")
     parts[2].write_text("")

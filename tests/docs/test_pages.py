@@ -12,9 +12,10 @@ from tests.docs.pages import DOCS, ROOT, execute, matches
 PAGES = [
     "getting-started.md",
     "tutorials/four-hospitals.md",
+    "tutorials/hospital-study.md",
+    "tutorials/survival.md",
     "reliability.md",
     "statistics.md",
-    "tutorials/survival.md",
 ]
 
 

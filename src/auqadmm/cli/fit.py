@@ -117,8 +117,8 @@ def fit(
     """Fit one model on files that hold the rows of different workers.
 
     Minimises the mean loss over the rows of all workers + l1·Σ|c| + l2/2·Σc²; with --family the sum of
-    −log-likelihoods, without a penalty unless one is asked for. Of each file only sums, names of columns and categories
-    go into the common preparation; rows stay with their worker. Writes summary.json, history.parquet,
+    −log-likelihoods, without a penalty unless --l1 or --l2 add one. Of each file only sums, names of columns and
+    categories go into the common preparation; rows stay with their worker. Writes summary.json, history.parquet,
     model.safetensors, model.json and report.html to --out.
     """
     if resume and overwrite:

@@ -17,7 +17,8 @@ from rich.console import Console
 from auqadmm.cli import outputs
 from auqadmm.cli.outputs import CommandError, check_name, reason, writable_folder, writing
 from auqadmm.files import atomic
-from auqadmm.files.model import FittedClassifier, FittedGLM, FittedLogisticRegression, FittedModel, load
+from auqadmm.files.fitted_glm import FittedGLM
+from auqadmm.files.model import FittedClassifier, FittedLogisticRegression, FittedModel, load
 from auqadmm.files.model import read as read_model
 from auqadmm.files.tabular import Roles, is_table, read
 from auqadmm.words import visible

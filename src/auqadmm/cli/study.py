@@ -35,7 +35,7 @@ Family = Annotated[
     option(
         "Model",
         f"Generalised linear model: {', '.join(FAMILIES)}. The sum of −log-likelihoods is minimised, without a penalty "
-        "unless --l1 or --l2 ask for one; coefficients are of raw columns.",
+        "unless --l1 or --l2 add one; coefficients are of raw columns.",
         autocompletion=known(FAMILY_NAMES),
     ),
 ]

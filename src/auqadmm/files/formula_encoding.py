@@ -80,9 +80,6 @@ class FormulaEncoding:
             if name in sheet.texts:
                 row, text = not_a_number(sheet.texts[name]) or (0, "")
                 raise refuse_row(sheet.source, row, name, f"is {quoted(text)}", "the model needs a number there")
-        for name in self.design.texts:
-            if sheet.kinds[name] == "number":
-                raise InputError(f"{sheet.source}: column {quoted(name)} holds numbers; the model has categories.")
         missing = _missing(sheet, self.names)
         if missing is not None:
             raise refuse_row(sheet.source, *missing, "is missing", "the model needs a value there")

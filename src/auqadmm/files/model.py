@@ -19,7 +19,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -34,7 +34,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from auqadmm.files import atomic
 from auqadmm.files.formula_encoding import FormulaEncoding
 from auqadmm.files.preprocessing import AnyEncoding, Encoding
-from auqadmm.files.tabular import Roles, Sheet, check_offset
+from auqadmm.files.tabular import Roles, Sheet
 from auqadmm.files.tabular_arrow import sheet_of
 from auqadmm.formula.design import Design
 from auqadmm.problem import InputError
@@ -212,80 +212,10 @@ class FittedLogisticRegression(FittedClassifier):
         return np.hstack([expit(-logits), expit(logits)]) if logits.shape[1] == 1 else softmax(logits, axis=1)
 
 
-class FittedGLM(RegressorMixin, FittedModel):
-    """A fitted generalised linear model: `predict` gives means, probabilities of `classes_[1]` for "binomial".
-
-    Attributes
-    ----------
-    family_ : its family, link and parameter.
-    classes_ : of "binomial", the two labels.
-    """
-
-    @property
-    def family_(self) -> NamedFamily:
-        assert self.parts.family is not None
-        return self.parts.family
-
-    @property
-    def classes_(self) -> np.ndarray:
-        if self.parts.classes is None:
-            raise AttributeError(f"A model of family {self.family_.name!r} has no classes.")
-        return np.array(self.parts.classes)
-
-    @property
-    def coef_(self) -> np.ndarray:
-        return self.parts.coef[0]
-
-    @property
-    def intercept_(self) -> float:  # type: ignore[override]
-        return float(self.parts.intercept[0])
-
-    def logits(self, sheet: Sheet, unseen: str = "error") -> np.ndarray:
-        """X cᵀ + b + offset of a file, (n, 1)."""
-        if self.parts.site_intercepts:
-            raise InputError("Site intercepts are known at the sites alone: predict there, or fit a common intercept.")
-        z = super().logits(sheet, unseen)
-        for shift in (sheet.shift, self.encoding_.shift(sheet)):
-            z = z if shift is None else z + shift[:, None]
-        return z
-
-    def predict(self, X: TableLike, offset: ArrayLike | None = None, exposure: ArrayLike | None = None) -> np.ndarray:
-        """The expected target, (n,).
-
-        `offset` and `exposure` have one number per row; without them they are the columns of X that the fit used.
-        """
-        sheet = self._sheet(X)
-        sheet = replace(sheet, offset=self._per_row("offset", offset, X, sheet.rows))
-        sheet = replace(sheet, exposure=self._per_row("exposure", exposure, X, sheet.rows))
-        return self.means(self.logits(sheet))
-
-    def means(self, logits: np.ndarray) -> np.ndarray:
-        return self.family_.mean(logits[:, 0])
-
-    def _per_row(self, what: str, values: ArrayLike | None, X: TableLike, rows: int) -> np.ndarray | None:
-        column = self.parts.roles.get(what)
-        if values is None and column is not None:
-            if not hasattr(X, "columns"):
-                raise InputError(f"The model was fitted with {what} {quoted(column)}: pass {what}=, one per row.")
-            have = X.column_names if isinstance(X, pa.Table) else list(X.columns)
-            if column not in have:
-                raise InputError(f"X lacks column {quoted(column)}, the {what} of the fit; or pass {what}=.")
-            values = X[column]
-        if values is None:
-            return None
-        if what == "exposure" and not self.family_.takes_exposure:
-            raise InputError("exposure is for families with a logarithmic link; use offset.")
-        try:
-            x = np.asarray(values, dtype=np.float64).ravel()
-        except (TypeError, ValueError):
-            raise InputError(f"{what} must hold numbers.") from None
-        if len(x) != rows:
-            raise InputError(f"{what} has {len(x)} values but X has {rows} rows; give one per row.")
-        return check_offset("X", x, column or what, what == "exposure")
-
-
 def fitted(parts: Parts) -> FittedModel:
     """The estimator of a model."""
+    from auqadmm.files.fitted_glm import FittedGLM
+
     made = {
         "logistic": FittedLogisticRegression,
         "elastic-net": FittedElasticNet,

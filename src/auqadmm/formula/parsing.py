@@ -45,6 +45,13 @@ PLAIN = (
     ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Mod, ast.Pow, ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE,
     ast.Gt, ast.GtE,
 )  # fmt: skip
+# what formulaic and Python say of a formula, in other words
+REASONS = {
+    "`.`": "columns are named one by one, `.` stands for none",
+    "context marker": "a bracket is not closed",
+    "insuffient arguments": "an operator lacks a term",
+    "invalid syntax": "it is not understood",
+}
 LONGEST_POWER = 64.0  # of an exponent: a larger one is a mistake, or an attack
 
 
@@ -149,13 +156,11 @@ def _sides(text: str) -> tuple[list[Any], list[Any]]:
         simple = all(hasattr(term, "factors") for term in (*left, *right))
     except (package.errors.FormulaicError, SyntaxError, AttributeError, ValueError, TypeError, RecursionError) as error:
         reason = str(error).split("\n")[0].rstrip(".") or type(error).__name__
-        raise _refused(text, f"{reason[:1].lower()}{reason[1:]}" if "`.`" not in reason else _DOT) from None
+        told = next((words for sign, words in REASONS.items() if sign in reason), f"{reason[:1].lower()}{reason[1:]}")
+        raise _refused(text, told) from None
     if not left or not right or not simple:
         raise _refused(text, "it must read target ~ terms")
     return left, right
-
-
-_DOT = "columns are named one by one, `.` stands for none"
 
 
 def _is_offset(term: Any) -> bool:

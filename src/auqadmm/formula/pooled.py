@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 STEPS = 7  # a step is about 2⁻⁷ of the standard deviation
 ODD = 0.3183  # added to log₂ of the deviation, so that round numbers are far from where the step doubles
+NOTHING = 1e-18  # of the square of a polynomial, relative to the one before: what rounding leaves of zero
 MOST_DEGREE = 20  # of polynomials and splines
 
 
@@ -121,7 +122,8 @@ def _poly(call: Call, pool: Pool) -> dict[str, Any]:
 
     for _ in range(degree + 1):
         norm, first = pool.total(sums)
-        if not norm > 0:
+        spread = norms[1] / norms[0] if len(norms) > 1 else 0.0
+        if not norm > NOTHING * spread * (norms[-1] if norms else 0.0):
             raise InputError(f"{quoted(call.key)} needs more different values than its degree, {degree}.")
         norms.append(float(norm))
         alpha.append(float(first / norm))
@@ -157,7 +159,9 @@ def _spline(call: Call, pool: Pool) -> dict[str, Any]:
     if any(not low < knot < high for knot in inner) or not low < high:
         raise InputError(f"{quoted(call.key)}: knots {_numbers(inner)} must lie between {low:g} and {high:g}.")
     if natural and len(set(inner)) < len(inner):
-        raise InputError(f"{quoted(call.key)} finds knots {_numbers(inner)}, some of them equal: take a lower df.")
+        raise InputError(
+            f"{quoted(call.key)}: of the knots {_numbers(inner)} some are equal; take a lower df, or other knots."
+        )
     state: dict[str, Any] = {"lower_bound": low, "upper_bound": high}
     if not natural:
         return state | {"knots": [low] * (degree + 1) + inner + [high] * (degree + 1)}

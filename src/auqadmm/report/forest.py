@@ -9,6 +9,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from auqadmm.inference.meta import Combined
 from auqadmm.report.style import RC
@@ -38,7 +39,10 @@ def forest(
         figure = Figure(figsize=(1.8 + 3.0 * across, down * (0.9 + 0.24 * rows)), layout="constrained")
         axes = figure.subplots(down, across, squeeze=False, sharey=True)
         for ax, k in zip(axes.flat, shown, strict=False):
-            _panel(ax, estimates[:, k], far * errors[:, k], [_ends(c, k) for c in combined], bool(ratio))
+            _panel(ax, estimates[:, k], far * errors[:, k], [_ends(c, k) for c in combined])
+            ax.xaxis.set_major_locator(MaxNLocator(4))
+            if ratio:  # axes are logarithmic, ticks show ratios
+                ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{np.exp(x):.3g}"))
             ax.set_title(_short(names[k]), fontsize="medium")
             ax.set_xlabel(ratio or "coefficient")
         for ax in axes.flat[len(shown) :]:
@@ -59,21 +63,20 @@ def _ends(combined: Combined, k: int) -> tuple[float, float, float]:
     return float(combined.low[k]), float(combined.estimate[k]), float(combined.high[k])
 
 
-def _panel(
-    ax: Axes, middle: np.ndarray, far: np.ndarray, combined: Sequence[tuple[float, float, float]], ratio: bool
-) -> None:
-    show = np.exp if ratio else np.asarray
+def _panel(ax: Axes, middle: np.ndarray, far: np.ndarray, combined: Sequence[tuple[float, float, float]]) -> None:
     top = len(middle) + len(combined)
     places = np.arange(top, len(combined), -1)
-    ax.hlines(places, show(middle - far), show(middle + far), color="0.35", linewidth=1.2)
+    ax.hlines(places, middle - far, middle + far, color="0.35", linewidth=1.2)
     weight = 1 / np.square(far)
-    ax.scatter(show(middle), places, s=12 + 50 * weight / weight.max(), marker="s", color="0.2", zorder=3)
+    ax.scatter(middle, places, s=12 + 50 * weight / weight.max(), marker="s", color="0.2", zorder=3)
     for place, (low, centre, high) in zip(range(len(combined), 0, -1), combined, strict=True):
-        x = show(np.array([low, centre, high, centre]))
-        ax.fill(x, [place, place + 0.25, place, place - 0.25], color="C0" if place == len(combined) else "C1", zorder=3)
-    ax.axvline(1.0 if ratio else 0.0, color="0.7", linewidth=0.8, zorder=0)
-    if ratio:
-        ax.set_xscale("log")
+        ax.fill(
+            [low, centre, high, centre],
+            [place, place + 0.25, place, place - 0.25],
+            color="C0" if place == len(combined) else "C1",
+            zorder=3,
+        )
+    ax.axvline(0.0, color="0.55", linewidth=0.9, zorder=0)
     for side in ("top", "right", "left"):
         ax.spines[side].set_visible(False)
 
