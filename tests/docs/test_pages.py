@@ -9,7 +9,7 @@ import pytest
 import auqadmm as aq
 from tests.docs.pages import DOCS, ROOT, execute, matches
 
-PAGES = ["getting-started.md", "tutorials/four-hospitals.md", "reliability.md", "statistics.md"]
+PAGES = ["getting-started.md", "tutorials/four-hospitals.md", "tutorials/rates.md", "reliability.md", "statistics.md"]
 
 
 @pytest.mark.parametrize("page", PAGES)
