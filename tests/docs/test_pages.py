@@ -13,6 +13,7 @@ PAGES = [
     "getting-started.md",
     "tutorials/four-hospitals.md",
     "tutorials/hospital-study.md",
+    "tutorials/rates.md",
     "tutorials/survival.md",
     "reliability.md",
     "statistics.md",

@@ -102,7 +102,7 @@ class ConsensusEstimator(BaseEstimator):
         >>> y, sites = np.array([1.0, 2.0, 3.0, 5.0, 4.0, 0.5]), ["a", "a", "a", "b", "b", "b"]
         >>> found = aq.ConsensusElasticNet(alpha=0.1).fit(X, y, sites=sites).quality(X, y, sites=sites)
         >>> round(found.figures["r2"], 3), found.sites["rmse"].round(2).tolist()
-        (0.974, [0.23, 0.27])
+        (0.973, [0.23, 0.29])
         """
         check_is_fitted(self)
         X, (target, weight), numbers = joined(X, y, sample_weight)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from auqadmm.inference.inference import Inference
 
 WIDTH = 78
+LARGE = 1e6  # numbers beyond are shown with a power of ten
 
 
 def summary(of: Inference) -> str:
@@ -54,11 +55,15 @@ def cells(of: Inference) -> tuple[list[str], list[list[str]]]:
     told = {"se": "std err", "p": f"P>|{sign}|", "low": ends[0], "high": ends[1], "one_step": "one step"}
     heads = [told.get(name, name) for name in of.columns]
     formats = {"p": "{:.3f}", sign: "{:.3f}"}
-    columns = [[formats.get(name, "{:.4f}").format(x) for x in values] for name, values in of.columns.items()]
+    columns = [[_cell(x, formats.get(name, "{:.4f}")) for x in values] for name, values in of.columns.items()]
     for k, (name, values) in enumerate(of.columns.items()):
         if name not in (*formats, "p") and np.abs(values[np.isfinite(values)]).max(initial=0) < 0.01:
             columns[k] = [f"{x:.3e}" for x in values]
     return heads, [list(row) for row in zip(*columns, strict=True)]
+
+
+def _cell(x: float, form: str) -> str:
+    return form.format(x) if abs(x) < LARGE else f"{x:.4e}"
 
 
 def notes(of: Inference) -> list[str]:

@@ -140,7 +140,8 @@ def agreement(summary: Mapping[str, Any]) -> tuple[Chapter, ...]:
         f"{100 * found['level']:g}\u00a0% intervals; the diamond is the model of all."
     )
     if h is not None:
-        line = f"Q = {h['statistic']:.2f}, df {h['df']:g}, p = {_p(h['p'])}, I² = {100 * h['i2']:.0f} %"
+        p = _p(h["p"]) if h["p"] < 0.001 else f"= {_p(h['p'])}"
+        line = f"Q = {h['statistic']:.2f}, df {h['df']:g}, p {p}, I² = {100 * h['i2']:.0f} %"
         verdict = (
             "Sites differ by more than chance" if h["p"] < 0.05 else "Sites differ by no more than chance explains"
         )
@@ -155,10 +156,10 @@ def agreement(summary: Mapping[str, Any]) -> tuple[Chapter, ...]:
         rows = []
         for j, label in enumerate(labels):
             v, low, high = (_finite(sites[key][j][k]) for key in ("coef", "low", "high"))
-            words = (_n(v), "–" if low is None else f"{_n(low)} to {_n(high)}")
+            words = (_n(v, 3), "–" if low is None else f"{_n(low, 3)} to {_n(high, 3)}")
             rows.append(Interval(name_of(label), v, low, high, words))
         ends = (table["low"][k], table["high"][k]) if "low" in table else (None, None)
-        words = (_n(value[k]), "–" if ends[0] is None else f"{_n(ends[0])} to {_n(ends[1])}")
+        words = (_n(value[k], 3), "–" if ends[0] is None else f"{_n(ends[0], 3)} to {_n(ends[1], 3)}")
         rows.append(Interval("all sites", value[k], ends[0], ends[1], words, common=True))
         head = (ratio or "coefficient", f"{100 * found['level']:g}\u00a0% interval")
         forests.append(Forest(name_of(name), head, tuple(rows), 1.0 if ratio else 0.0, "per unit", bool(ratio)))
@@ -268,7 +269,11 @@ def left(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]], encod
     held = summary.get("cross_validation")
     if held:
         rows.append(
-            ("cross-validation", f"the same for {held['by']}; and the run again for each", str(held["numbers"]))
+            (
+                "cross-validation",
+                f"the same for {held['by']}; their runs, each like the one above, are not counted",
+                str(held["numbers"]),
+            )
         )
     stats = summary.get("inference")
     if stats:
@@ -295,10 +300,12 @@ def _finite(x: float | None) -> float | None:
 def _n(x: float | None, digits: int = 4) -> str:
     if x is None or not math.isfinite(x):
         return "–"
-    return f"{x:.{digits}g}".replace("-", "−", 1) if x < 0 else f"{x:.{digits}g}"
+    text = f"{x:.{digits}g}"
+    text = f"{float(text):.0f}" if 1e3 <= abs(x) < 1e6 and "e" in text else text
+    return text.replace("-", "−", 1) if x < 0 else text
 
 
 def _p(p: float | None) -> str:
     if p is None:
         return "–"
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+    return "<\u00a00.001" if p < 0.001 else f"{p:.3f}"

@@ -20,6 +20,7 @@ MIDDLE = 11  # of a row, in pixels
 MARGIN = 4.0  # percent at both ends of a bar's cell
 WIDE, TALL = 340, 300  # of a plot
 EDGES = {"left": 46, "right": 14, "top": 10, "bottom": 40}
+WIDE_RATIO = 1e6  # of the ends of a logarithmic axis: beyond, ticks are powers of ten
 RADIUS = (3.0, 6.0)
 
 
@@ -116,6 +117,9 @@ class Scale:
         low, high = math.exp(self.low), math.exp(self.high)
         if high / low < 4:
             return [math.log(x) for x in round_values(low, high, 3) if x > 0]
+        if high / low > WIDE_RATIO:
+            decades = round_values(self.low / math.log(10), self.high / math.log(10), 3)
+            return [round(d) * math.log(10) for d in decades]
         steps = [m * 10.0**e for e in range(-12, 13) for m in (1, 2, 5)]
         some = [x for x in steps if low <= x <= high]
         every = max(1, -(-len(some) // 4))
