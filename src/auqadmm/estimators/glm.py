@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
@@ -22,8 +21,9 @@ from auqadmm.callbacks import Progress
 from auqadmm.core.result import Result
 from auqadmm.estimators import checks
 from auqadmm.estimators.base import ConsensusEstimator
-from auqadmm.estimators.blocks import Rows, is_block_list
+from auqadmm.estimators.blocks import is_block_list
 from auqadmm.estimators.fitting import FitSettings
+from auqadmm.estimators.glm_rows import LOGARITHMIC, check_binary, mean_of, offset_of, offsets_of, shares
 from auqadmm.estimators.scaling import WeightedElasticNet
 from auqadmm.estimators.scores import explained
 from auqadmm.estimators.shortest import shortest
@@ -64,7 +64,6 @@ FAMILIES: dict[str, dict[str, type[RowLoss]]] = {
     "quantile": {"identity": Quantile},
 }
 INFERENCE_UNKNOWNS = 4096  # unknowns whose information is asked for
-LOGARITHMIC = (Poisson, Gamma, NegativeBinomial, Tweedie)
 
 
 class ConsensusGLM(RegressorMixin, ConsensusEstimator):
@@ -223,10 +222,10 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
                 )
         rows = self._read(X, y, sites, trials if sample_weight is None else sample_weight, numeric=True)
         if trials is not None:
-            loss, rows = Trials(loss), _shares(rows)
+            loss, rows = Trials(loss), shares(rows)
         elif loss.target_kind == "binary":
-            _check_binary(rows)
-        offsets = _offsets(rows, is_block_list(X), offset, exposure, isinstance(loss, LOGARITHMIC))
+            check_binary(rows)
+        offsets = offsets_of(rows, is_block_list(X), offset, exposure, isinstance(loss, LOGARITHMIC))
         parts = zip(rows.X, rows.y, rows.weight, offsets, strict=True)
         read = read_blocks([part if offset is not None or exposure is not None else part[:3] for part in parts])
         labels = [f"block {j}" for j in range(len(read))]
@@ -333,8 +332,8 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
         self._refuse_own()
         z = self._logits(X)[:, 0]
         loss = self._loss()
-        more = _offset_of("offset", offset, len(z), False)
-        more = more + _offset_of("exposure", exposure, len(z), True) if exposure is not None else more
+        more = offset_of("offset", offset, len(z), False)
+        more = more + offset_of("exposure", exposure, len(z), True) if exposure is not None else more
         return mean_of(loss, z + more)
 
     def score(self, X: MatrixLike, y: ArrayLike, sample_weight: PerRow = None) -> float:
@@ -395,63 +394,3 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = str(self.family) in ("poisson", "gamma", "negative-binomial", "tweedie")
         return tags
-
-
-def mean_of(loss: RowLoss, z: np.ndarray) -> np.ndarray:
-    """The expected target at logits z."""
-    t = torch.from_numpy(z)
-    if isinstance(loss, Logistic):
-        return torch.sigmoid(t).numpy()
-    if isinstance(loss, Probit):
-        return torch.special.ndtr(t).numpy()
-    if isinstance(loss, CLogLog):
-        return (-torch.expm1(-torch.exp(t))).numpy()
-    return torch.exp(t).numpy() if isinstance(loss, LOGARITHMIC) else z
-
-
-def _check_binary(rows: Rows) -> None:
-    for j, y in enumerate(rows.y):
-        bad = np.flatnonzero((y != 0) & (y != 1))
-        if bad.size:
-            raise InputError(f"block {j}: y[{bad[0]}] is {y[bad[0]]:g}; family 'binomial' needs 0 and 1.")
-
-
-def _shares(rows: Rows) -> Rows:
-    """Successes and trials, which are the weights, as shares."""
-    for j, (y, n) in enumerate(zip(rows.y, rows.weight, strict=True)):
-        bad = np.flatnonzero((y < 0) | (y > n))
-        if bad.size:
-            raise InputError(
-                f"block {j}: y[{bad[0]}] is {y[bad[0]]:g}, of {n[bad[0]]:g} trials; successes are between none and all."
-            )
-    y, n = np.concatenate(rows.y), np.concatenate(rows.weight)
-    return rows.with_target(y / np.where(n > 0, n, 1.0))
-
-
-def _offsets(rows: Rows, listed: bool, offset: PerRow, exposure: PerRow, log: bool) -> list[np.ndarray]:
-    """The offsets of every block: those given, and the logarithms of exposures."""
-    n = sum(rows.sizes)
-    total = np.zeros(n)
-    if exposure is not None and not log:
-        raise InputError("exposure is for families with a logarithmic link; use offset, on the scale of x·c + b.")
-    for name, given in (("offset", offset), ("exposure", exposure)):
-        if given is not None:
-            whole = np.concatenate([np.asarray(part) for part in given]) if listed else given  # type: ignore[union-attr]
-            total = total + _offset_of(name, whole, n, name == "exposure")
-    return list(np.split(total[rows.order], np.cumsum(rows.sizes)[:-1]))
-
-
-def _offset_of(name: str, given: PerRow, rows: int, log: bool) -> np.ndarray:
-    if given is None:
-        return np.zeros(rows)
-    try:
-        x = np.asarray(given, dtype=np.float64).ravel()
-    except (TypeError, ValueError):
-        raise InputError(f"{name} must hold numbers, got {type(given).__name__}.") from None
-    if len(x) != rows:
-        raise InputError(f"{name} has {len(x)} values but X has {rows} rows; give one per row.")
-    bad = np.flatnonzero(~np.isfinite(x) | (log & (x <= 0)))
-    if bad.size:
-        what = "exposures are finite and above zero" if log else "offsets are finite"
-        raise InputError(f"{name}[{bad[0]}] is {x[bad[0]]:g}; {what}.")
-    return np.log(x) if log else x
