@@ -44,6 +44,10 @@ def _logit(z: np.ndarray, rng: Generator) -> np.ndarray:
     return rng.binomial(1, 1 / (1 + np.exp(-z)))
 
 
+def _counts(z: np.ndarray, rng: Generator) -> np.ndarray:
+    return rng.poisson(rng.gamma(2.0, np.exp(z) / 2))
+
+
 def _uneven(z: np.ndarray, rng: Generator) -> np.ndarray:
     return z + rng.normal(size=len(z)) * (0.3 + np.abs(z))
 
@@ -53,7 +57,7 @@ STUDIES = [
     Study("logit", "binomial", _logit),
     Study("poisson", "poisson", lambda z, rng: rng.poisson(np.exp(z))),
     Study("gamma", "gamma", lambda z, rng: rng.gamma(2.0, np.exp(z) / 2)),
-    Study("negative binomial, k searched", "negative-binomial", lambda z, rng: rng.poisson(rng.gamma(2, np.exp(z) / 2))),
+    Study("negative binomial, k searched", "negative-binomial", _counts),
     Study("gaussian, uneven variance, robust", "gaussian", _uneven, {"cov": "robust"}),
     Study(
         "gaussian, 60 sites, by site", "gaussian", lambda z, rng: z + rng.normal(size=len(z)),

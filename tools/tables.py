@@ -29,6 +29,7 @@ import tables_base as base  # noqa: E402
 import tables_rounds  # noqa: E402
 import tables_scaling  # noqa: E402
 import tables_speed  # noqa: E402
+import tables_statistics  # noqa: E402
 import tables_verdict  # noqa: E402
 
 for folder in BESIDE:
@@ -52,6 +53,7 @@ TABLES: dict[str, Callable[[], base.Table]] = {
     "memory": tables_speed.memory,
     "single": tables_speed.single,
     "verdict": tables_verdict.verdict,
+    "coverage": tables_statistics.coverage,
     "auto-tables": lambda: tables_auto.auto("results/auto/cpu.json"),
     "auto-images": lambda: tables_auto.auto("results/auto/h200.json"),
     "seconds-tables": tables_auto.seconds,

@@ -22,7 +22,11 @@ ESTIMATORS = [
     aq.ConsensusRidge(n_blocks=2),
     aq.ConsensusRidgeCV(),
     aq.ConsensusRidgeCV(cv=2),
-    aq.ConsensusGLM(l2=0.1, n_blocks=2),  # without a penalty rows of weight 0 leave too few for ten columns
+    aq.ConsensusGLM(n_blocks=2),  # rows of weight 0 leave too few for ten columns: the shortest coefficients
+    aq.ConsensusGLM("gamma"),
+    aq.ConsensusPoissonRegressor(),
+    aq.ConsensusHuberRegressor(),
+    aq.ConsensusQuantileRegressor(),
     aq.ConsensusGLM("poisson", l2=0.1),
     aq.ConsensusLogisticRegressionCV(Cs=[0.1], cv=2, tol=1e-6),
 ]

@@ -22,8 +22,9 @@ from auqadmm.callbacks import Progress
 from auqadmm.core.result import Result
 from auqadmm.estimators import checks
 from auqadmm.estimators.base import ConsensusEstimator
-from auqadmm.estimators.blocks import Rows, is_block_list
+from auqadmm.estimators.blocks import is_block_list
 from auqadmm.estimators.fitting import FitSettings
+from auqadmm.estimators.glm_rows import EXPOSURE, check_binary, offset_of, offsets_of, shares
 from auqadmm.estimators.quality import joined, quality_of
 from auqadmm.estimators.scaling import WeightedElasticNet
 from auqadmm.estimators.scores import explained
@@ -42,7 +43,6 @@ from auqadmm.quality.quality import Quality
 if TYPE_CHECKING:
     from sklearn.utils import Tags
 
-EXPOSURE = "exposure is for families with a logarithmic link; use offset, on the scale of x·c + b."
 INFERENCE_UNKNOWNS = 4096  # unknowns whose information is asked for
 
 
@@ -202,10 +202,10 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
                 )
         rows = self._read(X, y, sites, trials if sample_weight is None else sample_weight, numeric=True)
         if trials is not None:
-            loss, rows = Trials(loss), _shares(rows)
+            loss, rows = Trials(loss), shares(rows)
         elif loss.target_kind == "binary":
-            _check_binary(rows)
-        offsets = _offsets(rows, is_block_list(X), offset, exposure, isinstance(loss, LOGARITHMIC))
+            check_binary(rows)
+        offsets = offsets_of(rows, is_block_list(X), offset, exposure, isinstance(loss, LOGARITHMIC))
         parts = zip(rows.X, rows.y, rows.weight, offsets, strict=True)
         read = read_blocks([part if offset is not None or exposure is not None else part[:3] for part in parts])
         labels = [f"block {j}" for j in range(len(read))]
@@ -312,8 +312,8 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
         self._refuse_own()
         z = self._logits(X)[:, 0]
         loss = self._loss()
-        more = _offset_of("offset", offset, len(z), False)
-        more = more + _offset_of("exposure", exposure, len(z), True) if exposure is not None else more
+        more = offset_of("offset", offset, len(z), False)
+        more = more + offset_of("exposure", exposure, len(z), True) if exposure is not None else more
         return mean_of(loss, torch.from_numpy(z + more)).numpy()
 
     def score(self, X: MatrixLike, y: ArrayLike, sample_weight: PerRow = None) -> float:
@@ -398,7 +398,7 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
             raise InputError(EXPOSURE)
         more = None
         if o is not None or time is not None:
-            more = _offset_of("offset", o, count, False) + _offset_of("exposure", time, count, True)
+            more = offset_of("offset", o, count, False) + offset_of("exposure", time, count, True)
         full = SiteIntercepts(loss) if self.site_intercepts else loss
         return quality_of(self, full, X, target, sites if numbers is None else numbers, weight, more)
 
@@ -414,51 +414,3 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = str(self.family) in ("poisson", "gamma", "negative-binomial", "tweedie")
         return tags
-
-
-def _check_binary(rows: Rows) -> None:
-    for j, y in enumerate(rows.y):
-        bad = np.flatnonzero((y != 0) & (y != 1))
-        if bad.size:
-            raise InputError(f"block {j}: y[{bad[0]}] is {y[bad[0]]:g}; family 'binomial' needs 0 and 1.")
-
-
-def _shares(rows: Rows) -> Rows:
-    """Successes and trials, which are the weights, as shares."""
-    for j, (y, n) in enumerate(zip(rows.y, rows.weight, strict=True)):
-        bad = np.flatnonzero((y < 0) | (y > n))
-        if bad.size:
-            raise InputError(
-                f"block {j}: y[{bad[0]}] is {y[bad[0]]:g}, of {n[bad[0]]:g} trials; successes are between none and all."
-            )
-    y, n = np.concatenate(rows.y), np.concatenate(rows.weight)
-    return rows.with_target(y / np.where(n > 0, n, 1.0))
-
-
-def _offsets(rows: Rows, listed: bool, offset: PerRow, exposure: PerRow, log: bool) -> list[np.ndarray]:
-    """The offsets of every block: those given, and the logarithms of exposures."""
-    n = sum(rows.sizes)
-    total = np.zeros(n)
-    if exposure is not None and not log:
-        raise InputError(EXPOSURE)
-    for name, given in (("offset", offset), ("exposure", exposure)):
-        if given is not None:
-            whole = np.concatenate([np.asarray(part) for part in given]) if listed else given  # type: ignore[union-attr]
-            total = total + _offset_of(name, whole, n, name == "exposure")
-    return list(np.split(total[rows.order], np.cumsum(rows.sizes)[:-1]))
-
-
-def _offset_of(name: str, given: PerRow, rows: int, log: bool) -> np.ndarray:
-    if given is None:
-        return np.zeros(rows)
-    try:
-        x = np.asarray(given, dtype=np.float64).ravel()
-    except (TypeError, ValueError):
-        raise InputError(f"{name} must hold numbers, got {type(given).__name__}.") from None
-    if len(x) != rows:
-        raise InputError(f"{name} has {len(x)} values but X has {rows} rows; give one per row.")
-    bad = np.flatnonzero(~np.isfinite(x) | (log & (x <= 0)))
-    if bad.size:
-        what = "exposures are finite and above zero" if log else "offsets are finite"
-        raise InputError(f"{name}[{bad[0]}] is {x[bad[0]]:g}; {what}.")
-    return np.log(x) if log else x

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 MOST_STEPS = 60
 ENOUGH = 1e-9  # of log σ
+FAR = 2.0  # the longest step in log σ
 PERFECT = 1e-7  # of the target's spread: a smaller σ is that of rows that are fitted perfectly
 CORNER = 1e-3  # of the target's spread: how wide the corner of the pinball loss is
 
@@ -87,6 +88,14 @@ class ConsensusRegressor(RegressorMixin, ConsensusEstimator):
         InputError
             Rows, targets, weights or sites cannot be used, or a parameter has a value that it cannot have; the message
             says where and what to do.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X, y = np.array([[0.0], [1.0], [1.0], [2.0], [3.0], [4.0]]), np.array([0, 1, 2, 3, 4, 9])
+        >>> aq.ConsensusHuberRegressor().fit([X[:3], X[3:]], [y[:3], y[3:]]).coef_.round(1)
+        array([1.9])
         """
         checks.at_least_zero("alpha", self.alpha)
         settings = FitSettings.of(self)
@@ -107,6 +116,14 @@ class ConsensusRegressor(RegressorMixin, ConsensusEstimator):
         -------
         ndarray of shape (n_samples,)
             One number per row.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X, y = np.array([[0.0], [1.0], [1.0], [2.0], [3.0], [4.0]]), np.array([0, 1, 2, 3, 4, 9])
+        >>> aq.ConsensusQuantileRegressor(alpha=0.0).fit(X, y).predict(X[1:3]).round(1)
+        array([1.5, 1.5])
         """
         return self._logits(X)[:, 0]
 
@@ -130,7 +147,7 @@ class ConsensusPoissonRegressor(ConsensusRegressor):
     >>> import auqadmm as aq
     >>> X, y = np.array([[0.0], [1.0], [1.0], [2.0], [3.0], [4.0]]), np.array([0, 1, 2, 3, 4, 9])
     >>> aq.ConsensusPoissonRegressor(alpha=0.1).fit(X, y, sites=[0, 0, 0, 1, 1, 1]).predict(X[:2]).round(2)
-    array([0.75, 1.37])
+    array([0.64, 1.24])
     """
 
     def _fit(self, rows: Rows, settings: FitSettings) -> Fitted:
@@ -149,6 +166,14 @@ class ConsensusPoissonRegressor(ConsensusRegressor):
         -------
         ndarray of shape (n_samples,)
             Means.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X, y = np.array([[0.0], [1.0], [1.0], [2.0], [3.0], [4.0]]), np.array([0, 1, 2, 3, 4, 9])
+        >>> aq.ConsensusPoissonRegressor(alpha=0.1).fit(X, y).predict(X[:2]).round(2)
+        array([0.64, 1.24])
         """
         return np.exp(self._logits(X)[:, 0])
 
@@ -168,6 +193,14 @@ class ConsensusPoissonRegressor(ConsensusRegressor):
         -------
         float
             1 at best, 0 for the best constant.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X, y = np.array([[0.0], [1.0], [1.0], [2.0], [3.0], [4.0]]), np.array([0, 1, 2, 3, 4, 9])
+        >>> round(aq.ConsensusPoissonRegressor(alpha=0.1).fit(X, y).score(X, y), 2)
+        0.88
         """
         return explained(Poisson(), self._logits(X), y, sample_weight)
 
@@ -327,9 +360,9 @@ class _ScaleSearch:
             there = t + excess
             if last is not None and last[1] != excess:
                 there = t - excess * (t - last[0]) / (excess - last[1])
-            last = t, excess
+            last, there = (t, excess), max(t - FAR, min(t + FAR, there))
             if not low < there < high:
-                there = 0.5 * (low + high) if math.isfinite(low + high) else t + max(-5.0, excess)
+                there = 0.5 * (low + high) if math.isfinite(low + high) else t + max(-FAR, min(FAR, excess))
             t = there
         assert fitted is not None
         return fitted, math.exp(t)

@@ -46,7 +46,7 @@ class Trials(RowLoss):
     >>> loss = aq.losses.Trials(aq.Logistic())
     >>> result = aq.solve(aq.Problem(loss, aq.Zero(), [(X, won / trials, trials)], intercept=True))
     >>> result.coef.round(2), result.inference().nobs
-    (array([1.21]), 4.0)
+    (array([1.24]), 4.0)
     """
 
     inner: RowLoss = field(default_factory=Logistic, kw_only=False)
