@@ -7,6 +7,7 @@ import pytest
 
 import auqadmm as aq
 from auqadmm.inference import statistics
+from auqadmm.testing import Shards
 
 
 def wide(rows, columns, seed=0, factors=20, noise=1.0):
@@ -116,3 +117,15 @@ def test_penalised_models_have_none():
     result = aq.solve(aq.Problem(aq.LeastSquares(), aq.L2(1.0), [(X, z)], intercept=True))
     with pytest.raises(aq.InputError, match="columns is for models without a penalty"):
         result.inference(columns=[0])
+
+
+def test_the_same_wherever_blocks_are():
+    X, z, rng = wide(400, 10, 8)
+    y = rng.poisson(np.exp(0.3 * z))
+    blocks = [(X[i], y[i]) for i in np.array_split(np.arange(400), 4)]
+    problem = aq.Problem(aq.Poisson(), aq.Zero(), blocks, intercept=True)
+    found = [aq.solve(problem, engine=e, certificate_tol=1e-12).inference(columns=[0, 3]) for e in ("local", Shards(3))]
+    np.testing.assert_allclose(found[0].se, found[1].se, rtol=1e-7)
+    classes = aq.Problem(aq.Multinomial(), aq.Zero(), [(a, np.minimum(b, 2)) for a, b in blocks], intercept=True)
+    both = [aq.solve(classes, "newton", e, certificate_tol=1e-14).inference("cluster").se for e in ("local", Shards(3))]
+    np.testing.assert_allclose(*both, rtol=1e-6)
