@@ -34,6 +34,7 @@ OTHER_ROUNDS = "its model, weighted; value and slope of its loss"
 def sentence(summary: Mapping[str, Any], parts: Parts) -> str:
     """What was predicted from what, on which rows, how well, and how sure."""
     kinds = {"logistic": "A logistic model", "elastic-net": "A linear model", "svm": "A support vector machine"}
+    kinds["glm"] = f"A {summary['settings'].get('family')} model, link {summary['settings'].get('link')},"
     columns = list(parts.encoding.names)
     named = ", ".join(name_of(c) for c in columns[:NAMED])
     some = f"{named} and {counted(len(columns) - NAMED, 'more column')}" if len(columns) > NAMED else named
