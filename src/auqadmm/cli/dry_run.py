@@ -15,6 +15,7 @@ from auqadmm.words import counted, quoted, visible
 
 SHOWN = 20  # names in a list
 NAMES = {"logistic": "Logistic regression", "elastic-net": "Linear regression", "svm": "Support vector machine"}
+NAMES["cox"] = "Proportional hazards"
 SENT = {
     "newton": "the value, the slope and the curvature (a triangle) of its loss",
     "lbfgs": "the value and the slope of its loss",

@@ -143,9 +143,9 @@ def _quality(result: Result, reduce: Reduce) -> Quality:
 def _inference(result: Result, reduce: Reduce, agreed: Agreed, task: Task, asked: Asked, shift: float) -> Inference:
     census, problem = reduce.engine.census, result.source.problem
     v = result.v.to(getattr(reduce.engine, "device", result.v.device)).to(torch.float64)
-    raw = raw_map(agreed.encoding, task.intercept)
+    raw = raw_map(agreed.encoding, task.common_intercept)
     at = measured(reduce, problem, census, v, result.moments, sites=v.shape[1] == 1, raw=raw)
-    shown = (*agreed.encoding.features, "intercept") if task.intercept else agreed.encoding.features
+    shown = (*agreed.encoding.features, "intercept") if task.common_intercept else agreed.encoding.features
     ours = zip(at.names, cycle(zip(names_of(problem, census), shown, strict=True)))
     names = tuple(name.removesuffix(own) + new for name, (own, new) in ours)  # of several classes, each with its label
     found = infer(replace(at, names=names), asked.cov, asked.level, exponentiate=asked.exponentiate)

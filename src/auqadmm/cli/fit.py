@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-import time
+import time as clock
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -24,7 +24,7 @@ from auqadmm.api import solve
 from auqadmm.callbacks.progress import Progress
 from auqadmm.checkpoint.settings import Checkpoint
 from auqadmm.cli import dry_run as dry_run_text
-from auqadmm.cli import options, outputs, study
+from auqadmm.cli import options, outputs, study, survival
 from auqadmm.cli.evaluation import Asked, evaluated
 from auqadmm.cli.outputs import CommandError
 from auqadmm.core.result import Result
@@ -51,6 +51,8 @@ EXAMPLES = """
 `auqadmm fit all.csv --site hospital --model elastic-net --target days --l1 0.01 --out fitted`
 
 `auqadmm fit site-*.csv --family poisson --exposure days --formula "falls ~ age + C(ward)" --out fitted`
+
+`auqadmm fit site-*.csv --model cox --time days --event died --inference --exponentiate --out fitted`
 
 `torchrun --nproc-per-node 4 -m auqadmm fit part-*.csv --model svm --target y --engine torch --out fitted`
 
@@ -81,6 +83,9 @@ def fit(
     weight: options.Weight = None,
     exposure: study.Exposure = None,
     offset: study.Offset = None,
+    time: survival.Time = None,
+    event: survival.Event = None,
+    entry: survival.Entry = None,
     features: options.Features = "",
     drop: options.Drop = "",
     categorical: options.Categorical = "",
@@ -93,6 +98,7 @@ def fit(
     intercept: options.Intercept = True,
     site_intercepts: study.SiteIntercepts = False,
     smoothing: options.Smoothing = 0.1,
+    ties: survival.Ties = None,
     method: options.Method = "auto",
     engine: options.Engine = "local",
     max_iter: options.MaxIter = 1000,
@@ -116,14 +122,17 @@ def fit(
 ) -> None:
     """Fit one model on files that hold the rows of different workers.
 
-    Minimises the mean loss over the rows of all workers + l1·Σ|c| + l2/2·Σc²; with --family the sum of
+    Minimises the mean loss over the rows of all workers + l1·Σ|c| + l2/2·Σc²; with --family or --model cox the sum of
     −log-likelihoods, without a penalty unless --l1 or --l2 add one. Of each file only sums, names of columns and
     categories go into the common preparation; rows stay with their worker. Writes summary.json, history.parquet,
     model.safetensors, model.json and report.html to --out.
     """
     if resume and overwrite:
         raise typer.BadParameter("--resume and --overwrite exclude each other.")
-    asked = study.study(model, family, link, parameter, formula, site_intercepts, exposure, offset)
+    times = survival.Survival(time, event, entry, ties)
+    asked = study.study(
+        model, family, link, parameter, formula, site_intercepts, exposure, offset, times, files, target
+    )
     study.refuse_beside_formula(formula, target, features, drop, drop_first, impute, intercept)
     target = asked.formula.target if asked.formula is not None else target
     options.check_usage(files, target, asked.kind, method, engine, impute, smoothing, time_limit, KINDS)
@@ -132,7 +141,7 @@ def fit(
     task = asked.task(l1, l2, intercept, smoothing)
     roles = asked.roles(options.roles(target, site, id, weight, features, drop, categorical, task))
     settings = asked.settings(options.settings(True, one_hot, drop_first, impute, roles), task, standardize)
-    began = time.perf_counter()
+    began = clock.perf_counter()
     with _place(engine) as place:
         speaks = place.rank == 0
         claims = speaks and not dry_run
@@ -169,7 +178,7 @@ def fit(
         run["round_cost"] = round_cost
         chosen = {**task.settings, **asdict(settings), **run, **worth.settings}
         chosen |= {} if formula is None else {"formula": formula}
-        summary = summarized(result, agreed, files, roles, chosen, engine, seed, time.perf_counter() - began)
+        summary = summarized(result, agreed, files, roles, chosen, engine, seed, clock.perf_counter() - began)
         summary |= found.summary()
         parts = model_parts(result, agreed, task, roles.special, finite(_brief(summary)), versions())
         written = outputs.write_all(folder, summary, result.history, parts)
@@ -265,13 +274,14 @@ def summarized(
         "dropped": dict(agreed.dropped),
         "features": len(agreed.encoding.features),
         "classes": agreed.classes,
-        "target": roles.target,
+        "target": roles.target if roles.time is None else roles.time,
+        **({} if roles.event is None else {"event": roles.event}),
         "blocks": [{"name": name, "rows": rows, "classes": classes} for name, rows, classes in agreed.blocks],
         "files": [str(path) for path in files],
         "settings": {name: value for name, value in chosen.items() if name != "kind"},
         "engine": engine,
         "seed": seed,
-        "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "date": clock.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "versions": versions(),
     }
 

@@ -144,7 +144,7 @@ def coefficients(summary: Mapping[str, Any], parts: Parts) -> Chapter:
         caption += f" {len(order)} are shown; model.safetensors holds all."
     if shown < len(coef):
         caption += f" {shown} of {len(coef)} classes are shown."
-    if summary["settings"].get("standardize") and parts.kind != "glm":
+    if summary["settings"].get("standardize") and parts.kind not in ("glm", "cox"):
         caption += " Coefficients are those of standardised columns: the change per standard deviation."
     if not several and parts.classes is not None:
         caption += f" Positive: towards {_name(str(parts.classes[1]))}."
@@ -155,6 +155,7 @@ def coefficients(summary: Mapping[str, Any], parts: Parts) -> Chapter:
 def _title(summary: Mapping[str, Any]) -> str:
     names = {"logistic": "Logistic regression", "elastic-net": "Elastic net", "svm": "Support vector machine"}
     settings = summary["settings"]
+    names["cox"] = "Proportional hazards"
     names["glm"] = f"{str(settings.get('family')).capitalize()} model, link {settings.get('link')}"
     target = f" of {_name(str(summary['target']))}" if summary.get("target") else ""
     return f"{names[summary['model']]}{target}"
