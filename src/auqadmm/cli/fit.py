@@ -11,7 +11,8 @@ import sys
 import time as clock
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from auqadmm.cli import dry_run as dry_run_text
 from auqadmm.cli import options, outputs, study, survival
 from auqadmm.cli.evaluation import Asked, evaluated
 from auqadmm.cli.outputs import CommandError
+from auqadmm.cli.size import size_found, with_size
 from auqadmm.core.result import Result
 from auqadmm.core.solve import Callback
 from auqadmm.core.state import Status
@@ -136,6 +138,8 @@ def fit(
     study.refuse_beside_formula(formula, target, features, drop, drop_first, impute, intercept)
     target = asked.formula.target if asked.formula is not None else target
     options.check_usage(files, target, asked.kind, method, engine, impute, smoothing, time_limit, KINDS)
+    if resume and asked.family is not None and asked.family.searched:
+        raise typer.BadParameter("--resume needs --parameter: a run that searches for k keeps no checkpoints.")
     worth = Asked.checked(inference, cov, level, exponentiate, cv, seed)
     wanted = options.given_out(out, dry_run)
     task = asked.task(l1, l2, intercept, smoothing)
@@ -157,11 +161,12 @@ def fit(
     if speaks and not quiet and not lines:
         _announce(agreed)
     saving = _checkpoint(folder, checkpoint_every, resume)
+    searched = task.family is not None and task.family.searched
     with watching(quiet or not speaks, lines, asked.kind) as callbacks, _sentences():
-        result = solve(
-            prepared.problem(task, together=place.world > 1),
-            method,
-            engine,
+        run_once = partial(
+            solve,
+            method=method,
+            engine=engine,
             max_iter=max_iter,
             stop="certificate",
             certificate_tol=tol,
@@ -169,10 +174,15 @@ def fit(
             device=device,
             seed=seed,
             callbacks=callbacks,
-            checkpoint=saving,
             round_cost=round_cost,
         )
+        if searched:
+            saving = None  # every k is a run of its own
+            task, result, rounds = with_size(prepared, task, run_once, together=place.world > 1)
+        else:
+            result = run_once(prepared.problem(task, together=place.world > 1), checkpoint=saving)
         found = evaluated(result, agreed, task, worth)
+        found = replace(found, size=size_found(result, task, rounds)) if searched else found
     if speaks:
         run = {"max_iter": max_iter, "tol": tol, "time_limit": time_limit, "method": method, "device": device}
         run["round_cost"] = round_cost

@@ -50,7 +50,7 @@ Parameter = Annotated[
     float | None,
     option(
         "Model",
-        "Of the family: k of negative-binomial (1), power of tweedie (1.5), delta of huber (1), q of quantile (0.5).",
+        "Of the family: k of negative-binomial (found from the rows), power of tweedie (1.5), delta of huber (1), q of quantile (0.5).",
     ),
 ]
 FormulaText = Annotated[
@@ -160,13 +160,14 @@ def study(
     site_intercepts: bool,
     exposure: str | None,
     offset: str | None,
-    survival: Survival = Survival(),
+    survival: Survival | None = None,
     files: Sequence[Path] = (),
     target: str | None = None,
 ) -> Study:
     """What is asked for, or wrong usage: exit code 2."""
     if model is None and family is None:
         raise typer.BadParameter("--model or --family is missing: say what to fit.")
+    survival = survival or Survival()
     if model == "cox":
         read = None if formula is None else parse(formula)
         others = {"--family": family, "--link": link, "--parameter": parameter, "--exposure": exposure}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -52,12 +52,14 @@ class Survival:
             raise typer.BadParameter(f"{wrong} goes with --model cox.")
 
     def checked(
-        self, files: Sequence[Path], target: str | None, others: dict[str, object], formula: Formula | None
+        self, files: Sequence[Path], target: str | None, others: Mapping[str, object], formula: Formula | None
     ) -> Survival:
         """Complete, with the time on the left side of the formula where there is one; or wrong usage, exit code 2.
         `others`: options that this model does not have."""
         if target is not None:
-            raise typer.BadParameter("--target has no place beside --model cox: name the columns with --time and --event.")
+            raise typer.BadParameter(
+                "--target has no place beside --model cox: name the columns with --time and --event."
+            )
         wrong = next((name for name, value in others.items() if value), None)
         if wrong is not None:
             raise typer.BadParameter(f"{wrong} has no place beside --model cox.")

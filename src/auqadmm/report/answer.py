@@ -50,7 +50,9 @@ def _how_well(summary: Mapping[str, Any]) -> str:
     told = []
     for key, where in (("quality", "on the rows of the fit"), ("cross_validation", "on rows that were held out")):
         figures = summary.get(key, {}).get("figures", {})
-        names = [n for n in ("auc", "concordance", "r2", "deviance_explained", "accuracy") if figures.get(n) is not None][:1]
+        names = [
+            n for n in ("auc", "concordance", "r2", "deviance_explained", "accuracy") if figures.get(n) is not None
+        ][:1]
         told += [f"{LABELS[n]} {shown(n, figures[n])} {where}" for n in names]
     return f"{'; '.join(told)}. " if told else ""
 
