@@ -29,8 +29,8 @@ Model = Annotated[
     str | None,
     option(
         "Model",
-        "logistic (two or more classes), elastic-net, svm, cox (proportional hazards, stratified by worker, with --time and "
-        "--event), or glm with --family; --family alone says glm.",
+        "logistic (two or more classes), elastic-net, svm, cox (proportional hazards, stratified by worker, "
+        "with --time and --event), or glm with --family; --family alone says glm.",
         autocompletion=known(KINDS),
     ),
 ]
@@ -50,7 +50,8 @@ Parameter = Annotated[
     float | None,
     option(
         "Model",
-        "Of the family: k of negative-binomial (found from the rows), power of tweedie (1.5), delta of huber (1), q of quantile (0.5).",
+        "Of the family: k of negative-binomial (found from the rows), power of tweedie (1.5), delta of huber (1), q of "
+        "quantile (0.5).",
     ),
 ]
 FormulaText = Annotated[

@@ -223,7 +223,8 @@ def sites(summary: Mapping[str, Any]) -> Chapter:
     blocks, labelled = summary["blocks"], summary["classes"] is not None
     found = summary.get("quality") or {"sites": [], "notes": []}
     held = summary.get("cross_validation")
-    keys = [n for n in ("accuracy", "auc", "concordance", "events", "r2", "deviance_explained", "rmse", "calibration_slope", "log_loss")
+    keys = [n for n in ("accuracy", "auc", "concordance", "events", "r2", "deviance_explained", "rmse",
+                          "calibration_slope", "log_loss")
             if any(site.get(n) is not None for site in found["sites"])][:4]  # fmt: skip
     per_block = found["sites"] if len(found["sites"]) == len(blocks) else [{}] * len(blocks)
     apart = held["sites"] if held and len(held["sites"]) == len(blocks) else None
