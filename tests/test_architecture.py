@@ -66,8 +66,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "metrics", "problem", "report", "verdict",
     },
     "cli": {
-        "api", "auqadmm", "baselines", "callbacks", "checkpoint", "comparison", "core", "engines", "errors", "estimators",
-        "files", "formula", "inference", "loop", "methods", "paper", "problem", "quality", "report", "words",
+        "api", "auqadmm", "baselines", "callbacks", "checkpoint", "comparison", "core", "engines", "errors",
+        "estimators", "files", "formula", "inference", "loop", "methods", "paper", "problem", "quality", "report",
+        "words",
     },
 }  # fmt: skip
 LOOP = {"core.solve", "core.record", "core.result"}  # core's upper floor: the loop itself

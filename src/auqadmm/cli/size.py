@@ -43,7 +43,8 @@ def with_size(prepared: Prepared, task: Task, solve: Callable[..., Result], toge
 
 def size_found(result: Result, task: Task, rounds: int) -> Size:
     """k and its standard error, which a penalised fit does not have."""
-    assert task.family is not None and task.family.parameter is not None
+    assert task.family is not None
+    assert task.family.parameter is not None
     try:
         se = result.inference().k_se
     except InputError:
