@@ -67,7 +67,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "cli": {
         "api", "auqadmm", "baselines", "callbacks", "checkpoint", "comparison", "core", "engines", "errors",
-        "files", "formula", "inference", "loop", "methods", "paper", "problem", "quality", "report", "words",
+        "estimators", "files", "formula", "inference", "loop", "methods", "paper", "problem", "quality", "report",
+        "words",
     },
 }  # fmt: skip
 LOOP = {"core.solve", "core.record", "core.result"}  # core's upper floor: the loop itself

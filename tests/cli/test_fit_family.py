@@ -221,3 +221,32 @@ def test_a_model_that_predicts_rates_needs_the_exposure(aq, tmp_path, paths):
     content = json.loads((tmp_path / "out" / "model.json").read_text())["content"]
     assert content["family"] == {"name": "poisson", "link": "log", "parameter": None}
     assert content["version"] == 2
+
+
+def test_k_of_a_negative_binomial_is_searched(aq, tmp_path, paths):
+    rng = np.random.default_rng(3)
+    frame = FRAME.assign(
+        falls=rng.poisson(np.exp(0.5 + 0.1 * FRAME["age"] / FRAME["age"].std()) * rng.gamma(2, 0.5, 160))
+    )
+    parts = [files.write(part, tmp_path / f"{name}.csv") for name, part in frame.groupby("hospital")]
+    common = ("--family", "negative-binomial", "--target", "falls", "--features", "age,bmi", "--inference")
+    ran = aq("fit", *parts, *common, "--out", tmp_path / "out")
+    assert ran.code == 0, ran.err
+    model, kept = auqadmm.load(tmp_path / "out"), files.summary(tmp_path / "out")
+    rows = frame.sort_values("hospital", kind="stable")
+    made = auqadmm.ConsensusGLM("negative-binomial").fit(rows[["age", "bmi"]], rows["falls"], sites=rows["hospital"])
+    assert model.family_.parameter == kept["k"]["value"] == pytest.approx(made.k_, rel=1e-7)
+    assert kept["k"]["se"] == pytest.approx(made.inference_.k_se, rel=1e-6)
+    np.testing.assert_allclose(kept["inference"]["table"]["se"], made.inference_.se, rtol=1e-7)
+    known = sm.NegativeBinomial(frame["falls"], sm.add_constant(frame[["age", "bmi"]])).fit(
+        disp=0,
+        method="newton",
+        maxiter=200,
+        tol=1e-12,
+        start_params=[*np.r_[model.intercept_, model.coef_], 1 / made.k_],
+    )
+    np.testing.assert_allclose(model.coef_, known.params[["age", "bmi"]], rtol=1e-6)
+    assert 1 / kept["k"]["value"] == pytest.approx(known.params["alpha"], rel=1e-6)
+    assert f"k {kept['k']['value']:.6g} (std err {kept['k']['se']:.4g})" in ran.out
+    again = aq("fit", *parts, *common, "--resume", "--out", tmp_path / "out")
+    assert again.code == 2

@@ -65,14 +65,17 @@ def sentence(agreed: Agreed, task: Task, roles: Roles) -> str:
     if task.l1 or task.l2:
         penalty = f", with penalties l1 = {task.l1:g} and l2 = {task.l2:g}"
     target = "" if roles.target is None else f" of {quoted(roles.target)}"
+    also = {"entry": roles.entry, "exposure": roles.exposure, "offset": roles.offset, "weights": roles.weight}
+    columns = [f"{what} {quoted(name)}" for what, name in also.items() if name is not None]
+    more = f", with {', '.join(columns)}" if columns else ""
+    what = "the sum of the losses" if task.l1 or task.l2 else "the largest likelihood"
+    if task.kind == "cox":
+        until = f"{quoted(str(roles.time))} until {quoted(str(roles.event))}"
+        return f"Proportional hazards of {until}, a baseline for every worker, ties {task.ties}{more}: {what}{penalty}."
     if task.family is None:
         return f"{NAMES[task.kind]}{target}: the mean loss over all rows{penalty}."
     family = f"{task.family.name.capitalize()} model, link {task.family.link},{target}"
     event = f" being {quoted(agreed.classes[1])} (not {quoted(agreed.classes[0])})" if agreed.classes else ""
-    also = {"exposure": roles.exposure, "offset": roles.offset, "weights": roles.weight}
-    columns = [f"{what} {quoted(name)}" for what, name in also.items() if name is not None]
-    more = f", with {', '.join(columns)}" if columns else ""
-    what = "the sum of the losses" if task.l1 or task.l2 else "the largest likelihood"
     return f"{family}{event}{more}: {what}{penalty}."
 
 
@@ -83,6 +86,8 @@ def _workers(agreed: Agreed) -> str:
 def _constant(task: Task) -> str:
     if task.site_intercepts:
         return ", and an intercept for every worker, which stays there:"
+    if task.kind == "cox":
+        return ":"
     return " and an intercept:" if task.intercept else ", no intercept:"
 
 
@@ -129,7 +134,7 @@ def sent(prepared: Prepared, task: Task, method: str, engine: str, round_cost: f
     numbers = unknowns + 1 + (unknowns * (unknowns + 1) // 2 if chosen == "newton" else 0)
     size = f"about {numbers} numbers ({8 * numbers} bytes)"
     lines.append(f"  every round: {SENT.get(chosen, OTHER)}: {size}; method {chosen}{rounds}")
-    if task.family is not None:
+    if task.likelihood:
         triangle = unknowns * (unknowns + 1) // 2
         lines.append(f"  for standard errors, once: sums over its rows, up to 4 × {triangle} numbers")
     lines.append(f"Who sees it: {WHO.get(engine, DRIVER)} Sums over few rows say much about them.")

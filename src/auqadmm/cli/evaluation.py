@@ -9,7 +9,7 @@ Shapes: m features and the intercept's ones; raw (m + 1, m + 1).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import cycle
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 import typer
 
 from auqadmm.cli.options import COV
+from auqadmm.cli.size import Size
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.result import Result
 from auqadmm.errors import InputError
@@ -74,16 +75,18 @@ class Evaluation:
     held_out: Quality | None = None
     inference: Inference | None = None
     refusals: tuple[str, ...] = ()
+    size: Size | None = None
 
     def summary(self) -> dict[str, Any]:
         """Keys of summary.json."""
         made = {"quality": self.quality, "cross_validation": self.held_out, "inference": self.inference}
         out: dict[str, Any] = {name: found.to_dict() for name, found in made.items() if found is not None}
+        out |= {} if self.size is None else {"k": asdict(self.size)}
         return {**out, "refusals": list(self.refusals)} if self.refusals else out
 
     def lines(self) -> list[str]:
         """For the screen, after the outcome of the run."""
-        out: list[str] = []
+        out: list[str] = [] if self.size is None else [self.size.words()]
         if self.inference is not None:
             shown = replace(self.inference, names=tuple(map(visible, self.inference.names)))
             if len(shown.names) > SHOWN_COEFFICIENTS:
@@ -143,12 +146,13 @@ def _quality(result: Result, reduce: Reduce) -> Quality:
 def _inference(result: Result, reduce: Reduce, agreed: Agreed, task: Task, asked: Asked, shift: float) -> Inference:
     census, problem = reduce.engine.census, result.source.problem
     v = result.v.to(getattr(reduce.engine, "device", result.v.device)).to(torch.float64)
-    raw = raw_map(agreed.encoding, task.intercept)
+    raw = raw_map(agreed.encoding, task.common_intercept)
     at = measured(reduce, problem, census, v, result.moments, sites=v.shape[1] == 1, raw=raw)
-    shown = (*agreed.encoding.features, "intercept") if task.intercept else agreed.encoding.features
+    shown = (*agreed.encoding.features, "intercept") if task.common_intercept else agreed.encoding.features
     ours = zip(at.names, cycle(zip(names_of(problem, census), shown, strict=True)))
     names = tuple(name.removesuffix(own) + new for name, (own, new) in ours)  # of several classes, each with its label
-    found = infer(replace(at, names=names), asked.cov, asked.level, exponentiate=asked.exponentiate)
+    searched = result.statistics is not None and result.statistics.searched
+    found = infer(replace(at, names=names, searched=searched), asked.cov, asked.level, exponentiate=asked.exponentiate)
     if not shift:
         return found
     moved = np.zeros(len(names))

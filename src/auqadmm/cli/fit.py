@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
-import time
+import time as clock
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,10 @@ from auqadmm.api import solve
 from auqadmm.callbacks.progress import Progress
 from auqadmm.checkpoint.settings import Checkpoint
 from auqadmm.cli import dry_run as dry_run_text
-from auqadmm.cli import options, outputs, study
+from auqadmm.cli import options, outputs, study, survival
 from auqadmm.cli.evaluation import Asked, evaluated
 from auqadmm.cli.outputs import CommandError
+from auqadmm.cli.size import size_found, with_size
 from auqadmm.core.result import Result
 from auqadmm.core.solve import Callback
 from auqadmm.core.state import Status
@@ -51,6 +53,8 @@ EXAMPLES = """
 `auqadmm fit all.csv --site hospital --model elastic-net --target days --l1 0.01 --out fitted`
 
 `auqadmm fit site-*.csv --family poisson --exposure days --formula "falls ~ age + C(ward)" --out fitted`
+
+`auqadmm fit site-*.csv --model cox --time days --event died --inference --exponentiate --out fitted`
 
 `torchrun --nproc-per-node 4 -m auqadmm fit part-*.csv --model svm --target y --engine torch --out fitted`
 
@@ -81,6 +85,9 @@ def fit(
     weight: options.Weight = None,
     exposure: study.Exposure = None,
     offset: study.Offset = None,
+    time: survival.Time = None,
+    event: survival.Event = None,
+    entry: survival.Entry = None,
     features: options.Features = "",
     drop: options.Drop = "",
     categorical: options.Categorical = "",
@@ -93,6 +100,7 @@ def fit(
     intercept: options.Intercept = True,
     site_intercepts: study.SiteIntercepts = False,
     smoothing: options.Smoothing = 0.1,
+    ties: survival.Ties = None,
     method: options.Method = "auto",
     engine: options.Engine = "local",
     max_iter: options.MaxIter = 1000,
@@ -116,23 +124,28 @@ def fit(
 ) -> None:
     """Fit one model on files that hold the rows of different workers.
 
-    Minimises the mean loss over the rows of all workers + l1·Σ|c| + l2/2·Σc²; with --family the sum of
+    Minimises the mean loss over the rows of all workers + l1·Σ|c| + l2/2·Σc²; with --family or --model cox the sum of
     −log-likelihoods, without a penalty unless --l1 or --l2 add one. Of each file only sums, names of columns and
     categories go into the common preparation; rows stay with their worker. Writes summary.json, history.parquet,
     model.safetensors, model.json and report.html to --out.
     """
     if resume and overwrite:
         raise typer.BadParameter("--resume and --overwrite exclude each other.")
-    asked = study.study(model, family, link, parameter, formula, site_intercepts, exposure, offset)
+    times = survival.Survival(time, event, entry, ties)
+    asked = study.study(
+        model, family, link, parameter, formula, site_intercepts, exposure, offset, times, files, target
+    )
     study.refuse_beside_formula(formula, target, features, drop, drop_first, impute, intercept)
     target = asked.formula.target if asked.formula is not None else target
     options.check_usage(files, target, asked.kind, method, engine, impute, smoothing, time_limit, KINDS)
+    if resume and asked.family is not None and asked.family.searched:
+        raise typer.BadParameter("--resume needs --parameter: a run that searches for k keeps no checkpoints.")
     worth = Asked.checked(inference, cov, level, exponentiate, cv, seed)
     wanted = options.given_out(out, dry_run)
     task = asked.task(l1, l2, intercept, smoothing)
     roles = asked.roles(options.roles(target, site, id, weight, features, drop, categorical, task))
     settings = asked.settings(options.settings(True, one_hot, drop_first, impute, roles), task, standardize)
-    began = time.perf_counter()
+    began = clock.perf_counter()
     with _place(engine) as place:
         speaks = place.rank == 0
         claims = speaks and not dry_run
@@ -148,11 +161,12 @@ def fit(
     if speaks and not quiet and not lines:
         _announce(agreed)
     saving = _checkpoint(folder, checkpoint_every, resume)
+    searched = task.family is not None and task.family.searched
     with watching(quiet or not speaks, lines, asked.kind) as callbacks, _sentences():
-        result = solve(
-            prepared.problem(task, together=place.world > 1),
-            method,
-            engine,
+        run_once = partial(
+            solve,
+            method=method,
+            engine=engine,
             max_iter=max_iter,
             stop="certificate",
             certificate_tol=tol,
@@ -160,16 +174,21 @@ def fit(
             device=device,
             seed=seed,
             callbacks=callbacks,
-            checkpoint=saving,
             round_cost=round_cost,
         )
+        if searched:
+            saving = None  # every k is a run of its own
+            task, result, rounds = with_size(prepared, task, run_once, together=place.world > 1)
+        else:
+            result = run_once(prepared.problem(task, together=place.world > 1), checkpoint=saving)
         found = evaluated(result, agreed, task, worth)
+        found = replace(found, size=size_found(result, task, rounds)) if searched else found
     if speaks:
         run = {"max_iter": max_iter, "tol": tol, "time_limit": time_limit, "method": method, "device": device}
         run["round_cost"] = round_cost
         chosen = {**task.settings, **asdict(settings), **run, **worth.settings}
         chosen |= {} if formula is None else {"formula": formula}
-        summary = summarized(result, agreed, files, roles, chosen, engine, seed, time.perf_counter() - began)
+        summary = summarized(result, agreed, files, roles, chosen, engine, seed, clock.perf_counter() - began)
         summary |= found.summary()
         parts = model_parts(result, agreed, task, roles.special, finite(_brief(summary)), versions())
         written = outputs.write_all(folder, summary, result.history, parts)
@@ -265,13 +284,14 @@ def summarized(
         "dropped": dict(agreed.dropped),
         "features": len(agreed.encoding.features),
         "classes": agreed.classes,
-        "target": roles.target,
+        "target": roles.target if roles.time is None else roles.time,
+        **({} if roles.event is None else {"event": roles.event}),
         "blocks": [{"name": name, "rows": rows, "classes": classes} for name, rows, classes in agreed.blocks],
         "files": [str(path) for path in files],
         "settings": {name: value for name, value in chosen.items() if name != "kind"},
         "engine": engine,
         "seed": seed,
-        "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "date": clock.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "versions": versions(),
     }
 

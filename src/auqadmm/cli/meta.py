@@ -109,6 +109,8 @@ def meta(
     common fit of `auqadmm fit` needs fewer rows per site. Writes meta.json and forest.png to --out.
     """
     asked = study.study(None, family, link, parameter, formula, False, exposure, offset)
+    if asked.family is not None and asked.family.searched:
+        raise typer.BadParameter("--family negative-binomial needs --parameter here: sites must have the same k.")
     study.refuse_beside_formula(formula, target, features, drop, False, impute, intercept)
     target = asked.formula.target if asked.formula is not None else target
     options.check_usage(files, target, "glm", "auto", "local", impute, 1.0, None, ("glm",))

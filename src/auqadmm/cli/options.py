@@ -19,7 +19,7 @@ from auqadmm.words import visible
 COV = ("model", "expected", "robust", "cluster")
 METHODS = ("auto", *methods.KNOWN, *baselines.KNOWN)
 IMPUTE = ("none", "mean")
-PLAIN_KINDS = tuple(kind for kind in KINDS if kind != "glm")
+PLAIN_KINDS = tuple(kind for kind in KINDS if kind not in ("glm", "cox"))
 
 
 def option(panel: str, text: str, *names: str, **more: Any) -> Any:
@@ -127,7 +127,7 @@ Cov = Annotated[
 ]
 Level = Annotated[float, option("Statistics", "Level of intervals.")]
 Exponentiate = Annotated[
-    bool, option("Statistics", "Show exp(coefficient): odds ratios of a logistic model.", "--exponentiate")
+    bool, option("Statistics", "Show exp(coefficient): ratios of odds, rates or hazards.", "--exponentiate")
 ]
 CrossValidation = Annotated[
     str | None,
@@ -207,7 +207,7 @@ def check_usage(
     for name, number in {"--smoothing": smoothing, "--time-limit": time_limit}.items():
         if number is not None and not number > 0:
             raise typer.BadParameter(f"{name} must be > 0, got {number:g}.")
-    if target is None and any(is_table(path) for path in files):
+    if target is None and model != "cox" and any(is_table(path) for path in files):
         raise typer.BadParameter("--target is missing: name the column to predict.")
     repeated = next((path for k, path in enumerate(files) if path in files[:k]), None)
     if repeated is not None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from auqadmm.cli.options import known, option
+from auqadmm.cli.survival import Survival
 from auqadmm.files.model import KINDS
 from auqadmm.files.preprocessing import Settings
 from auqadmm.files.tabular import Roles
@@ -26,7 +29,8 @@ Model = Annotated[
     str | None,
     option(
         "Model",
-        "logistic (two or more classes), elastic-net, svm, or glm with --family; --family alone says glm.",
+        "logistic (two or more classes), elastic-net, svm, cox (proportional hazards, stratified by worker, "
+        "with --time and --event), or glm with --family; --family alone says glm.",
         autocompletion=known(KINDS),
     ),
 ]
@@ -46,15 +50,16 @@ Parameter = Annotated[
     float | None,
     option(
         "Model",
-        "Of the family: k of negative-binomial (1), power of tweedie (1.5), delta of huber (1), q of quantile (0.5).",
+        "Of the family: k of negative-binomial (found from the rows), power of tweedie (1.5), delta of huber (1), q of "
+        "quantile (0.5).",
     ),
 ]
 FormulaText = Annotated[
     str | None,
     option(
         "Model",
-        'Target and terms, as in R: "sick ~ age + C(stage) + bs(bmi, df=4) + offset(log_days)"; with --family. Rows '
-        "that lack a value are left out.",
+        'Target and terms, as in R: "sick ~ age + C(stage) + bs(bmi, df=4) + offset(log_days)"; with --family, or '
+        "with --model cox, where the left side is the time. Rows that lack a value are left out.",
         "--formula",
     ),
 ]
@@ -70,7 +75,7 @@ L1 = Annotated[
     float,
     option(
         "Model",
-        "Strength of the l1 penalty: l1·Σ|c|, beside the MEAN loss over all rows; with --family the SUM.",
+        "Strength of the l1 penalty: l1·Σ|c|, beside the MEAN loss over all rows; with --family or cox the SUM.",
         min=0,
     ),
 ]
@@ -79,7 +84,7 @@ L2 = Annotated[
     option(
         "Model",
         "Strength of the l2 penalty: l2/2·Σc², likewise (scikit-learn's C is 1/(rows·l2)). By default 0.001, with "
-        "--family 0.",
+        "--family or cox 0.",
         min=0,
     ),
 ]
@@ -89,13 +94,13 @@ Exposure = Annotated[
         "Columns", f"Column of sizes or times at risk, above zero, of {', '.join(LOG_FAMILIES)}: rates are modelled."
     ),
 ]
-Offset = Annotated[str | None, option("Columns", "With --family: column that is added to the linear predictor.")]
+Offset = Annotated[str | None, option("Columns", "With --family or cox: column that is added to the linear predictor.")]
 Standardize = Annotated[
     bool | None,
     option(
         "Columns",
         "Numbers get mean 0 and variance 1 over all workers' rows (sparse files: variance only). By default, but not "
-        "with --family, where it matters to penalties alone.",
+        "with --family or penalised cox, where it matters to penalties alone.",
         "--standardize/--no-standardize",
         show_default=False,
     ),
@@ -116,26 +121,35 @@ class Study:
     site_intercepts: bool = False
     exposure: str | None = None
     offset: str | None = None
+    survival: Survival | None = None
 
     def task(self, l1: float, l2: float | None, intercept: bool, smoothing: float) -> Task:
+        if self.survival is not None:
+            return Task(self.kind, l1, l2 or 0.0, intercept=False, ties=self.survival.ties)
         if self.family is None:
             return Task(self.kind, l1, DEFAULT_L2 if l2 is None else l2, intercept, smoothing)
         constant = intercept if self.formula is None else self.formula.intercept
         return Task(self.kind, l1, l2 or 0.0, constant, smoothing, self.family, self.site_intercepts)
 
     def roles(self, roles: Roles) -> Roles:
-        """With the columns that a family has, and those of the formula."""
+        """With the columns that a family or Cox's model has, and those of the formula."""
         roles = replace(roles, offset=self.offset, exposure=self.exposure)
+        if self.survival is not None:
+            columns = self.survival
+            roles = replace(roles, target=None, time=columns.time, event=columns.event, entry=columns.entry)
         if self.formula is None:
             return roles
-        return replace(roles, target=self.formula.target, features=self.formula.columns, asker="the formula", gaps=True)
+        target = self.formula.target if self.survival is None else None
+        return replace(roles, target=target, features=self.formula.columns, asker="the formula", gaps=True)
 
     def settings(self, settings: Settings, task: Task, standardize: bool | None) -> Settings:
         """A likelihood without penalty needs one level of every category as reference."""
-        if self.family is None:
+        if not task.likelihood:
             return replace(settings, standardize=standardize is not False)
-        free = task.l1 == task.l2 == 0 and task.intercept
-        return replace(settings, standardize=bool(standardize), drop_first=settings.drop_first or free)
+        free = task.l1 == task.l2 == 0
+        scaled = free and self.survival is not None if standardize is None else standardize
+        one_less = free and (task.intercept or self.survival is not None)  # a baseline is a constant too
+        return replace(settings, standardize=scaled, drop_first=settings.drop_first or one_less)
 
 
 def study(
@@ -147,10 +161,21 @@ def study(
     site_intercepts: bool,
     exposure: str | None,
     offset: str | None,
+    survival: Survival | None = None,
+    files: Sequence[Path] = (),
+    target: str | None = None,
 ) -> Study:
     """What is asked for, or wrong usage: exit code 2."""
     if model is None and family is None:
         raise typer.BadParameter("--model or --family is missing: say what to fit.")
+    survival = survival or Survival()
+    if model == "cox":
+        read = None if formula is None else parse(formula)
+        others = {"--family": family, "--link": link, "--parameter": parameter, "--exposure": exposure}
+        others["--site-intercepts (every worker has a baseline hazard)"] = site_intercepts
+        columns = survival.checked(files, target, others, read)
+        return Study("cox", None, read, offset=offset, survival=columns)
+    survival.refuse_without_cox()
     if family is None:
         given = {
             "--link": link, "--parameter": parameter, "--formula": formula, "--exposure": exposure, "--offset": offset,

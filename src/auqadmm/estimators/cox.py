@@ -24,6 +24,7 @@ from auqadmm.estimators import checks
 from auqadmm.estimators.base import ConsensusEstimator
 from auqadmm.estimators.blocks import is_block_list
 from auqadmm.estimators.fitting import FitSettings
+from auqadmm.estimators.quality import quality_of
 from auqadmm.estimators.times import codes_of, finite_numbers, joined, listed_times, numbered, times_of
 from auqadmm.estimators.types import EngineChoice, MatrixLike, MethodChoice, PerRow
 from auqadmm.inference.concordance import Pairs, pairs
@@ -33,6 +34,7 @@ from auqadmm.inference.survival import BaselineQuery, PairsQuery
 from auqadmm.problem import Cox, ElasticNet, InputError, Problem, Zero
 from auqadmm.problem.ingest import read_blocks
 from auqadmm.problem.sources import is_dask
+from auqadmm.quality.quality import Quality
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -351,6 +353,41 @@ class ConsensusCox(ConsensusEstimator):
         if self._fitted.source is None:
             raise InputError("This model was loaded: its rows are elsewhere. Fit it once more to ask for this.")
         return self._fitted.source.ask(self._fitted.v, question)
+
+    def quality(
+        self, X: MatrixLike, y: Any, sites: PerRow = None, sample_weight: PerRow = None, strata: PerRow = None
+    ) -> Quality:
+        """How good the model is on these rows: concordance and events, of all together and of each site.
+
+        Parameters
+        ----------
+        X, y, sites, sample_weight, strata
+            As in `fit`, X not a list: rows of the fit or new ones.
+
+        Returns
+        -------
+        Quality
+            With `figures` and `sites`; pairs are of rows of the same site and stratum.
+
+        Raises
+        ------
+        InputError
+            Rows, times, events, sites or strata cannot be used.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import auqadmm as aq
+        >>> X, time, event = np.array([[0.0], [1.0], [1.0], [0.0], [1.0]]), [5.0, 2.0, 6.0, 4.0, 1.0], [1, 1, 0, 1, 1]
+        >>> aq.ConsensusCox("breslow", l2=1.0).fit(X, (time, event)).quality(X, (time, event)).figures
+        {'concordance': 0.6, 'events': 4.0}
+        """
+        check_is_fitted(self)
+        if is_block_list(X):
+            raise InputError("quality takes all rows in one matrix; say with sites which site owns a row.")
+        times = times_of(y)
+        target = np.column_stack([times, codes_of(strata, len(times))[1]])
+        return quality_of(self, Cox(self.ties), X, target, sites, sample_weight)
 
     # ------------------------------------------------------------------ predictions
     def predict(self, X: MatrixLike) -> np.ndarray:

@@ -20,7 +20,7 @@ from auqadmm.engines.local import LocalEngine
 from auqadmm.estimators import checks
 from auqadmm.estimators.blocks import is_block_list, rows_of_sites
 from auqadmm.estimators.types import MatrixLike, PerRow
-from auqadmm.problem import InputError
+from auqadmm.problem import Cox, InputError
 from auqadmm.problem.ingest import read_reals
 from auqadmm.quality.evaluate import quality_at
 from auqadmm.quality.quality import Quality
@@ -43,7 +43,7 @@ def quality_of(
     classes = getattr(estimator, "classes_", None)
     if classes is None and loss.target_kind == "binary":
         classes = np.array([0.0, 1.0])
-    target = _target(np.asarray(y).reshape(-1), n, classes, loss)
+    target = _target(y, n, classes, loss)
     weight = checks.weights_of(sample_weight, n)
     owned = [np.arange(n)] if sites is None else rows_of_sites(sites, n)
     labels = ["all rows"] if sites is None else [str(label) for label in np.unique(np.asarray(sites))]
@@ -52,12 +52,14 @@ def quality_of(
         for name, i in zip(labels, owned, strict=True)
     ]
     coef = np.atleast_2d(estimator.coef_).astype(np.float64)
-    v = np.vstack([coef.T, np.broadcast_to(np.atleast_1d(estimator.intercept_), (1, len(coef)))])
+    v = coef.T.copy()
+    if loss.takes_intercept:
+        v = np.vstack([v, np.broadcast_to(np.atleast_1d(estimator.intercept_), (1, len(coef)))])
     census = Census(
         blocks=len(parts),
         features=len(v),
         columns=v.shape[1],
-        intercept=True,
+        intercept=loss.takes_intercept,
         rows=tuple(b.rows for b in parts),
         weight_total=float(weight.sum()),
         classes=classes,
@@ -70,10 +72,13 @@ def quality_of(
     return quality_at(Reduce(LocalEngine(shard)), loss, census, torch.from_numpy(v))
 
 
-def _target(y: np.ndarray, rows: int, classes: np.ndarray | None, loss: Loss) -> np.ndarray:
-    """Numbers, signs or classes, as the loss takes them."""
+def _target(given: PerRow, rows: int, classes: np.ndarray | None, loss: Loss) -> np.ndarray:
+    """Numbers, signs or classes, as the loss takes them; of Cox's an array of times and events."""
+    y = np.asarray(given) if isinstance(loss, Cox) else np.asarray(given).reshape(-1)
     if len(y) != rows:
         raise InputError(f"X has {rows} rows but y has {len(y)} values.")
+    if isinstance(loss, Cox):
+        return loss.arranged("y", y)
     if classes is None:
         y = read_reals("quality", y)
         loss.check_target("quality", y)

@@ -121,7 +121,7 @@ def complete(sheet: Sheet) -> Sheet:
             lacks |= part.codes < 0
     for values in (sheet.target, sheet.weight, sheet.offset, sheet.exposure):
         if isinstance(values, np.ndarray):
-            lacks |= np.isnan(values)
+            lacks |= np.isnan(values) if values.ndim == 1 else np.isnan(values).any(1)
     keep = np.flatnonzero(~lacks)
     if not keep.size:
         raise InputError(f"{sheet.source}: every row lacks a value that the formula needs; leave it out.")

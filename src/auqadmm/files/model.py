@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import ArrayLike
 
-KINDS = ("logistic", "elastic-net", "svm", "glm")
+KINDS = ("logistic", "elastic-net", "svm", "glm", "cox")
 TableLike: TypeAlias = "np.ndarray | scipy.sparse.spmatrix | pa.Table | pd.DataFrame"
 
 
@@ -214,13 +214,14 @@ class FittedLogisticRegression(FittedClassifier):
 
 def fitted(parts: Parts) -> FittedModel:
     """The estimator of a model."""
-    from auqadmm.files.fitted_glm import FittedGLM
+    from auqadmm.files.fitted_glm import FittedCox, FittedGLM
 
     made = {
         "logistic": FittedLogisticRegression,
         "elastic-net": FittedElasticNet,
         "svm": FittedLinearSVC,
         "glm": FittedGLM,
+        "cox": FittedCox,
     }
     return made[parts.kind](parts)
 
@@ -235,6 +236,7 @@ def parts_of(model: Any) -> Parts:
         "ConsensusLogisticRegressionCV": "logistic",
         "ConsensusLinearSVC": "svm",
         "ConsensusGLM": "glm",
+        "ConsensusCox": "cox",
         "ConsensusElasticNet": "elastic-net",
         "ConsensusElasticNetCV": "elastic-net",
         "ConsensusLasso": "elastic-net",
@@ -260,7 +262,7 @@ def parts_of(model: Any) -> Parts:
         labels = (0, 1) if family.labels else None
         own = bool(model.site_intercepts)
         return Parts(kind, encoding, coef, intercept, labels, {}, training, family=family, site_intercepts=own)
-    classes = None if kind == "elastic-net" else tuple(model.classes_.tolist())
+    classes = None if kind in ("elastic-net", "cox") else tuple(model.classes_.tolist())
     return Parts(kind, encoding, coef, intercept, classes, training=training)
 
 
@@ -492,7 +494,7 @@ def _check(parts: Parts) -> None:
             raise ValueError(f"{name} is not {shapes[name]} finite numbers")
     if parts.kind not in KINDS or (parts.kind == "glm") != (parts.family is not None):
         raise ValueError("kind of model")
-    labelled = parts.kind != "elastic-net" if parts.family is None else parts.family.labels
+    labelled = parts.kind in ("logistic", "svm") if parts.family is None else parts.family.labels
     if labelled != (parts.classes is not None):
         raise ValueError("kind of model")
     if parts.classes is not None and len(parts.classes) < 2:

@@ -113,7 +113,7 @@ def summarize(sheet: Sheet, settings: Settings) -> Summary:
         levels={name: _counts(column, weights, settings) for name, column in sheet.texts.items()},
         examples={name: _example(column) for name, column in sheet.texts.items()},
         labels=labels,
-        target=_triple(target, weights) if isinstance(target, np.ndarray) else None,
+        target=_triple(target, weights) if isinstance(target, np.ndarray) and target.ndim == 1 else None,
         blocks=tuple((name, len(rows), _distinct(target, rows)) for name, rows in blocks_of(sheet)),
         sparse=sheet.sparse,
         named=sheet.named,

@@ -44,7 +44,8 @@ class Roles:
 
     `categorical` are read as text even where they look like numbers. `labels`: the target is a label, not a number.
     `asker`: who named the features, for the error when one is missing. `offset` is added to the logit of a row,
-    `exposure` is what its rate is counted over. `gaps`: rows without target, weight, offset or exposure are let in.
+    `exposure` is what its rate is counted over. `time`, `event` and `entry` are the target of a survival model. `gaps`:
+    rows without target, weight, offset or exposure are let in.
     """
 
     target: str | None = None
@@ -60,12 +61,16 @@ class Roles:
     offset: str | None = None
     exposure: str | None = None
     gaps: bool = False
+    time: str | None = None
+    event: str | None = None
+    entry: str | None = None
 
     @property
     def special(self) -> dict[str, str]:
         """Columns that are no features, by role."""
         pairs = {"target": self.target, "site": self.site, "id": self.id, "weight": self.weight}
         pairs |= {"offset": self.offset, "exposure": self.exposure}
+        pairs |= {"time": self.time, "event": self.event, "entry": self.entry}
         return {what: name for what, name in pairs.items() if name is not None}
 
     @property

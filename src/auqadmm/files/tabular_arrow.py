@@ -20,6 +20,7 @@ import pyarrow.types as kinds
 
 from auqadmm.files import tabular
 from auqadmm.files.tabular import NUMBERS, Coded, Roles, Sheet
+from auqadmm.files.times import NEEDED, check_times
 from auqadmm.problem import InputError
 from auqadmm.words import quoted
 
@@ -40,6 +41,8 @@ def sheet_of(source: str, table: pa.Table, features: list[str], roles: Roles) ->
     target = site = ids = weight = None
     if roles.target is not None:
         target = tabular.check_target(source, _target(source, table[roles.target], roles), roles.target, roles.gaps)
+    elif roles.time is not None:
+        target = _times(source, table, roles)
     if roles.site is not None:
         site = tabular.check_site(source, to_codes(_simple(source, roles.site, table[roles.site])), roles.site)
     if roles.id is not None:
@@ -129,6 +132,20 @@ def _target(source: str, column: pa.ChunkedArray, roles: Roles) -> Any:
     return to_numbers(column)
 
 
+def _times(source: str, table: pa.Table, roles: Roles) -> np.ndarray:
+    """Time, event and entry of every row, (n, 3); entry is 0 where no column says it."""
+    columns = []
+    for what, name in (("time", roles.time), ("event", roles.event), ("entry", roles.entry)):
+        if name is None:
+            columns.append(np.zeros(table.num_rows))
+            continue
+        column = _plain(source, name, table[name], False)
+        if kind_of(column) == "text":
+            raise _not_numbers(source, name, column, NEEDED[what])
+        columns.append(to_numbers(column))
+    return check_times(source, np.column_stack(columns), roles)
+
+
 def _shift(source: str, table: pa.Table, name: str | None, exposure: bool, gaps: bool) -> np.ndarray | None:
     """An offset or an exposure."""
     if name is None:
@@ -212,7 +229,7 @@ def _header(path: Path, source: str, reading: pa.csv.ReadOptions, parsing: pa.cs
 
 def _refuse_spoilt(sheet: Sheet, roles: Roles) -> None:
     """A numeric column with a typo reads as text, and would become one feature per number."""
-    if roles.target is None:  # at prediction the model knows the types
+    if roles.target is None and roles.time is None:  # at prediction the model knows the types
         return
     for name, column in sheet.texts.items():
         alike = sum(_numeric(level) for level in column.levels)

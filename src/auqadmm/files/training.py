@@ -26,7 +26,17 @@ from auqadmm.files.preprocessing import Agreed, AnyEncoding, Settings, Summary, 
 from auqadmm.files.tabular import Coded, Roles, Sheet, read, refuse_row
 from auqadmm.formula.design import agree
 from auqadmm.formula.parsing import Formula
-from auqadmm.problem import ElasticNet, InputError, LeastSquares, Logistic, Multinomial, Problem, SmoothedHinge, Zero
+from auqadmm.problem import (
+    Cox,
+    ElasticNet,
+    InputError,
+    LeastSquares,
+    Logistic,
+    Multinomial,
+    Problem,
+    SmoothedHinge,
+    Zero,
+)
 from auqadmm.problem.agreement import Exchange, alone, together
 from auqadmm.problem.ingest import RawBlock
 from auqadmm.problem.named_family import NamedFamily
@@ -36,8 +46,8 @@ from auqadmm.words import listed, quoted
 
 @dataclass(frozen=True)
 class Task:
-    """What to fit. `l1` and `l2` are strengths beside the mean loss over all rows, for a `family` beside their sum;
-    `smoothing` is for the svm. `site_intercepts`: one for every worker, in place of a common one."""
+    """What to fit. `l1` and `l2` are strengths beside the mean loss over all rows, for a likelihood beside their sum;
+    `smoothing` is for the svm, `ties` for "cox". `site_intercepts`: one for every worker, in place of a common one."""
 
     kind: str
     l1: float = 0.0
@@ -46,10 +56,16 @@ class Task:
     smoothing: float = 0.1
     family: NamedFamily | None = None
     site_intercepts: bool = False
+    ties: str | None = None
 
     @property
     def labels(self) -> bool:
-        return self.kind != "elastic-net" if self.family is None else self.family.labels
+        return self.kind in ("logistic", "svm") if self.family is None else self.family.labels
+
+    @property
+    def likelihood(self) -> bool:
+        """Whether a likelihood is maximised: sums over rows, coefficients of raw columns."""
+        return self.family is not None or self.kind == "cox"
 
     @property
     def common_intercept(self) -> bool:
@@ -58,12 +74,12 @@ class Task:
     @property
     def centred(self) -> bool:
         """Whether the target's mean is taken off before the fit, for the intercept to take it up."""
-        return self.family is None and self.intercept
+        return not self.likelihood and self.intercept
 
     @property
     def settings(self) -> dict[str, Any]:
         """Plain values, those of the family among them."""
-        plain = {name: value for name, value in vars(self).items() if name != "family"}
+        plain = {name: value for name, value in vars(self).items() if name != "family" and value is not None}
         if self.family is None:
             return {name: value for name, value in plain.items() if name != "site_intercepts"}
         return plain | {"family": self.family.name, "link": self.family.link, "parameter": self.family.parameter}
@@ -71,6 +87,8 @@ class Task:
     def loss(self, classes: int) -> Loss:
         if self.family is not None:
             return self.family.loss()
+        if self.kind == "cox":
+            return Cox(self.ties or "efron")
         if self.kind == "elastic-net":
             return LeastSquares(reduction="pooled")
         if self.kind == "logistic":
@@ -89,7 +107,7 @@ class Prepared:
     def problem(self, task: Task, together: bool = False) -> Problem:
         """`together`: other processes have blocks too."""
         loss = task.loss(len(self.agreed.classes or ()))
-        plain = task.family is not None and task.l1 == task.l2 == 0
+        plain = task.likelihood and task.l1 == task.l2 == 0
         g = Zero() if plain else ElasticNet(task.l1, task.l2)
         make = Problem.part if together else Problem
         own = task.site_intercepts
@@ -214,8 +232,8 @@ def model_parts(
     v = result.v.detach().cpu().numpy().astype(np.float64)
     coef = np.ascontiguousarray((v[:-1] if task.common_intercept else v).T)
     intercept = v[-1].copy() if task.common_intercept else np.zeros(v.shape[1])
-    if task.family is not None:
-        return _family_parts(agreed, task, coef, intercept, roles, training, versions)
+    if task.likelihood:
+        return _raw_parts(agreed, task, coef, intercept, roles, training, versions)
     if task.kind == "elastic-net" and task.intercept:
         intercept = intercept + agreed.target_mean
     if task.kind == "logistic" and len(coef) > 1:
@@ -226,7 +244,7 @@ def model_parts(
     return Parts(task.kind, agreed.encoding, coef, intercept, agreed.classes, dict(roles), dict(training), versions)
 
 
-def _family_parts(
+def _raw_parts(
     agreed: Agreed,
     task: Task,
     coef: np.ndarray,

@@ -77,6 +77,11 @@ class NamedFamily:
         return self.name == "binomial"
 
     @property
+    def searched(self) -> bool:
+        """Whether its parameter is found from the rows: k of the negative binomial, where it is not given."""
+        return self.name == "negative-binomial" and self.parameter is None
+
+    @property
     def takes_exposure(self) -> bool:
         return FAMILIES[self.name][self.link] in LOGARITHMIC
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from auqadmm.core.reduce import Reduce
 from auqadmm.errors import InputError
+from auqadmm.problem.cox import Cox
 from auqadmm.quality.bins import Calibration, bins_of
 from auqadmm.quality.calibration import calibrate
 from auqadmm.quality.folds import Folds, Training
@@ -25,6 +26,7 @@ from auqadmm.quality.measures import Figures, Measure, measure_of, middle_of
 from auqadmm.quality.quality import Quality
 from auqadmm.quality.rows import Models
 from auqadmm.quality.sums import COUNTS, FirstQuery, LineQuery, SecondQuery, SiteFigures, arrays, mean_or_none
+from auqadmm.quality.survival import survival_quality
 from auqadmm.words import counted, listed, short
 
 if TYPE_CHECKING:
@@ -47,6 +49,8 @@ def quality_at(
     notes: tuple[str, ...] = (),
 ) -> Quality:
     """Of the model v (m, C), or with folds of the models v (F, m, C). `columns`: means, where they are known."""
+    if isinstance(loss, Cox):
+        return survival_quality(reduce, v, sites, folds, notes)
     measure = measure_of(loss, 0 if census.classes is None else len(census.classes))
     if not bool(v.isfinite().all()):
         raise InputError("The model holds numbers that are not finite: it has no quality.")

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 LABELS = {
     "accuracy": "accuracy",
     "auc": "AUC",
+    "concordance": "concordance",
+    "events": "events",
     "brier": "Brier score",
     "log_loss": "log loss",
     "deviance_explained": "deviance explained",
@@ -47,6 +49,7 @@ class Quality:
         classes, each against the rest), brier, log_loss, deviance_explained. Numbers: r2, rmse, mae, calibration.
         Counts, rates and amounts: deviance_explained, observed_expected, rmse, mae, deviance (mean), calibration.
         Losses that are no likelihood: loss, their mean. Quantiles: below, the share of rows at or below.
+        Cox's model: concordance, of pairs of rows of the same site (and, held out, of the same fold), and events.
     rows, weight
         How many rows counted, and the sum of their weights.
     auc_bounds
@@ -183,7 +186,7 @@ def shown(name: str, value: float | None) -> str:
         return f"{100 * value:.1f} %"
     if name.startswith("calibration"):
         return f"{value:.3f}" if abs(value) >= 5e-4 else "0.000"
-    return f"{value:.4f}" if name in ("auc", "brier") else f"{value:.4g}"
+    return f"{value:.4f}" if name in ("auc", "brier", "concordance") else f"{value:.4g}"
 
 
 def table(heads: list[str], rows: list[list[str]]) -> list[str]:

@@ -34,23 +34,35 @@ OTHER_ROUNDS = "its model, weighted; value and slope of its loss"
 def sentence(summary: Mapping[str, Any], parts: Parts) -> str:
     """What was predicted from what, on which rows, how well, and how sure."""
     kinds = {"logistic": "A logistic model", "elastic-net": "A linear model", "svm": "A support vector machine"}
-    kinds["glm"] = f"A {summary['settings'].get('family')} model, link {summary['settings'].get('link')},"
+    kinds["cox"] = "A proportional hazards model, with a baseline for every site,"
+    kinds["glm"] = f"A generalised linear model ({family_words(summary['settings'])})"
     columns = list(parts.encoding.names)
     named = ", ".join(name_of(c) for c in columns[:NAMED])
     some = f"{named} and {counted(len(columns) - NAMED, 'more column')}" if len(columns) > NAMED else named
     target = name_of(str(summary["target"])) if summary.get("target") else "the target"
+    target += f" until {name_of(str(summary['event']))}" if summary.get("event") else ""
     what = f"{kinds[summary['model']]} of {target} from {some}"
     size = f"on {counted(summary['rows'], 'row')} at {counted(len(summary['blocks']), 'site')}"
     return f"{what}, {size}. {_how_well(summary)}{_how_sure(summary)}".strip()
+
+
+def family_words(settings: Mapping[str, Any]) -> str:
+    """Such as "Poisson, link log"."""
+    family = str(settings.get("family"))
+    name = family.capitalize() if family in ("poisson", "tweedie", "huber") else family.replace("-", " ")
+    return f"{name}, link {settings.get('link')}"
 
 
 def _how_well(summary: Mapping[str, Any]) -> str:
     told = []
     for key, where in (("quality", "on the rows of the fit"), ("cross_validation", "on rows that were held out")):
         figures = summary.get(key, {}).get("figures", {})
-        names = [n for n in ("auc", "r2", "deviance_explained", "accuracy") if figures.get(n) is not None][:1]
+        names = [
+            n for n in ("auc", "concordance", "r2", "deviance_explained", "accuracy") if figures.get(n) is not None
+        ][:1]
         told += [f"{LABELS[n]} {shown(n, figures[n])} {where}" for n in names]
-    return f"{'; '.join(told)}. " if told else ""
+    text = "; ".join(told)
+    return f"{text[:1].upper()}{text[1:]}. " if told else ""
 
 
 def _how_sure(summary: Mapping[str, Any]) -> str:
@@ -105,7 +117,7 @@ def effects(summary: Mapping[str, Any], encoding: AnyEncoding) -> tuple[Chapter,
         rows.append(Interval(name_of(names[k]), drawn[0], drawn[1], drawn[2], tuple(cells)))
     heads = [ratio or "coefficient", "std error"]
     heads += [level, "p"] if tested else ["one step"] if "one_step" in table else []
-    axis = "per standard deviation" if summary["settings"].get("standardize") else "per unit"
+    axis = "per standard deviation" if (scale != 1).any() else "per unit"
     caption = (
         f"{found['family'] or 'No'} likelihood, link {found['link'] or 'identity'}; {found['cov']} standard errors; "
         f"{found['nobs']:g} rows, {found['df_resid']:.6g} degrees of freedom left. Numbers are per unit of the column."
@@ -220,11 +232,12 @@ def sites(summary: Mapping[str, Any]) -> Chapter:
     blocks, labelled = summary["blocks"], summary["classes"] is not None
     found = summary.get("quality") or {"sites": [], "notes": []}
     held = summary.get("cross_validation")
-    keys = [n for n in ("accuracy", "auc", "r2", "deviance_explained", "rmse", "calibration_slope", "log_loss")
+    keys = [n for n in ("accuracy", "auc", "concordance", "events", "r2", "deviance_explained", "rmse",
+                          "calibration_slope", "log_loss")
             if any(site.get(n) is not None for site in found["sites"])][:4]  # fmt: skip
     per_block = found["sites"] if len(found["sites"]) == len(blocks) else [{}] * len(blocks)
     apart = held["sites"] if held and len(held["sites"]) == len(blocks) else None
-    lead = next((n for n in ("auc", "r2", "deviance_explained", "accuracy") if n in keys), None)
+    lead = next((n for n in ("auc", "concordance", "r2", "deviance_explained", "accuracy") if n in keys), None)
     rows = []
     for j, (block, name) in enumerate(zip(blocks, short([b["name"] for b in blocks]), strict=True)):
         row = [name_of(name), str(block["rows"]), f"{100 * block['rows'] / summary['rows']:.1f} %"]

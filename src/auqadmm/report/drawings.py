@@ -18,8 +18,8 @@ from auqadmm.report.content import Agreement, Forest, Interval
 
 MIDDLE = 11  # of a row, in pixels
 MARGIN = 4.0  # percent at both ends of a bar's cell
-WIDE, TALL = 340, 300  # of a plot
-EDGES = {"left": 46, "right": 14, "top": 10, "bottom": 40}
+WIDE, TALL = 352, 300  # of a plot
+EDGES = {"left": 58, "right": 14, "top": 10, "bottom": 40}
 WIDE_RATIO = 1e6  # of the ends of a logarithmic axis: beyond, ticks are powers of ten
 RADIUS = (3.0, 6.0)
 

@@ -144,7 +144,7 @@ def coefficients(summary: Mapping[str, Any], parts: Parts) -> Chapter:
         caption += f" {len(order)} are shown; model.safetensors holds all."
     if shown < len(coef):
         caption += f" {shown} of {len(coef)} classes are shown."
-    if summary["settings"].get("standardize") and parts.kind != "glm":
+    if summary["settings"].get("standardize") and parts.kind not in ("glm", "cox"):
         caption += " Coefficients are those of standardised columns: the change per standard deviation."
     if not several and parts.classes is not None:
         caption += f" Positive: towards {_name(str(parts.classes[1]))}."
@@ -154,10 +154,10 @@ def coefficients(summary: Mapping[str, Any], parts: Parts) -> Chapter:
 # ---------------------------------------------------------------------- text
 def _title(summary: Mapping[str, Any]) -> str:
     names = {"logistic": "Logistic regression", "elastic-net": "Elastic net", "svm": "Support vector machine"}
-    settings = summary["settings"]
-    names["glm"] = f"{str(settings.get('family')).capitalize()} model, link {settings.get('link')}"
+    names |= {"cox": "Proportional hazards", "glm": "Generalised linear model"}
     target = f" of {_name(str(summary['target']))}" if summary.get("target") else ""
-    return f"{names[summary['model']]}{target}"
+    family = f" ({answer.family_words(summary['settings'])})" if summary["model"] == "glm" else ""
+    return f"{names[summary['model']]}{target}{family}"
 
 
 def _lead(summary: Mapping[str, Any], parts: Parts) -> str:
