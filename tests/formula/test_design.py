@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import auqadmm as aq
-from auqadmm.formula.design import Design, agree
+from auqadmm.formula.design import FormulaDesign, agree
 from auqadmm.formula.parsing import parse
 from auqadmm.formula.pooled import quantiles
 from tests.formula.study import study
@@ -68,7 +68,7 @@ def test_the_matrix_is_that_of_all_rows(right):
     X = np.concatenate([design.matrix(frame) for frame in frames])
     known = known.drop(columns="Intercept", errors="ignore").to_numpy(float)
     np.testing.assert_allclose(X, known, rtol=1e-10, atol=1e-12)
-    again = Design.read(json.loads(json.dumps(design.message())))
+    again = FormulaDesign.read(json.loads(json.dumps(design.message())))
     assert again.features == design.features
     for frame in frames:
         np.testing.assert_array_equal(again.matrix(frame), design.matrix(frame))
@@ -79,7 +79,7 @@ def test_processes_agree_and_send_sums_and_counts_only():
     formula = "sick ~ center(age) + bs(bmi, df=4) + poly(age, 2) + C(grade) + stage + cr(bmi, 3, constraints='center')"
     alone = designed(formula, frames)
     sent: list[str] = []
-    made: dict[int, Design] = {}
+    made: dict[int, FormulaDesign] = {}
     wall, box = threading.Barrier(3), [""] * 3
 
     def exchange(rank):

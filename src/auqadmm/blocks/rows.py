@@ -326,13 +326,41 @@ class Loss(ABC):
         return
 
     def arranged(self, name: str, y: np.ndarray) -> np.ndarray:
-        """Targets of a block as points use them, (n,) or (n, `target_columns`), from numbers as given; refused as by
-        `check_target`."""
+        """Targets of a block as points use them, from numbers as given.
+
+        Parameters
+        ----------
+        name
+            The block, for sentences.
+        y
+            Its targets.
+
+        Returns
+        -------
+        ndarray
+            (n,) or (n, `target_columns`).
+
+        Raises
+        ------
+        InputError
+            A target that the loss cannot have, as of `check_target`.
+        """
         self.check_target(name, y)
         return y
 
     def silent(self, y: np.ndarray, weight: np.ndarray) -> bool:
-        """Do these rows say nothing, whatever u is?"""
+        """Do these rows say nothing, whatever u is?
+
+        Parameters
+        ----------
+        y, weight
+            Targets and weights of a block.
+
+        Returns
+        -------
+        bool
+            Where all blocks are silent, `silence` is raised.
+        """
         return False
 
     # ------------------------------------------------------------------ used by verdicts

@@ -9,7 +9,7 @@ from auqadmm.files.formula_encoding import FormulaEncoding
 from auqadmm.files.preprocessing import Agreed, Settings
 from auqadmm.files.tabular import Roles
 from auqadmm.files.training import Prepared, Task
-from auqadmm.formula.design import Design, reference_of
+from auqadmm.formula.design import FormulaDesign, reference_of
 from auqadmm.methods.auto.cost import Facts, estimates
 from auqadmm.words import counted, quoted, visible
 
@@ -91,7 +91,7 @@ def _constant(task: Task) -> str:
     return " and an intercept:" if task.intercept else ", no intercept:"
 
 
-def _formula_lines(design: Design) -> list[str]:
+def _formula_lines(design: FormulaDesign) -> list[str]:
     lines = [f"  {name}" for name in design.features[:SHOWN]]
     lines += [f"  … and {len(design.features) - SHOWN} more"] if len(design.features) > SHOWN else []
     for name, levels in design.levels.items():

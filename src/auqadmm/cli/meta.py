@@ -32,7 +32,7 @@ from auqadmm.words import counted, listed, visible
 FORMAT, META_VERSION = "auqadmm meta", 1
 RESULT, PICTURE = "meta.json", "forest.png"
 COVARIANCES = ("model", "expected", "robust")
-TOLERANCE = 1e-18  # of a site's own fit, as of ConsensusGLM
+META_TOLERANCE = 1e-18  # of a site's own fit, as of ConsensusGLM
 
 EXAMPLES = """
 **Examples**
@@ -157,7 +157,9 @@ def fit_alone(block: RawBlock, prepared: Prepared, task: Task, cov: str, exponen
         return SiteFit(block.name, block.rows, reason=f"all rows are {classes[int(block.y[0])]!r}.")
     try:
         result = solve(
-            Problem(task.loss(2), Zero(), [block], intercept=task.intercept), certificate_tol=TOLERANCE, inference=True
+            Problem(task.loss(2), Zero(), [block], intercept=task.intercept),
+            certificate_tol=META_TOLERANCE,
+            inference=True,
         )
         found = result.inference(cov, exponentiate=exponentiate)
     except InputError as error:

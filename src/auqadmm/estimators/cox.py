@@ -24,10 +24,11 @@ from auqadmm.estimators import checks
 from auqadmm.estimators.base import ConsensusEstimator
 from auqadmm.estimators.blocks import is_block_list
 from auqadmm.estimators.fitting import FitSettings
+from auqadmm.estimators.glm import INFERENCE_UNKNOWNS
 from auqadmm.estimators.quality import quality_of
 from auqadmm.estimators.times import codes_of, finite_numbers, joined, listed_times, numbered, times_of
 from auqadmm.estimators.types import EngineChoice, MatrixLike, MethodChoice, PerRow
-from auqadmm.inference.concordance import Pairs, pairs
+from auqadmm.inference.concordance import PairCounts, pairs
 from auqadmm.inference.inference import Inference
 from auqadmm.inference.proportional import ProportionalHazards, proportional_hazards
 from auqadmm.inference.survival import BaselineQuery, PairsQuery
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 T = TypeVar("T")
-INFERENCE_UNKNOWNS = 4096  # unknowns whose information is asked for
 
 
 class ConsensusCox(ConsensusEstimator):
@@ -249,13 +249,13 @@ class ConsensusCox(ConsensusEstimator):
         check_is_fitted(self)
         known = self._fitted.statistics
         if known is not None:
-            return Pairs(*(known.number(name) for name in ("concordant", "discordant", "tied"))).index
-        return Pairs(*self._pairs().sum(0)).index
+            return PairCounts(*(known.number(name) for name in ("concordant", "discordant", "tied"))).index
+        return PairCounts(*self._pairs().sum(0)).index
 
     @property
     def site_concordance_(self) -> dict[str, float]:
         """The same of every site, NaN where no pair can be compared. Sites are asked at the first call."""
-        return {name: Pairs(*counts).index for name, counts in zip(self._sites, self._pairs(), strict=True)}
+        return {name: PairCounts(*counts).index for name, counts in zip(self._sites, self._pairs(), strict=True)}
 
     def _pairs(self) -> np.ndarray:
         check_is_fitted(self)

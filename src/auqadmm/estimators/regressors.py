@@ -30,9 +30,9 @@ from auqadmm.problem import Huber, InputError, Poisson, Quantile
 if TYPE_CHECKING:
     from sklearn.utils import Tags
 
-MOST_STEPS = 60
-ENOUGH = 1e-9  # of log σ
-FAR = 2.0  # the longest step in log σ
+SCALE_STEPS = 60
+SCALE_ENOUGH = 1e-9  # of log σ
+SCALE_FAR = 2.0  # the longest step in log σ
 PERFECT = 1e-7  # of the target's spread: a smaller σ is that of rows that are fitted perfectly
 CORNER = 1e-3  # of the target's spread: how wide the corner of the pinball loss is
 
@@ -350,19 +350,19 @@ class _ScaleSearch:
         t, low, high = math.log(spread), -math.inf, math.inf
         last: tuple[float, float] | None = None
         fitted = None
-        for _ in range(MOST_STEPS):
+        for _ in range(SCALE_STEPS):
             fitted, excess = self._at(math.exp(t), fitted)
             low, high = (t, high) if excess > 0 else (low, t)
-            if abs(excess) <= ENOUGH:
+            if abs(excess) <= SCALE_ENOUGH:
                 return fitted, math.exp(t)
             if math.exp(t + excess) <= PERFECT * spread:  # where residuals end
                 return fitted, math.exp(t + excess)
             there = t + excess
             if last is not None and last[1] != excess:
                 there = t - excess * (t - last[0]) / (excess - last[1])
-            last, there = (t, excess), max(t - FAR, min(t + FAR, there))
+            last, there = (t, excess), max(t - SCALE_FAR, min(t + SCALE_FAR, there))
             if not low < there < high:
-                there = 0.5 * (low + high) if math.isfinite(low + high) else t + max(-FAR, min(FAR, excess))
+                there = 0.5 * (low + high) if math.isfinite(low + high) else t + max(-SCALE_FAR, min(SCALE_FAR, excess))
             t = there
         assert fitted is not None
         return fitted, math.exp(t)

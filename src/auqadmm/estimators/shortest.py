@@ -16,7 +16,7 @@ import torch
 
 from auqadmm.core.result import Result
 
-RANK = 1e-10  # of the largest eigenvalue, in columns of information one
+SHORTEST_RANK = 1e-10  # of the largest eigenvalue, in columns of information one
 
 
 def shortest(result: Result) -> Result:
@@ -28,7 +28,7 @@ def shortest(result: Result) -> Result:
     H = at.sums["H"][:m, :m]
     s = np.sqrt(np.where(np.diag(H) > 0, np.diag(H), 1.0))
     e, U = np.linalg.eigh(H / s / s[:, None])
-    free = U[:, e <= RANK * max(e[-1], 0.0)] / s[:, None]
+    free = U[:, e <= SHORTEST_RANK * max(e[-1], 0.0)] / s[:, None]
     if free.shape[1] == 0:
         return result
     basis = np.linalg.qr(free / np.linalg.norm(free, axis=0))[0]

@@ -16,9 +16,9 @@ from auqadmm.core.result import Result
 from auqadmm.inference.statistics import Statistics
 from auqadmm.problem import InputError
 
-MOST_STEPS = 60
+SIZE_STEPS = 60
 FAR = math.log(20.0)  # the longest step in log k
-ENOUGH = 1e-9  # the step in log k, found by Newton's method, that ends the search: the next one is its square
+SIZE_ENOUGH = 1e-9  # the step in log k, found by Newton's method, that ends the search: the next one is its square
 LARGEST = 1e5  # times the mean count: a larger k adds less than 1e-5 to the variance of Poisson
 
 
@@ -33,7 +33,7 @@ class SizeSearch:
         """k, its result, and how many rounds all fits took."""
         low, high, t = -math.inf, math.inf, 0.0
         result, rounds = None, 0
-        for _ in range(MOST_STEPS):
+        for _ in range(SIZE_STEPS):
             result = self.fit(math.exp(t), result)
             rounds += result.history[-1].rounds
             at = result.statistics
@@ -46,7 +46,7 @@ class SizeSearch:
                 )
             step = -slope / bend if bend > 0 else -math.copysign(FAR, slope)
             step = max(-FAR, min(FAR, step))
-            if abs(step) <= ENOUGH:
+            if abs(step) <= SIZE_ENOUGH:
                 return math.exp(t), replace(result, statistics=replace(at, searched=True)), rounds
             there = t + step
             t = there if low < there < high else 0.5 * (low + high)

@@ -14,7 +14,7 @@ import numpy as np
 from auqadmm.files.encoding import Column
 from auqadmm.files.tabular import Coded, Sheet, refuse_row
 from auqadmm.files.tabular_arrow import not_a_number
-from auqadmm.formula.design import Design
+from auqadmm.formula.design import FormulaDesign
 from auqadmm.problem import InputError
 from auqadmm.words import listed, quoted
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class FormulaEncoding:
     """As `Encoding`, by a formula; columns are never scaled."""
 
-    design: Design
+    design: FormulaDesign
     sparse: bool = False
     named: bool = True
 

@@ -36,7 +36,7 @@ from auqadmm.files.formula_encoding import FormulaEncoding
 from auqadmm.files.preprocessing import AnyEncoding, Encoding
 from auqadmm.files.tabular import Roles, Sheet
 from auqadmm.files.tabular_arrow import sheet_of
-from auqadmm.formula.design import Design
+from auqadmm.formula.design import FormulaDesign
 from auqadmm.problem import InputError
 from auqadmm.problem.named_family import NamedFamily
 from auqadmm.words import quoted
@@ -434,7 +434,7 @@ def read(folder: Path) -> Parts:
 
 def _encoding(message: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> AnyEncoding:
     if "formula" in message:
-        return FormulaEncoding(Design.read(message["formula"]))
+        return FormulaEncoding(FormulaDesign.read(message["formula"]))
     return Encoding.read(message, arrays)
 
 

@@ -20,19 +20,19 @@ import numpy as np
 
 from auqadmm.errors import InputError
 from auqadmm.formula.parsing import FUNCTIONS, Formula, formulaic, parse
-from auqadmm.formula.pooled import Pool, state_of
+from auqadmm.formula.pooled import PooledColumns, state_of
 from auqadmm.problem.agreement import Exchange, alone, together
 from auqadmm.words import listed, quoted
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_LEVELS = 1000  # of a factor
+FORMULA_LEVELS = 1000  # of a factor
 INTERCEPT = "Intercept"
 
 
 @dataclass(frozen=True, eq=False)
-class Design:
+class FormulaDesign:
     """A formula with its agreed state. `levels`: of every column that is text or inside C(…); `texts`: those that are
     text. `features`: names of the columns of the matrix, without the intercept."""
 
@@ -167,18 +167,18 @@ class Design:
         }
 
     @staticmethod
-    def read(message: Mapping[str, Any]) -> Design:
+    def read(message: Mapping[str, Any]) -> FormulaDesign:
         formula = parse(message["formula"])
         states = {call.key: message["states"][call.key] for call in formula.calls}
         levels = {str(name): tuple(values) for name, values in message["levels"].items()}
-        return Design(formula, tuple(message["texts"]), levels, states, tuple(message["features"]))
+        return FormulaDesign(formula, tuple(message["texts"]), levels, states, tuple(message["features"]))
 
 
 def agree(
     formula: Formula, frames: Sequence[pd.DataFrame], texts: Mapping[str, Sequence[str]], exchange: Exchange = alone
-) -> Design:
+) -> FormulaDesign:
     """The design that all processes have in common; `texts` are the columns of text with the levels of all sites."""
-    pool = Pool(frames, exchange)
+    pool = PooledColumns(frames, exchange)
     unfit = [name for name in texts if name in {c for call in formula.calls for c in _columns(call.inner.code)}]
     if unfit:
         raise InputError(f"Column {quoted(unfit[0])} holds text; transforms take numbers.")
@@ -187,7 +187,7 @@ def agree(
         if name not in texts:
             levels[name] = _ordered(formula, name, _numeric_levels(name, frames, exchange))
     states = {call.key: state_of(call, pool) for call in formula.calls}
-    bare = Design(formula, tuple(texts), levels, states)
+    bare = FormulaDesign(formula, tuple(texts), levels, states)
 
     def own() -> tuple[None, list[str] | None]:
         return None, list(bare.named_matrix(frames[0])[0]) if frames else None
@@ -196,10 +196,10 @@ def agree(
     features = next(tuple(names) for names in everyone if names is not None)
     if not features:
         raise InputError(f"The formula {quoted(formula.text, 200)} has no feature beside the intercept; add a column.")
-    return Design(formula, tuple(texts), levels, states, features)
+    return FormulaDesign(formula, tuple(texts), levels, states, features)
 
 
-def reference_of(design: Design, column: str) -> Any | None:
+def reference_of(design: FormulaDesign, column: str) -> Any | None:
     """The level of a factor that no feature has to itself, where its coding has one."""
     levels = design.levels[column]
 
@@ -221,7 +221,7 @@ def plain(value: Any) -> Any:
 def _numeric_levels(name: str, frames: Sequence[pd.DataFrame], exchange: Exchange) -> list[Any]:
     def own() -> tuple[None, list[Any]]:
         found = {plain(value) for frame in frames for value in np.unique(frame[name].to_numpy()).tolist()}
-        if len(found) > MOST_LEVELS:
+        if len(found) > FORMULA_LEVELS:
             raise InputError(
                 f"{_source(frames[0])}: column {quoted(name)} has {len(found)} different values, too many for C(…); "
                 "use it as a number."

@@ -32,14 +32,14 @@ from auqadmm.words import quoted
 if TYPE_CHECKING:
     import pandas as pd
 
-STEPS = 7  # a step is about 2⁻⁷ of the standard deviation
+HISTOGRAM_STEPS = 7  # a step is about 2⁻⁷ of the standard deviation
 ODD = 0.3183  # added to log₂ of the deviation, so that round numbers are far from where the step doubles
 NOTHING = 1e-18  # of the square of a polynomial, relative to the one before: what rounding leaves of zero
 MOST_DEGREE = 20  # of polynomials and splines
 
 
 @dataclass(frozen=True)
-class Pool:
+class PooledColumns:
     """The rows of this process, one frame per file or site, and the way to the other processes."""
 
     frames: Sequence[pd.DataFrame]
@@ -70,7 +70,7 @@ class Pool:
         return dict(sorted(merged.items()))
 
 
-def state_of(call: Call, pool: Pool) -> dict[str, Any]:
+def state_of(call: Call, pool: PooledColumns) -> dict[str, Any]:
     """What formulaic would have kept, had it seen all rows; plain values for JSON."""
     try:
         if call.name in ("center", "scale", "standardize"):
@@ -81,13 +81,13 @@ def state_of(call: Call, pool: Pool) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------- sums
-def _mean(call: Call, pool: Pool) -> tuple[float, float]:
+def _mean(call: Call, pool: PooledColumns) -> tuple[float, float]:
     """Rows, and the mean."""
     rows, total = pool.total(lambda frame: (len(frame), math.fsum(_finite(call, frame))))
     return float(rows), float(total / rows)
 
 
-def _scaled(call: Call, pool: Pool) -> dict[str, Any]:
+def _scaled(call: Call, pool: PooledColumns) -> dict[str, Any]:
     asked = call.arguments
     ddof = asked.get("ddof", 0 if call.name == "standardize" else 1)
     center = asked.get("center", True)
@@ -104,7 +104,7 @@ def _scaled(call: Call, pool: Pool) -> dict[str, Any]:
     return {"ddof": ddof, "center": middle, "scale": width}
 
 
-def _poly(call: Call, pool: Pool) -> dict[str, Any]:
+def _poly(call: Call, pool: PooledColumns) -> dict[str, Any]:
     """The three-term recurrence of monic orthogonal polynomials, one reduction per degree."""
     degree = _whole(call, "degree", 1, 1)
     if call.arguments.get("raw", False):
@@ -131,7 +131,7 @@ def _poly(call: Call, pool: Pool) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------- counts
-def _spline(call: Call, pool: Pool) -> dict[str, Any]:
+def _spline(call: Call, pool: PooledColumns) -> dict[str, Any]:
     natural = call.name != "bs"
     given, df = call.arguments.get("knots"), call.arguments.get("df")
     if given is not None and df is not None:
@@ -171,13 +171,13 @@ def _spline(call: Call, pool: Pool) -> dict[str, Any]:
     return state
 
 
-def rounded(call: Call, pool: Pool) -> tuple[dict[float, int], float]:
+def rounded(call: Call, pool: PooledColumns) -> tuple[dict[float, int], float]:
     """How many rows have which multiple of the step, and the step."""
     rows, mean = _mean(call, pool)
     (square,) = pool.total(lambda frame: (math.fsum(np.square(_finite(call, frame) - mean)),))
     if not square > 0:
         raise _constant(call)
-    step = 2.0 ** (math.floor(0.5 * math.log2(square / rows) + ODD) - STEPS)
+    step = 2.0 ** (math.floor(0.5 * math.log2(square / rows) + ODD) - HISTOGRAM_STEPS)
     counts = pool.counts(lambda frame: np.rint(_finite(call, frame) / step))
     return {k * step: number for k, number in counts.items()}, step
 
@@ -190,7 +190,7 @@ def quantiles(counts: Mapping[float, int], shares: np.ndarray) -> list[float]:
     return (below + (above - below) * (place - np.floor(place))).tolist()
 
 
-def _column_means(call: Call, pool: Pool, state: Mapping[str, Any]) -> list[float]:
+def _column_means(call: Call, pool: PooledColumns, state: Mapping[str, Any]) -> list[float]:
     """Of the spline's own columns, which `constraints="center"` sets to zero."""
     from formulaic.transforms import cyclic_cubic_spline, natural_cubic_spline
 

@@ -34,11 +34,11 @@ from auqadmm.verdict.model import EPS
 if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
 
-ENOUGH = 1e-7  # of a standard error: what is aimed at
+CG_ENOUGH = 1e-7  # of a standard error: what is aimed at
 MOST_ROUNDS = 200
 RANDOM = 12  # directions beside those of the columns
-ROUNDINGS = 10.0  # of the products, times the condition number
-SINGULAR = 1e-12  # of the largest eigenvalue
+COLUMN_ROUNDINGS = 10.0  # of the products, times the condition number
+COLUMN_SINGULAR = 1e-12  # of the largest eigenvalue
 STEP_ENOUGH = 1e-3  # of Newton's step, which is only compared with a tenth of a standard error
 
 
@@ -92,14 +92,14 @@ def chosen_inverse(
         V, AV = torch.cat([V, new], 1), torch.cat([AV, products], 1)
         T = V.mT @ AV
         e, U = torch.linalg.eigh(0.5 * (T + T.mT))
-        if float(e[0]) <= SINGULAR * float(e[-1]):
+        if float(e[0]) <= COLUMN_SINGULAR * float(e[-1]):
             raise InputError(_singular(V @ U[:, 0], names))
         y = U @ ((U.mT @ (V.mT @ b)) / e[:, None])
         x, r = V @ y, b - AV @ y
         size = (b * x).sum(0)
         rest = r.square().sum(0) / (0.5 * float(e[0]))
-        accuracy = 0.5 * rest / size.clamp(min=1e-300) + ROUNDINGS * EPS * float(e[-1] / e[0])
-        if bool((accuracy[:-1] <= ENOUGH).all()) and float(rest[-1]) <= STEP_ENOUGH**2 * max(1.0, float(size[-1])):
+        accuracy = 0.5 * rest / size.clamp(min=1e-300) + COLUMN_ROUNDINGS * EPS * float(e[-1] / e[0])
+        if bool((accuracy[:-1] <= CG_ENOUGH).all()) and float(rest[-1]) <= STEP_ENOUGH**2 * max(1.0, float(size[-1])):
             break
         new = torch.cat([r, products[:, -RANDOM:] if k == 0 else AV[:, -RANDOM:]], 1)
     inverse = b[:, :-1].mT @ x[:, :-1]

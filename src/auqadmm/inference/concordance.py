@@ -15,7 +15,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Pairs:
+class PairCounts:
     """Weights of pairs that agree, that disagree, and whose scores are equal: weight times weight, summed."""
 
     concordant: float
@@ -31,7 +31,7 @@ class Pairs:
 
 def pairs(
     score: np.ndarray, time: np.ndarray, event: np.ndarray, entry: np.ndarray, group: np.ndarray, weight: np.ndarray
-) -> Pairs:
+) -> PairCounts:
     """The pairs within groups; `entry` is not above 0 for rows that are at risk from the beginning."""
     values, rank = np.unique(time, return_inverse=True)
     score_rank = np.unique(score, return_inverse=True)[1]
@@ -44,7 +44,7 @@ def pairs(
         late = _beyond(entered, group, score_rank, weight, *asked)
         lower, equal, above = lower - late[0], equal - late[1], above - late[2]
     sums = (float(weight[dead] @ x) for x in (lower, above - lower - equal, equal))
-    return Pairs(*sums)
+    return PairCounts(*sums)
 
 
 def _beyond(

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from auqadmm.errors import InputError
 
 METHODS = ("fixed", "reml")
-PARTS = 400  # of the range of τ² in which the slope of the likelihood is looked at for sign changes
+META_PARTS = 400  # of the range of τ² in which the slope of the likelihood is looked at for sign changes
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +132,7 @@ def _reml(y: np.ndarray, v: np.ndarray) -> float:
     top = float(np.ptp(y)) ** 2 + float(v.max())
     while _restricted(y, v, top)[1] >= 0:
         top *= 2
-    grid = np.append(0.0, np.geomspace(1e-8 * float(v.min()), top, PARTS))
+    grid = np.append(0.0, np.geomspace(1e-8 * float(v.min()), top, META_PARTS))
     slopes = np.array([_restricted(y, v, t)[1] for t in grid])
     turns = np.flatnonzero((slopes[:-1] > 0) & (slopes[1:] <= 0))
     found = [0.0, *(brentq(lambda t: _restricted(y, v, t)[1], *grid[[k, k + 1]], xtol=1e-300) for k in turns)]

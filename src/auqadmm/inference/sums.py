@@ -38,7 +38,7 @@ from auqadmm.problem.site_intercepts import SiteIntercepts, best_intercepts, los
 if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
 
-RANK = 1e-9  # of the largest eigenvalue of a site's scaled information: what is below is zero
+SITE_RANK = 1e-9  # of the largest eigenvalue of a site's scaled information: what is below is zero
 LARGEST_ENTRY = 1e18  # entries beyond this are cut before their 16th power
 
 
@@ -278,7 +278,7 @@ class SiteInformation:
         d = H.diagonal()
         s = torch.where(d > 0, d, 1.0).sqrt()
         e, U = torch.linalg.eigh(H / s / s[:, None])
-        kept = e > RANK * e.amax().clamp(min=1e-300)
+        kept = e > SITE_RANK * e.amax().clamp(min=1e-300)
         return cls(s, U[:, kept], U[:, ~kept], e[kept])
 
     @property

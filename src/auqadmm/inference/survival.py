@@ -23,7 +23,7 @@ from torch import Tensor
 
 from auqadmm.blocks.exact_blocks import BlockRows
 from auqadmm.core.reduce import B, Sums
-from auqadmm.inference.concordance import Pairs, pairs
+from auqadmm.inference.concordance import PairCounts, pairs
 from auqadmm.metrics.triangles import pack
 from auqadmm.problem.cox import Cox
 from auqadmm.problem.risk_sets import ENTRY, EVENT, STRATUM, TIME, AtRisk, RiskSets
@@ -31,7 +31,7 @@ from auqadmm.problem.risk_sets import ENTRY, EVENT, STRATUM, TIME, AtRisk, RiskS
 if TYPE_CHECKING:
     from auqadmm.blocks.shard import Shard
 
-FAR_POWER = 16
+LARGEST_POWER = 16
 TRANSFORMS = ("km", "rank", "identity", "log")
 
 
@@ -88,7 +88,7 @@ class Hazards:
     def minus_log_likelihood(self, at: AtRisk) -> Tensor:
         return (self.sets.mass * at.log_sums).sum() - (self.sets.event * at.z).sum()
 
-    def pairs(self) -> Pairs:
+    def pairs(self) -> PairCounts:
         y = self.y.cpu().numpy()
         score, group, weight = (x.cpu().numpy() for x in (self.score, self.sets.group, self.sets.weight))
         return pairs(score, y[:, TIME], y[:, EVENT], y[:, ENTRY], group, weight)
@@ -104,7 +104,7 @@ class Hazards:
         U = self.scores()
         sums |= {"f": self.minus_log_likelihood(self.at), "null": self.minus_log_likelihood(self.sets.at(self.offset))}
         sums |= {"H": self.information(), "R": U.mT @ U, "G": self.A.mT @ self.at.residual}
-        sums["far"] = self.A.abs().pow(FAR_POWER).sum(0)
+        sums["far"] = self.A.abs().pow(LARGEST_POWER).sum(0)
         sums["xx"] = self.raw.square().mT @ self.at.expected
         return sums
 

@@ -108,7 +108,18 @@ class Cox(Loss):
         return CoxPoint(self, shard, u, shard.logits(u))
 
     def risk_sets(self, shard: Shard) -> RiskSets:
-        """Sorted once, and kept with the data."""
+        """Who is at risk when, sorted once and kept with the data.
+
+        Parameters
+        ----------
+        shard
+            The blocks.
+
+        Returns
+        -------
+        RiskSets
+            Of all blocks.
+        """
         held = shard.design.held
         if "risk_sets" not in held or held["risk_sets"][0] != self:
             block, c = shard.design.block_of_row, shard.row_weight

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 FAR = 60.0  # a logit at which exponentials are rounding beside any row that wants another
 FIRST_REACH = 5.0  # how far the first step of b may lead, twice as far after every step that was cut
-STEPS = 200
+INTERCEPT_STEPS = 200
 SLOPE_ROUNDINGS = 4.0  # of the slope by b: how many rounding errors of its terms are none
 
 
@@ -193,7 +193,7 @@ def best_intercepts(inner: RowLoss, shard: Shard, z: Tensor, b: Tensor | None = 
     b = -mean_logits(shard, z) if b is None else b  # from far up exponentials come down by one at a time
     low, high = torch.full_like(b, -torch.inf), torch.full_like(b, torch.inf)
     reach = torch.full_like(b, torch.inf if inner.quadratic else FIRST_REACH)
-    for _ in range(STEPS):
+    for _ in range(INTERCEPT_STEPS):
         s = inner.prepare(z + b[design.block_of_row, None])
         slopes = times(c, inner.row_slope(s, y)[:, 0])
         slope, size = design.sum_rows(slopes), design.sum_rows(slopes.abs())

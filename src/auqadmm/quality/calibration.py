@@ -12,18 +12,18 @@ import numpy as np
 
 from auqadmm.quality.measures import Figures, Line
 
-STEPS = 50
+CALIBRATION_STEPS = 50
 SMALL_DECREMENT = 1e-14  # of the loss: one more step is exact to rounding
 STEEPEST = 1e4  # a slope beyond this has no end: the scores separate the outcomes
 SHORTEST = 1e-6  # part of a step
-ROUNDING = 1e-12  # of AUC
+CALIBRATION_ROUNDING = 1e-12  # of AUC
 FLAT = 1e-13  # of the curvature: scores are constant
 
 
 def calibrate(line: Line, start: np.ndarray, middle: float, order: tuple[float, float] | None = None) -> Figures:
     """Intercept and slope; None where scores are constant, or separate the outcomes. `start`: the line at (0, 0),
     `middle`: the score that d turns around, `order`: between which values AUC is, where there is one."""
-    separated = order is not None and (order[0] >= 1 - ROUNDING or order[1] <= ROUNDING)
+    separated = order is not None and (order[0] >= 1 - CALIBRATION_ROUNDING or order[1] <= CALIBRATION_ROUNDING)
     found = None if separated else minimum(line, start)
     if found is None:
         return {"calibration_intercept": None, "calibration_slope": None}
@@ -34,7 +34,7 @@ def calibrate(line: Line, start: np.ndarray, middle: float, order: tuple[float, 
 def minimum(line: Line, start: np.ndarray) -> tuple[float, float] | None:
     """(a, d) of the least loss; None where there is none."""
     at, found = np.zeros(2), start
-    for _ in range(STEPS):
+    for _ in range(CALIBRATION_STEPS):
         value, g = found[0], found[1:3]
         H = np.array([[found[3], found[4]], [found[4], found[5]]])
         if not np.isfinite(found).all() or not np.linalg.det(H) > FLAT * H[0, 0] * H[1, 1]:

@@ -4,7 +4,7 @@
     Margins    two classes and a decision value         accuracy, AUC, mean loss
     Classes    several classes                          accuracy, AUC of each against the rest, …
     Numbers    predictions in the units of the target   R², RMSE, MAE
-    Means      log links: counts, rates, amounts        explained deviance, observed over expected, RMSE, MAE
+    LogMeans   log links: counts, rates, amounts        explained deviance, observed over expected, RMSE, MAE
 
 `first` are sums that need nothing else, `second` those around means that the first gave, and bins; `figures` are made
 of both, whether they are of all sites or of one. `line` is Σcφ at the logits z + a + d·(x·u − m), m the mean of the
@@ -49,7 +49,7 @@ from auqadmm.quality.rows import Scored
 Figures = dict[str, float | None]
 Line = Callable[[float, float], Tensor]  # a, d -> f, f_a, f_d, f_aa, f_ad, f_dd
 Known = Mapping[str, np.ndarray]
-SAME = 1e-10  # null deviance of a row, below which outcomes are all alike
+ALIKE = 1e-10  # null deviance of a row, below which outcomes are all alike
 
 
 @dataclass(frozen=True)
@@ -291,7 +291,7 @@ class Numbers(Measure):
 
 
 @dataclass(frozen=True)
-class Squares(Numbers):
+class SquaredNumbers(Numbers):
     """Least squares: predictions are means."""
 
     names = ("r2", "rmse", "mae", "calibration_intercept", "calibration_slope")
@@ -306,7 +306,7 @@ class Quantiles(Numbers):
 
 
 @dataclass(frozen=True)
-class Means(Measure):
+class LogMeans(Measure):
     """Logarithmic links: μ = exp(z). Curves are per unit of exposure, the exponential of the offset."""
 
     names = (
@@ -349,10 +349,10 @@ MEASURES: dict[type[Loss], type[Measure]] = {
     CLogLog: Binary,
     SmoothedHinge: Margins,
     Multinomial: Probabilities,
-    LeastSquares: Squares,
+    LeastSquares: SquaredNumbers,
     Huber: Numbers,
     Quantile: Quantiles,
-    **dict.fromkeys(LOGARITHMIC, Means),
+    **dict.fromkeys(LOGARITHMIC, LogMeans),
 }
 OTHERS: dict[str, type[Measure]] = {"binary": Margins, "classes": Classes, "real": Numbers}
 
@@ -405,7 +405,7 @@ def _explained(first: Known, null: float | None) -> float | None:
     if null is None:
         return None
     whole = null - float(first["infimum"])
-    if not whole > SAME * float(first["weight"]):
+    if not whole > ALIKE * float(first["weight"]):
         return None
     return 1 - (float(first["loss"]) - float(first["infimum"])) / whole
 

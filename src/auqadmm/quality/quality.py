@@ -136,7 +136,13 @@ class Quality:
         return [name for name in self.figures if name not in ("base_rate", "calibration_intercept", "deviance", "loss")]
 
     def line(self) -> str:
-        """All figures in a line."""
+        """All figures in a line.
+
+        Returns
+        -------
+        str
+            Names and values, separated by commas.
+        """
         parts = []
         for name, value in self.figures.items():
             text = f"{LABELS[name]} {shown(name, value)}"
@@ -146,7 +152,13 @@ class Quality:
         return ", ".join(parts)
 
     def cells(self) -> list[list[str]]:
-        """Of every site its name, rows and figures."""
+        """A table of sites, as text.
+
+        Returns
+        -------
+        list of list of str
+            Of every site its name, rows and the figures in `shown`.
+        """
         rows = []
         for name, figures in zip(self.site_names, self.site_figures, strict=True):
             rows.append([name, f"{figures['rows']:g}", *(shown(key, figures[key]) for key in self.shown)])

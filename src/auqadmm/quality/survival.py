@@ -15,7 +15,7 @@ from torch import Tensor
 
 from auqadmm.core.reduce import Reduce
 from auqadmm.errors import InputError
-from auqadmm.inference.concordance import Pairs, pairs
+from auqadmm.inference.concordance import PairCounts, pairs
 from auqadmm.inference.survival import hazards_of
 from auqadmm.problem.risk_sets import ENTRY, EVENT, TIME
 from auqadmm.quality.folds import Folds
@@ -80,5 +80,5 @@ def survival_quality(reduce: Reduce, v: Tensor, sites: bool, folds: Folds | None
 
 
 def _figures(sums: dict[str, float]) -> dict[str, float | None]:
-    index = Pairs(sums["concordant"], sums["discordant"], sums["tied"]).index
+    index = PairCounts(sums["concordant"], sums["discordant"], sums["tied"]).index
     return {"concordance": None if math.isnan(index) else index, "events": sums["events"]}

@@ -17,7 +17,7 @@ from auqadmm.quality.quality import LABELS, shown
 from auqadmm.report.content import Agreement, Chapter, Forest, Interval, Table
 from auqadmm.words import counted, quoted, short, visible
 
-SHOWN_EFFECTS, SHOWN_FORESTS, FOLDED_FORESTS, SHOWN_SITES, LONGEST_NAME = 200, 6, 30, 500, 60
+SHOWN_EFFECTS, SHOWN_FORESTS, FOLDED_FORESTS, SHOWN_SITES, ANSWER_NAME = 200, 6, 30, 500, 60
 NAMED = 4  # features that the sentence about the model names
 ROUNDS = {
     "newton": "value, slope and curvature of its loss",
@@ -304,7 +304,7 @@ def left(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]], encod
 
 # ---------------------------------------------------------------------- text
 def name_of(text: str) -> str:
-    return quoted(text, LONGEST_NAME)[1:-1]
+    return quoted(text, ANSWER_NAME)[1:-1]
 
 
 def _finite(x: float | None) -> float | None:

@@ -18,7 +18,7 @@ from auqadmm.report.content import Agreement, Forest, Interval
 
 MIDDLE = 11  # of a row, in pixels
 MARGIN = 4.0  # percent at both ends of a bar's cell
-WIDE, TALL = 352, 300  # of a plot
+PLOT_SIZE = 352, 300  # of a plot
 EDGES = {"left": 58, "right": 14, "top": 10, "bottom": 40}
 WIDE_RATIO = 1e6  # of the ends of a logarithmic axis: beyond, ticks are powers of ten
 RADIUS = (3.0, 6.0)
@@ -138,16 +138,17 @@ def agreement_html(plot: Agreement) -> str:
     if not len(points) or not np.isfinite(points).all():
         return ""
     low, high = (0.0, 1.0) if plot.share else (float(points.min()), float(points.max()))
-    width = (high - low) or abs(high) or 1.0
-    low, high = (low, high) if plot.share else (low - 0.05 * width, high + 0.05 * width)
+    span = (high - low) or abs(high) or 1.0
+    low, high = (low, high) if plot.share else (low - 0.05 * span, high + 0.05 * span)
+    width, height = PLOT_SIZE
+    left, right, top, bottom = EDGES["left"], width - EDGES["right"], EDGES["top"], height - EDGES["bottom"]
 
     def x(value: float) -> float:
-        return EDGES["left"] + (WIDE - EDGES["left"] - EDGES["right"]) * (value - low) / (high - low)
+        return left + (right - left) * (value - low) / (high - low)
 
     def y(value: float) -> float:
-        return TALL - EDGES["bottom"] - (TALL - EDGES["top"] - EDGES["bottom"]) * (value - low) / (high - low)
+        return bottom - (bottom - top) * (value - low) / (high - low)
 
-    left, right, top, bottom = EDGES["left"], WIDE - EDGES["right"], EDGES["top"], TALL - EDGES["bottom"]
     grid = ""
     for t in round_values(low, high, 6):
         text = _safe(number(t))
@@ -177,10 +178,10 @@ def agreement_html(plot: Agreement) -> str:
     head = "".join(f'<th scope="col">{name}</th>' for name in ("rows", "predicted", "observed", "weight"))
     return f"""<figure class="agreement">
 <figcaption>{_safe(plot.title)}</figcaption>
-<svg viewBox="0 0 {WIDE} {TALL}" width="{WIDE}" height="{TALL}" role="img" aria-label="{_safe(plot.title)}">
+<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" aria-label="{_safe(plot.title)}">
 {grid}<path class="diagonal" d="M{x(low):.1f} {y(low):.1f}L{x(high):.1f} {y(high):.1f}"/>
 {drawn}
-<text class="axis-name" x="{(left + right) / 2}" y="{TALL - 5}" text-anchor="middle">predicted</text>
+<text class="axis-name" x="{(left + right) / 2}" y="{height - 5}" text-anchor="middle">predicted</text>
 <text class="axis-name" transform="translate(11 {(top + bottom) / 2}) rotate(-90)" text-anchor="middle">observed</text>
 </svg>
 <ul class="key">{legend}</ul>

@@ -16,7 +16,7 @@ from auqadmm.report.style import RC
 from auqadmm.report.tables import whole
 from auqadmm.words import quoted
 
-MOST_PANELS, LONGEST_NAME = 24, 28
+MOST_PANELS, FOREST_NAME = 24, 28
 
 
 def forest(
@@ -82,4 +82,4 @@ def _panel(ax: Axes, middle: np.ndarray, far: np.ndarray, combined: Sequence[tup
 
 
 def _short(name: str) -> str:
-    return quoted(str(name), LONGEST_NAME)[1:-1].replace("$", r"\$")
+    return quoted(str(name), FOREST_NAME)[1:-1].replace("$", r"\$")

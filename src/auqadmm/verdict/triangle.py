@@ -33,7 +33,7 @@ from auqadmm.verdict.queries import ProductsQuery, ReachQuery, SlopeSizesQuery, 
 if TYPE_CHECKING:
     from auqadmm.verdict.judge import Judge
 
-SLOPE_ROUNDINGS = 64.0  # rounding errors of its terms, root of the sum of squares, that a sum of slopes may be off by
+STATIONARY_ROUNDINGS = 64.0  # of the terms of a sum of slopes, root of the sum of squares: what it may be off by
 
 
 def by_triangle(
@@ -126,7 +126,7 @@ def _stationary(judge: Judge, at: JudgedPoint) -> bool:
     assert judge.columns is not None
     v = at.v.to(judge.setup.device)
     sizes = judge.reduce.judging(SlopeSizesQuery(judge.columns.centre), v, (v,))["sizes"].to(at.v)
-    return bool((s.abs() <= SLOPE_ROUNDINGS * EPS * (sizes.sqrt() + at.G.abs())).all())
+    return bool((s.abs() <= STATIONARY_ROUNDINGS * EPS * (sizes.sqrt() + at.G.abs())).all())
 
 
 def _freed(judge: Judge, at: JudgedPoint, sums: Mapping[str, Tensor]) -> QuadraticModel | None:
