@@ -48,7 +48,7 @@ def test_the_numbers_of_r(aq, tmp_path, rows, case, ties, more):
     assert f"concordance {figures['concordance']:.4f}, events {figures['events']:g}" in ran.out
     page = (tmp_path / "out" / "report.html").read_text()
     assert "proportional hazards model" in page
-    assert f"concordance {figures['concordance']:.4f} on the rows of the fit" in page
+    assert f"Concordance {figures['concordance']:.4f} on the rows of the fit" in page
 
 
 def test_the_model_file_predicts_log_hazards(aq, tmp_path, rows):

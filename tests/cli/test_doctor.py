@@ -42,7 +42,7 @@ def test_report_draws_the_page_again(aq, tmp_path):
     ran = aq("report", tmp_path / "out")
     assert (ran.code, ran.out) == (0, f"{page}\n")
     assert page.read_bytes() == before
-    for word in ("Elastic net of days", "Who holds what", "part-1.csv", "colour=red", "per unit of the column"):
+    for word in ("Elastic net of days", "Site by site", "part-1.csv", "colour=red", "per unit of the column"):
         assert word in before.decode()
 
 
@@ -86,4 +86,4 @@ def test_completion_in_a_shell(aq, monkeypatch):
     words = {"_AUQADMM_COMPLETE": "complete_bash", "COMP_WORDS": "auqadmm fit --model ", "COMP_CWORD": "3"}
     for name, value in words.items():  # what the script above calls when a user presses Tab
         monkeypatch.setenv(name, value)
-    assert aq().out.split() == ["logistic", "elastic-net", "svm"]
+    assert aq().out.split() == ["logistic", "elastic-net", "svm", "glm", "cox"]
