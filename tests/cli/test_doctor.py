@@ -42,7 +42,7 @@ def test_report_draws_the_page_again(aq, tmp_path):
     ran = aq("report", tmp_path / "out")
     assert (ran.code, ran.out) == (0, f"{page}\n")
     assert page.read_bytes() == before
-    for word in ("Elastic net of days", "Site by site", "part-1.csv", "colour=red", "per unit of the column"):
+    for word in ("Elastic net of days", "Site by site", "part-1.csv", "colour=red", "of the column"):
         assert word in before.decode()
 
 
