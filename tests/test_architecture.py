@@ -58,7 +58,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "formula": {"errors", "problem", "words"},
     "files": {"blocks", "checkpoint", "formula", "loop", "problem", "words"},
-    "frames": {"api", "core", "files", "formula", "loop", "problem", "words"},
+    "frames": {"api", "core", "estimators", "files", "formula", "loop", "problem", "words"},
     "comparison": {"api", "baselines", "blocks", "core", "engines", "loop", "methods", "problem", "verdict"},
     "report": {"auqadmm", "comparison", "core", "files", "inference", "quality", "words"},
     "paper": {
@@ -67,8 +67,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "cli": {
         "api", "auqadmm", "baselines", "callbacks", "checkpoint", "comparison", "core", "engines", "errors",
-        "estimators", "files", "formula", "inference", "loop", "methods", "paper", "problem", "quality", "report",
-        "words",
+        "files", "formula", "frames", "inference", "loop", "methods", "paper", "problem", "quality", "report", "words",
     },
 }  # fmt: skip
 LOOP = {"core.solve", "core.record", "core.result"}  # core's upper floor: the loop itself

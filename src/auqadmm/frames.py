@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -14,6 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from auqadmm.api import solve
 from auqadmm.core.result import Result
 from auqadmm.core.state import Status
+from auqadmm.estimators.size_search import SizeSearch
 from auqadmm.files.fitted_glm import FittedGLM
 from auqadmm.files.formula_encoding import FormulaEncoding
 from auqadmm.files.model import Parts
@@ -190,8 +192,8 @@ def fit_formula(
     data
         One data frame; or a list or a dictionary of data frames, one per site.
     family, link, parameter
-        As in `ConsensusGLM`; the parameter is k of "negative-binomial", the power of "tweedie", delta of "huber", q of
-        "quantile". The target of "binomial" has two values; the model is of the second in sorted order.
+        As in `ConsensusGLM`; the parameter is k of "negative-binomial" (None: the most likely one), the power of
+        "tweedie", delta of "huber", q of "quantile". The target of "binomial" has two values; the model is of the second in sorted order.
     sites
         For one data frame: the column that says which site owns a row, or labels, one per row. None: one site.
     exposure, offset, weights
@@ -246,12 +248,33 @@ def fit_formula(
         gaps=True,
     )
     prepared, kept = _prepared(read, data, sites, roles, task)
-    result = solve(prepared.problem(task), method, engine, max_iter=max_iter, certificate_tol=tol, inference=True)
+    run = partial(solve, method=method, engine=engine, max_iter=max_iter, certificate_tol=tol, inference=True)
+    if named.name == "negative-binomial" and parameter is None:
+        task, result, _ = sized_fit(prepared, task, run)
+    else:
+        result = run(prepared.problem(task))
     if result.status not in (Status.converged, Status.rounding):
         warnings.warn(f"fit_formula: {result.message}", ConvergenceWarning, stacklevel=2)
     training = {"status": str(result.status), "message": result.message}
     parts = model_parts(result, prepared.agreed, task, kept.special, training, {})
     return FormulaModel(parts, result, dict(prepared.agreed.dropped))
+
+
+def sized_fit(
+    prepared: Prepared, task: Task, run: Callable[..., Result], together: bool = False
+) -> tuple[Task, Result, int]:
+    """The task with the most likely k of the negative binomial, its result, and the rounds of all fits."""
+
+    def sized(k: float) -> Task:
+        assert task.family is not None
+        return replace(task, family=NamedFamily.of(task.family.name, task.family.link, k))
+
+    def fitted(k: float, last: Result | None) -> Result:
+        problem = prepared.problem(sized(k), together)
+        return run(problem, warm_start=None if last is None else last.v, inference=True)
+
+    k, result, rounds = SizeSearch(fitted, quadratic=task.l1 == 0)()
+    return sized(k), result, rounds
 
 
 def _check(

@@ -194,3 +194,17 @@ def test_names_that_are_no_identifiers():
     np.testing.assert_allclose(model.coef_, plain.coef_)
     np.testing.assert_allclose(model.predict(frame), plain.predict(FRAME))
     assert isinstance(model.inference_.table, pd.DataFrame)
+
+
+def test_the_size_of_a_negative_binomial_is_searched_unless_it_is_given():
+    rng = np.random.default_rng(4)
+    data = pd.DataFrame({"x": rng.normal(size=300), "site": rng.choice(["a", "b"], size=300)})
+    data["n"] = rng.poisson(rng.gamma(2.0, np.exp(0.4 * data["x"]) / 2))
+    found = aq.fit_formula("n ~ x", data, "negative-binomial", sites="site")
+    theirs = aq.ConsensusGLM("negative-binomial").fit(data[["x"]], data["n"], sites=data["site"])
+    ours, other = found.inference(), theirs.inference_
+    np.testing.assert_allclose(ours.coef, other.coef, rtol=1e-7)
+    np.testing.assert_allclose([ours.k_se, ours.aic], [other.k_se, other.aic], rtol=1e-6)
+    given = aq.fit_formula("n ~ x", data, "negative-binomial", sites="site", parameter=1.0)
+    assert given.inference().k_se is None
+    assert abs(given.inference().llf) > abs(ours.llf)

@@ -28,7 +28,7 @@ from auqadmm.cli import dry_run as dry_run_text
 from auqadmm.cli import options, outputs, study, survival
 from auqadmm.cli.evaluation import Asked, evaluated
 from auqadmm.cli.outputs import CommandError
-from auqadmm.cli.size import size_found, with_size
+from auqadmm.cli.size import size_found
 from auqadmm.core.result import Result
 from auqadmm.core.solve import Callback
 from auqadmm.core.state import Status
@@ -37,6 +37,7 @@ from auqadmm.files.model import KINDS
 from auqadmm.files.preprocessing import Agreed
 from auqadmm.files.tabular import Roles
 from auqadmm.files.training import model_parts, prepare, share
+from auqadmm.frames import sized_fit
 from auqadmm.methods import ROUND_COST
 from auqadmm.problem import InputError
 from auqadmm.problem.agreement import Exchange, alone, together
@@ -178,7 +179,7 @@ def fit(
         )
         if searched:
             saving = None  # every k is a run of its own
-            task, result, rounds = with_size(prepared, task, run_once, together=place.world > 1)
+            task, result, rounds = sized_fit(prepared, task, run_once, together=place.world > 1)
         else:
             result = run_once(prepared.problem(task, together=place.world > 1), checkpoint=saving)
         found = evaluated(result, agreed, task, worth)
