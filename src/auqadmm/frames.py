@@ -193,7 +193,8 @@ def fit_formula(
         One data frame; or a list or a dictionary of data frames, one per site.
     family, link, parameter
         As in `ConsensusGLM`; the parameter is k of "negative-binomial" (None: the most likely one), the power of
-        "tweedie", delta of "huber", q of "quantile". The target of "binomial" has two values; the model is of the second in sorted order.
+        "tweedie", delta of "huber", q of "quantile". The target of "binomial" has two values; the model is of the
+        second in sorted order.
     sites
         For one data frame: the column that says which site owns a row, or labels, one per row. None: one site.
     exposure, offset, weights
