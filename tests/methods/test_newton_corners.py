@@ -85,6 +85,7 @@ def problem(name: str, *, seed: int = 0, blocks: int = 3, sparse: bool = False, 
 
 
 @pytest.mark.parametrize("name", ["hinge", "quantile", "huber"])
+@pytest.mark.thin(3)
 def test_few_rounds_whatever_the_split(name):
     """Verdicts apart; without duals 19 to 34, and 36 to 128 for the knee."""
     best = aq.solve(problem(name), "newton", certificate_tol=1e-12, max_iter=300).objective

@@ -247,6 +247,7 @@ def test_ergodic_bound(name, where):
     ("name", "least"),
     [("auq-1.05", 0.9), ("ac-0.1", 0.9), ("rb-0.1", 0.65), ("ac-1", 0.6), ("rising", 0.65)],
 )
+@pytest.mark.thin(3)
 def test_half_of_the_bound_is_violated(name, least):
     """How much of the bound is used up where the problem is far: more than half, so half of it is no bound."""
     used = trail("far", name).used(paper).max()

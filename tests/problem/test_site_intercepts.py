@@ -35,6 +35,7 @@ def test_coefficients_are_those_of_indicator_columns(name, weights, offset):
 
 @pytest.mark.parametrize("method", ["c-admm", "auq-lr", "lbfgs", "fista", "auto"])
 @pytest.mark.parametrize("penalty", [aq.L2(1.0), aq.ElasticNet(2.0, 0.5)])
+@pytest.mark.thin(3)
 def test_every_method_takes_them(method, penalty):
     if method == "lbfgs" and isinstance(penalty, aq.ElasticNet):
         return

@@ -57,7 +57,7 @@ def test_losses_of_trials(inner):
 
 
 @pytest.mark.parametrize("loss", SITES, ids=lambda loss: type(loss).__name__)
-@pytest.mark.thin(2)
+@pytest.mark.thin(4)
 def test_losses_with_an_intercept_of_every_site(loss):
     type("Sites", (LossSuite,), {"loss": aq.losses.SiteIntercepts(loss), "coupled": True})().verify()
 
