@@ -167,7 +167,7 @@ def test_offsets_are_added_up():
     ],
 )
 def test_what_a_design_refuses(right, told, monkeypatch):
-    monkeypatch.setattr("auqadmm.formula.design.MOST_LEVELS", 20)
+    monkeypatch.setattr("auqadmm.formula.design.FORMULA_LEVELS", 20)
     frames = frames_of(FRAME, FRAME["hospital"])
     with pytest.raises(aq.InputError, match=told):
         stacked(f"sick ~ {right}", frames)
