@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import auqadmm
 from tests.cli import files
@@ -34,6 +35,7 @@ def test_the_same_model_with_two_processes_that_read_their_own_files(aq, tmp_pat
     assert (models[0].get_feature_names_out() == models[1].get_feature_names_out()).all()
 
 
+@pytest.mark.campaign
 def test_a_formula_has_one_design_in_two_processes(aq, tmp_path):
     parts = split(people(90).sort_values("colour", kind="stable"), tmp_path, ".csv", "unequal")
     study = ("--family", "binomial", "--formula", "sick ~ bs(age, df=4) + colour + scale(dose)")

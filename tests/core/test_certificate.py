@@ -46,7 +46,7 @@ def certifier(problem):
     return Certifier(Reduce(LocalEngine(shard)), problem.g, zero)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(8)
 @pytest.mark.parametrize("penalty", PENALTIES)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_gap_bounds_the_suboptimality_and_closes(loss, penalty):

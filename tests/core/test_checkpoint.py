@@ -62,7 +62,7 @@ def resumed(folder, model, method, stops, **options):
     return aq.solve(problem(model), METHODS[method], checkpoint=keep, **options)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(8)
 @pytest.mark.parametrize("model", PROBLEMS)
 @pytest.mark.parametrize("method", METHODS)
 def test_resume_equals_not_stopping(tmp_path, model, method):

@@ -89,7 +89,7 @@ METHODS = {
 LAYOUTS = [None, (1, 2), (2, 1), (1, 1, 1)]
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(12)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("model", ["multinomial", "image", "custom"])
 def test_another_number_of_processes_goes_on_to_rounding(tmp_path, method, model):

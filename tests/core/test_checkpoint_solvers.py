@@ -22,7 +22,7 @@ def problem(loss, sizes, features=8):
     return aq.Problem(loss, aq.L2(1.0), blocks)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(10)
 @pytest.mark.parametrize("method", ["c-admm", "auq-admm"])
 @pytest.mark.parametrize("local", ["auto", "lbfgs", "newton-cg"])
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)

@@ -71,6 +71,7 @@ def test_ray_and_a_dataset(workers, expected):  # noqa: F811
     np.testing.assert_allclose(found.coef, whole.coef, rtol=1e-6)
 
 
+@pytest.mark.campaign
 def test_dask_and_its_chunks(client, expected):  # noqa: F811
     from dask import array
 

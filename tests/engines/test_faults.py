@@ -129,6 +129,7 @@ def namespaces():
         return f"network namespaces are not permitted: {getattr(error, 'stderr', '') or error}"
 
 
+@pytest.mark.campaign
 def test_a_link_between_hosts_is_cut(tmp_path):
     if why := namespaces():
         pytest.skip(why)

@@ -140,6 +140,7 @@ def test_nan_from_a_worker_is_named(workers):
     assert "block 2" in found.message
 
 
+@pytest.mark.campaign
 def test_workers_that_are_killed_or_hang(workers):
     """One after the other; each run begins with new processes for those that were lost."""
     blocks = [rows(j) for j in range(6)]

@@ -46,6 +46,7 @@ def rounds_to(problem, method, optimum, most):
 
 
 @pytest.mark.parametrize("name", DIGITS)
+@pytest.mark.thin(3)
 def test_auto_is_within_a_fifth_or_two_rounds_of_the_best(workloads, name):
     workload = workloads.WORKLOADS[f"digits-{name}"]
     problem = workload.make()
@@ -123,6 +124,7 @@ def test_blocks_that_meet_their_bound_are_too_hard():
 
 
 @pytest.mark.parametrize("end", ["converged", "max_iter", "callback", "resumed"])
+@pytest.mark.thin(2)
 def test_what_is_explained_is_what_was_counted(end, tmp_path):
     """However a run ends: `explain()` shows the rounds and numbers of the history's last row."""
     options = {

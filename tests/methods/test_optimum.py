@@ -72,7 +72,7 @@ def make(model, one_class):
     return svm(blocks), svm_optimum(blocks, 0.5, 0.1)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("one_class", [False, True], ids=["iid", "one-class"])
 @pytest.mark.parametrize("method", LIMITS)
 @pytest.mark.parametrize(("model", "solver"), [(m, s) for m in SOLVERS for s in SOLVERS[m]])

@@ -234,7 +234,7 @@ def test_successive_differences_vanish(name, where):
 
 @pytest.mark.parametrize("where", CASES)
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.thin(3)
+@pytest.mark.thin(6)
 def test_ergodic_bound(name, where):
     """Theorem 4.1 for every i."""
     used = trail(where, name).used(paper)

@@ -48,6 +48,7 @@ def honest(case, result):
 
 @pytest.mark.parametrize("method", ["auto", "lbfgs", "auq-admm"])
 @pytest.mark.parametrize("case", TABLE, ids=[case.name for case in TABLE])
+@pytest.mark.thin(3)
 def test_the_raw_tables(case, method):
     honest(case, run(case, method))
 
