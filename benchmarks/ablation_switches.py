@@ -148,7 +148,7 @@ NO_LIGHT = (Patch("auqadmm.blocks.single_precision:suits", _where(False, bool)),
 DIRECTIONS, WEIGHTS = f"{POSTERIOR}:Posterior.directions", f"{POSTERIOR}:Posterior.weights"
 SOLVE, TOLD = f"{ROUND}:BlockRound._solve", f"{SCHEDULE}:Schedule.directed"
 IMAGE = ("image",)
-INSIDE = "columns.py, blocks/framed.py, wrappers.py"
+INSIDE = "columns.py, blocks/parts.py, wrappers.py"
 
 # ---------------------------------------------------------------------- the catalogue
 S = Switch

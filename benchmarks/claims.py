@@ -36,9 +36,8 @@ from auqadmm.api import solve
 from auqadmm.methods import UQ
 from auqadmm.paper import problems
 from auqadmm.paper.bundle import read_optima
-from auqadmm.paper.catalogue import select
 from auqadmm.paper.run import Runner, system
-from auqadmm.paper.spec import RunSpec
+from auqadmm.paper.spec import RunSpec, select
 from auqadmm.paper.store import Store
 
 ROOT = Path(__file__).parents[1]

@@ -50,7 +50,7 @@ def test_solving_needs_neither_scikit_learn_nor_plotting():
     code = """
 import numpy as np, auqadmm as aq
 for name in aq.__all__:
-    files = ("enet_path", "fit_formula", "FormulaModel", "ModelError", "load", "save")
+    files = ("enet_path", "fit_formula", "FormulaModel", "ModelError", "load", "save", "SiteData", "Sites")
     if not name.startswith("Consensus") and name not in files:
         getattr(aq, name)
 result = aq.solve(aq.Problem(aq.Logistic(), aq.L1(0.1), [(np.eye(4), [0, 1, 0, 1])]))

@@ -132,7 +132,6 @@ def test_parts_are_short(name):
         "DiagonalCurvature",
         "SoftmaxCurvature",
         "Line",
-        "PlainLine",
     )
     if name in (*bases, "Point"):
         return

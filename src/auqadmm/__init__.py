@@ -83,6 +83,7 @@ if TYPE_CHECKING:
         Zero,
     )
     from auqadmm.quality import Quality
+    from auqadmm.sites.engine import SiteData, Sites
 
 __version__ = "0.1.0"  # the only place; pyproject.toml reads it from here
 
@@ -119,6 +120,7 @@ _PLACES = {
     ],
     "auqadmm.files.model": ["ModelError", "load", "save"],
     "auqadmm.frames": ["FormulaModel", "fit_formula"],
+    "auqadmm.sites.engine": ["SiteData", "Sites"],
     "auqadmm.inference": ["Inference"],
     "auqadmm.problem": [
         "L1",
@@ -201,6 +203,8 @@ __all__ = [
     "Quality",
     "Quantile",
     "Result",
+    "SiteData",
+    "Sites",
     "SmoothedHinge",
     "Status",
     "Tweedie",

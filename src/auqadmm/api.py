@@ -36,12 +36,13 @@ from auqadmm.core.solve import Callback, Method, block_view, run
 from auqadmm.core.state import Setup, WarmStart
 from auqadmm.core.stopping import Stopping, whole_number
 from auqadmm.errors import InputError, InputTypeError
-from auqadmm.inference.statistics import Statistics, measured
+from auqadmm.inference.statistics import WITHOUT_NULL, Statistics, measured
 from auqadmm.local.base import LocalStep
+from auqadmm.methods.auq_lr.method import found
 from auqadmm.problem import Problem
 from auqadmm.quality.evaluate import cross_models, quality_at
-from auqadmm.quality.folds import Folds
 from auqadmm.quality.quality import Quality
+from auqadmm.quality.rows import Folds
 from auqadmm.states import REGISTRY, identify
 from auqadmm.verdict.queries import ColumnMoments
 
@@ -71,8 +72,9 @@ def solve(
     checkpoint: Checkpoint | str | PathLike[str] | None = None,
     on_loss: str = "stop",
     round_cost: float = methods.ROUND_COST,
-    inference: bool = False,
+    inference: bool | str = False,
     quality: bool = False,
+    collect: str = "all",
 ) -> Result:
     """Minimise Σ_j f_j(u) + g(u) over all blocks of a problem.
 
@@ -132,9 +134,13 @@ def solve(
         What a round costs beside the numbers it carries, in numbers: how many a link carries during one
         round trip (4000 within a machine, 256 000 between continents). "auto", "newton" and "auq-lr" use it.
     inference
-        Ask for the sums of `Result.inference` at the end, while the problem is placed: one more round, counted.
+        Ask for the sums of `Result.inference` at the end, while the problem is placed: one more round, counted. With
+        offsets the null model takes a few more, which "without null" saves.
     quality
         Ask for `Result.quality` likewise: two rounds and a few of six numbers, counted.
+    collect
+        "all": the result has multipliers and weights of every block. "nothing": only sums over blocks are asked for,
+        so the result has none of them; always so where sites allow no more.
 
     Returns
     -------
@@ -178,6 +184,8 @@ def solve(
     whole_number("evaluate_every", evaluate_every)
     if whole_number("seed", seed) >= 2**31:
         raise InputError(f"seed must be below 2**31, got {seed!r}.")
+    if collect not in ("all", "nothing"):
+        raise InputError(f"collect must be 'all' or 'nothing', got {collect!r}.")
     callbacks = _functions(callbacks)
     checkpoint, on_loss = _checkpoint_and_rule(checkpoint, on_loss, engine)
     kind, place = _dtype(dtype), _device(device)
@@ -185,9 +193,11 @@ def solve(
     where = engine if hasattr(engine, "map_sum") else engines.resolve(engine)
 
     def attempt(checkpoint: Checkpoint | None) -> Result:
+        allowed = where.running(problem, method) if hasattr(where, "running") else method
         with _opened(where, problem, kind, place) as opened:
             reduce, census = Reduce(opened), opened.census
-            chosen = _method(method, round_cost)
+            reduce.collects = reduce.collects and collect == "all"
+            chosen = _method(allowed, round_cost)
             warm = _warm(warm_start, census)
             same = {"method": chosen, "local": local, "stopping": stopping, "dtype": kind, "seed": seed, "start": start}
             same |= {"evaluate_every": evaluate_every, "warm_start": warm and warm.v.shape, "on_loss": on_loss}
@@ -235,15 +245,20 @@ def solve(
                 lost.left = lost.left and _labelled(lost.left, census)
                 raise
             try:
-                result = replace(result, weights=all_weights(result.weights, reduce))
+                result = replace(result, weights=all_weights(result.weights, reduce) if reduce.collects else None)
                 if hasattr(chosen, "leave"):
                     chosen.leave(reduce)
             except WorkerLost:  # everything else is known
                 result = replace(result, weights=None)
             if inference:
-                result = replace(result, statistics=measured(reduce, problem, census, result.v, result.moments))
+                null = inference != WITHOUT_NULL
+                at = measured(reduce, problem, census, result.v, result.moments, null_model=null)
+                result = replace(result, statistics=at)
             if quality:
-                result = replace(result, figures=quality_at(reduce, problem.loss, census, result.v, result.moments))
+                result = replace(
+                    result,
+                    figures=quality_at(reduce, problem.loss, census, result.v, result.moments, sites=reduce.collects),
+                )
             traffic, choice = reduce.traffic, result.choice
             if choice is not None:
                 choice = replace(choice, rounds=traffic.rounds, numbers=traffic.up // 8)
@@ -251,7 +266,8 @@ def solve(
         again = {"method": method, "max_iter": max_iter, "certificate_tol": certificate_tol, "local": local}
         again |= {"abs_tol": abs_tol, "rel_tol": rel_tol, "stop": stop, "seed": seed, "round_cost": round_cost}
         source = RunSource(where, problem, kind, place, census.blocks, again)
-        return replace(_labelled(result, census), source=source)
+        result = _labelled(result, census)
+        return replace(result, source=source, message=result.message + getattr(opened, "note", ""))
 
     return _recovered(attempt, checkpoint, on_loss, spmd=getattr(where, "spmd", False))
 
@@ -304,7 +320,8 @@ class RunSource:
 
         def question(reduce: Reduce, v: Tensor) -> Quality:
             census = reduce.engine.census
-            return quality_at(reduce, self.problem.loss, census, v, columns, sites=sites, folds=folds, notes=notes)
+            own = sites and reduce.collects
+            return quality_at(reduce, self.problem.loss, census, v, columns, sites=own, folds=folds, notes=notes)
 
         return self.ask(v, question)
 
@@ -319,7 +336,7 @@ def _labelled(result: Result, census: Census) -> Result:
     """With the problem's classes and intercept, and the reasons of "auto" for its method."""
     message, choice = result.message, result.choice
     if choice is not None:
-        message += f" (auto chose {choice.first}: {choice.reason}{methods.found(result.weights)}.)"
+        message += f" (auto chose {choice.first}: {choice.reason}{found(result.weights)}.)"
     return replace(result, message=message, classes=census.classes, has_intercept=census.intercept)
 
 

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from auqadmm.core.reduce import A, B, Engine, MapFn, Reduce, S, Sums, Traffic
 from auqadmm.core.state import Consensus, Setup, State, WarmStart
-from auqadmm.metrics import double_double
+from auqadmm.metrics import sums
 from auqadmm.problem.wrappers import ScaledRegularizer
 from auqadmm.verdict.queries import ColumnMoments, moments
 
@@ -74,14 +74,14 @@ class Frame:
         scaled = v * self.scale[:, None]
         if self.centre is None:
             return scaled
-        return torch.cat([scaled[:-1], double_double.dot(self.centre[:-1], v[:-1], v[-1])[None]])
+        return torch.cat([scaled[:-1], sums.dot(self.centre[:-1], v[:-1], v[-1])[None]])
 
     def outside(self, v: Tensor) -> Tensor:
         """The inverse of `inside`."""
         raw = v / self.scale[:, None]
         if self.centre is None:
             return raw
-        return torch.cat([raw[:-1], double_double.dot(-self.centre[:-1], raw[:-1], v[-1])[None]])
+        return torch.cat([raw[:-1], sums.dot(-self.centre[:-1], raw[:-1], v[-1])[None]])
 
     def models_outside(self, u: Tensor) -> Tensor:
         """`outside` for the models of blocks (B, m, C), in their own precision."""
@@ -191,7 +191,7 @@ class InnerReduce(Reduce):
     """`reduce` with functions that work in inner columns; it counts the traffic."""
 
     def __init__(self, reduce: Reduce, run: str) -> None:
-        self.outer, self.known = reduce, {}
+        self.outer, self.known, self.collects = reduce, {}, reduce.collects
         self.engine: Any = InnerEngine(reduce.engine, run)
 
     @property

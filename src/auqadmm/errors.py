@@ -30,6 +30,8 @@ class InputError(AuqadmmError, ValueError):
     block 0: y[0] is nan; remove or impute rows without a target.
     """
 
+    shared: str | None = None  # the message as other processes may read it, where it quotes a value of a row
+
 
 class InputTypeError(InputError, TypeError):
     """An argument is the wrong kind of object, such as a number where a function belongs.

@@ -15,9 +15,9 @@ from sklearn.exceptions import ConvergenceWarning
 from auqadmm.api import solve
 from auqadmm.core.result import Result
 from auqadmm.core.state import Status
-from auqadmm.estimators.size_search import SizeSearch
+from auqadmm.files import suspects
+from auqadmm.files.encoding import FormulaEncoding
 from auqadmm.files.fitted_glm import FittedGLM
-from auqadmm.files.formula_encoding import FormulaEncoding
 from auqadmm.files.model import Parts
 from auqadmm.files.preprocessing import Settings
 from auqadmm.files.tabular import Roles, Sheet, chosen
@@ -25,8 +25,10 @@ from auqadmm.files.tabular_arrow import sheet_of
 from auqadmm.files.training import Prepared, Task, agreed_blocks, model_parts
 from auqadmm.formula.design import reference_of
 from auqadmm.formula.parsing import Formula, parse
+from auqadmm.inference.size import SizeSearch
+from auqadmm.inference.statistics import WITHOUT_NULL
 from auqadmm.problem import InputError
-from auqadmm.problem.named_family import NamedFamily
+from auqadmm.problem.families import NamedFamily
 from auqadmm.words import quoted
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from auqadmm.inference import Inference
 
 Frames: TypeAlias = "pd.DataFrame | Sequence[pd.DataFrame] | Mapping[str, pd.DataFrame]"
+PLAIN = Settings(advice=suspects.FRAME)
 SITES = "sites"  # the column that labels given as an array become
 
 
@@ -270,9 +273,9 @@ def sized_fit(
         assert task.family is not None
         return replace(task, family=NamedFamily.of(task.family.name, task.family.link, k))
 
-    def fitted(k: float, last: Result | None) -> Result:
+    def fitted(k: float, last: Result | None, whole: bool) -> Result:
         problem = prepared.problem(sized(k), together)
-        return run(problem, warm_start=None if last is None else last.v, inference=True)
+        return run(problem, warm_start=None if last is None else last.v, inference=whole or WITHOUT_NULL)
 
     k, result, rounds = SizeSearch(fitted, quadratic=task.l1 == 0)()
     return sized(k), result, rounds
@@ -299,7 +302,7 @@ def _prepared(
         frame: Any = data
         site, labels = (sites, None) if isinstance(sites, str) or sites is None else (SITES, sites)
         own = replace(roles, site=site)
-        prepared = agreed_blocks(lambda: [_sheet("data", frame, own, labels)], own, Settings(), task, formula=formula)
+        prepared = agreed_blocks(lambda: [_sheet("data", frame, own, labels)], own, PLAIN, task, formula=formula)
         blocks = tuple(replace(block, name=_label(block.name)) for block in prepared.blocks)
         return replace(prepared, blocks=blocks), own if labels is None else roles
     if sites is not None:
@@ -310,7 +313,7 @@ def _prepared(
     made = agreed_blocks(
         lambda: [_sheet(str(name), part, roles, None) for name, part in parts.items()],
         roles,
-        Settings(),
+        PLAIN,
         task,
         formula=formula,
     )

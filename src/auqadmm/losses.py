@@ -23,15 +23,14 @@ C columns. A shard has flat rows (R of them, those that pad a block have weight 
 """
 
 from auqadmm.blocks.curvature import DiagonalCurvature, RowCurvature, SoftmaxCurvature
-from auqadmm.blocks.rows import Line, Loss, PlainLine, Point, RowLoss
+from auqadmm.blocks.loss import Line, Loss, Point
+from auqadmm.blocks.rows import RowLoss
 from auqadmm.problem.cox import Cox
 from auqadmm.problem.custom_loss import CustomLoss
 from auqadmm.problem.families import CLogLog, Gamma, NegativeBinomial, Probit, Tweedie
 from auqadmm.problem.losses import Huber, LeastSquares, Logistic, Multinomial, Poisson, SmoothedHinge
-from auqadmm.problem.one_against_rest import OneAgainstRest
+from auqadmm.problem.made_of_losses import OneAgainstRest, SiteIntercepts, Trials
 from auqadmm.problem.quantile import Quantile
-from auqadmm.problem.site_intercepts import SiteIntercepts
-from auqadmm.problem.trials import Trials
 
 __all__ = [
     "CLogLog",
@@ -47,7 +46,6 @@ __all__ = [
     "Multinomial",
     "NegativeBinomial",
     "OneAgainstRest",
-    "PlainLine",
     "Point",
     "Poisson",
     "Probit",

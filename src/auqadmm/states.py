@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from auqadmm.baselines import fista, objective, preconditioned, quasi_newton
-from auqadmm.blocks.design import DensePiece
+from auqadmm.blocks.design import DensePiece, SparsePiece
 from auqadmm.blocks.shard import Census, Shard
-from auqadmm.blocks.sparse import SparsePiece
 from auqadmm.checkpoint.codec import Identity, Registry, describe
 from auqadmm.columns import Frame, FramedState
 from auqadmm.core import state
@@ -27,7 +26,6 @@ from auqadmm.local import (
     cg,
     descent,
     direct,
-    inverse_hessian,
     lbfgs,
     mixed,
     newton_cg,
@@ -35,8 +33,8 @@ from auqadmm.local import (
 from auqadmm.methods.auq_lr.blocks import Directive
 from auqadmm.methods.auq_lr.server import Anderson, BestPoint, RoundSums, ServerState
 from auqadmm.methods.auto.method import Change, Plan
-from auqadmm.methods.newton.dual import DualBound
 from auqadmm.methods.newton.state import NewtonState
+from auqadmm.methods.newton.working_set import DualBound
 from auqadmm.metrics import lowrank, vstep, weights
 from auqadmm.metrics.coupled import Coupled
 from auqadmm.problem.wrappers import ScaledRegularizer
@@ -44,7 +42,7 @@ from auqadmm.verdict.monitor import Gate
 from auqadmm.verdict.queries import ColumnMoments
 
 if TYPE_CHECKING:
-    from auqadmm.blocks.rows import Loss
+    from auqadmm.blocks.loss import Loss
     from auqadmm.blocks.shard import Shard
 
 # A new class in a method's or a solver's memory is added here; names are part of the format.
@@ -78,13 +76,13 @@ REGISTRY = Registry(
         "direct.Tall": direct.TallFactor,
         "direct.Wide": direct.WideFactor,
         "local.lbfgs.Memory": lbfgs.LBFGSMemory,
-        "local.lbfgs.Curve": inverse_hessian.InverseHessian,
+        "local.lbfgs.Curve": lbfgs.InverseHessian,
         "local.mixed.Both": mixed.MixedMemory,
         "local.newton-cg.Memory": newton_cg.NewtonMemory,
         "local.newton-cg.Nearby": newton_cg.AnchorMemory,
         "local.newton-cg.Factored": cg.KeptFactor,
         "local.Trail": descent.Extrapolation,
-        "Pairs": inverse_hessian.Pairs,
+        "Pairs": lbfgs.Pairs,
         "Elastic": objective.Elastic,
         "Point": objective.ObjectivePoint,
         "Frame": Frame,
@@ -175,7 +173,9 @@ def _probes(reduce: Reduce, setup: state.Setup) -> list[float]:
     coins = torch.Generator().manual_seed(0)
     draw = torch.rand(shape, generator=coins, dtype=torch.float64) - 0.3
     probes: list[float] = []
-    for v in (torch.zeros_like(draw), draw / setup.features):
+    zero = torch.zeros_like(draw)
+    # sites look at rows only where a fit goes, and have no losses of a user's own
+    for v in (zero,) if getattr(reduce.engine, "guarded", False) else (zero, draw / setup.features):
         v = v.to(setup.device)
         sums, g = reduce.free(score, None, v), setup.regularizer
         probes += [float(x) for x in (sums["f"], sums["G"].norm(), g.value(v), g.prox(v, 1.0).norm())]

@@ -11,7 +11,7 @@ import torch
 
 import auqadmm as aq
 from auqadmm.baselines import LBFGS, PreconditionedLBFGS
-from auqadmm.local.inverse_hessian import Pairs
+from auqadmm.local.lbfgs import Pairs
 from tests.baselines.driving import objective, reduction, setup_of, states
 from tests.methods.test_lowrank import LOSSES, make
 from tests.problems import least_squares, multinomial, regression_blocks

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from auqadmm.baselines.wolfe import C2, WOLFE_DECREASE, WOLFE_TRIALS, Trial, search
+from auqadmm.baselines.quasi_newton import C2, WOLFE_DECREASE, WOLFE_TRIALS, Trial, search
 
 number = st.floats(-3, 3, allow_nan=False)
 

@@ -141,9 +141,10 @@ def test_names_that_are_not_utf8(aq, fitted, tmp_path):
 
 def test_a_run_that_was_killed(aq, fitted):
     folder, parts = fitted
-    for path in folder.iterdir():
-        if path.is_file():  # checkpoints are all that a killed run has
-            path.unlink()
+    again = ("fit", *parts, *SICK, "--quiet", "--overwrite", "--max-iter", "2", "--out", folder)
+    assert aq(*again).code == 3
+    for path in folder.iterdir():  # checkpoints are all that a killed run has
+        path.unlink()
     told = f"The fit in {folder} has not finished; go on with it: the same auqadmm fit with --resume."
     assert aq("report", folder).sentence == told
     assert aq("predict", folder, parts[0]).sentence == told

@@ -19,7 +19,7 @@ from tests.cli import files
 from tests.cli.files import people, split, summary
 
 aq = files.aq  # fixture
-WRITTEN = {"summary.json", "history.parquet", "model.safetensors", "model.json", "report.html", "checkpoints"}
+WRITTEN = {"summary.json", "history.parquet", "model.safetensors", "model.json", "report.html"}
 MODEL = ("--model", "logistic", "--target", "sick", "--id", "id", "--drop", "days")
 
 
@@ -35,7 +35,8 @@ def test_everything_is_written_and_told(aq, parts, tmp_path):
     assert {p.name for p in out.iterdir()} == WRITTEN
     assert ran.err.splitlines()[0] == "90 rows, 7 features, 2 classes, 3 workers."
     assert ran.out.splitlines()[0].startswith("Converged: within ")
-    assert all(str(out / name) in ran.out for name in WRITTEN - {"checkpoints"})
+    assert all(str(out / name) in ran.out for name in WRITTEN)
+    assert [p.name for p in out.parent.iterdir()] == [out.name]
     told = summary(out)
     assert (told["status"], told["seed"], told["rows"], told["features"]) == ("converged", 3, 90, 7)
     assert told["certificate"]["evidence"] == "proved"
@@ -111,7 +112,7 @@ def test_resume_in_an_empty_folder_begins(aq, parts, tmp_path):
 
 
 def test_resume_with_other_data_is_refused(aq, parts, tmp_path):
-    assert aq("fit", *parts, *MODEL, "--quiet", "--out", tmp_path / "out").code == 0
+    assert aq("fit", *parts, *MODEL, "--quiet", "--max-iter", "3", "--out", tmp_path / "out").code == 3
     before = (tmp_path / "out" / "model.json").read_bytes()
     ran = aq("fit", *parts[:2], *MODEL, "--resume", "--out", tmp_path / "out")
     assert (ran.code, ran.out) == (1, "")
@@ -127,7 +128,7 @@ def test_overwrite_replaces_and_no_checkpoints_on_request(aq, parts, tmp_path):
     more = ("--overwrite", "--l2", "0.5", "--checkpoint-every", "0")
     assert aq("fit", *parts, *MODEL, *more, "--out", tmp_path / "out").code == 0
     assert summary(tmp_path / "out")["settings"]["l2"] == 0.5
-    assert {p.name for p in (tmp_path / "out").iterdir()} == WRITTEN - {"checkpoints"}
+    assert {p.name for p in (tmp_path / "out").iterdir()} == WRITTEN
 
 
 def test_the_split_does_not_matter(aq, tmp_path):

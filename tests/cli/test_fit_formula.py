@@ -27,7 +27,7 @@ def test_files_are_fitted_as_all_rows_in_one_place(aq, tmp_path, paths):
     assert ran.code == 0, ran.err
     model = auqadmm.load(tmp_path / "out")
     known = smf.glm(FORMULA, FRAME, family=sm.families.Poisson(), exposure=FRAME["days"]).fit(tol=1e-15, maxiter=100)
-    np.testing.assert_allclose(model.coef_, known.params[list(model.get_feature_names_out())], rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(model.coef_, known.params[list(model.get_feature_names_out())], rtol=1e-8, atol=1e-10)
     ran = aq("predict", tmp_path / "out", *paths, "--out", tmp_path / "means.parquet")
     assert ran.code == 0, ran.err
     together = pd.concat([pd.read_csv(path) for path in paths])

@@ -56,7 +56,7 @@ CASES = {
     "text and number": (
         {"a.csv": GOOD, "b.csv": GOOD.replace("3,a", "three,a").replace("1,a", "one,a")},
         (),
-        r"^Column 'x' holds text in b\.csv \(row 1: 'one'\) but numbers in a\.csv; mend the value, or list",
+        r"^Column 'x' holds text in b\.csv \(row 1\) but numbers in a\.csv; mend the value, or list",
     ),
     "target absent": (
         {"a.csv": GOOD},
@@ -82,12 +82,12 @@ CASES = {
         r"^The target holds text in b\.csv but numbers in a\.csv; use one kind of label\.$",
     ),
     "a measurement as the label": (
-        {"a.csv": "x,y\n" + "".join(f"{k},{k % 40 + 0.5}\n" for k in range(60))},
+        {"a.csv": "x,y\n" + "".join(f"{k / 2},{k % 40 + 0.5}\n" for k in range(60))},
         (),
         r"^The target has 40 different values \(0\.5, 1\.5, .*\), too many for classes; .* --model elastic-net\.$",
     ),
     "too many classes": (
-        {"a.csv": "x,y\n" + "".join(f"{k},{k + 0.5}\n" for k in range(1500))},
+        {"a.csv": "x,y\n" + "".join(f"{k / 2},{k + 0.5}\n" for k in range(1500))},
         (),
         r"^a\.csv: the target has 1500 different values, too many for classes; .* --model elastic-net\.$",
     ),
@@ -153,7 +153,7 @@ CASES = {
     "too many categories": (
         {"a.csv": "x,y\n" + "".join(f"name {k},{k % 2}\n" for k in range(1200))},
         (),
-        r"^a\.csv: column 'x' holds 1200 different texts; leave it out",
+        r"^Column 'x' of a\.csv has 1200 different texts in 1200 rows: is this an id\?",
     ),
     "a column without a value": (
         {"a.csv": "x,e,y\n1,,0\n2,,1\n"},

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from auqadmm.methods.auq_lr.message import directions, first_parts, unpacked
+from auqadmm.methods.auq_lr.blocks import directions, first_parts, unpacked
 from auqadmm.metrics import kronecker_sum, lowrank
 from auqadmm.metrics.vstep import LowRankMetric
 from auqadmm.problem.regularizers import L2

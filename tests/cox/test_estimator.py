@@ -13,7 +13,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 
 import auqadmm as aq
-from auqadmm.inference.concordance import pairs
+from auqadmm.inference.survival import pairs
 from tests.cox.rows import COLUMNS, study, truth
 
 

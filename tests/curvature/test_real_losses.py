@@ -10,7 +10,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from auqadmm.blocks.rows import Loss
+from auqadmm.blocks.loss import Loss
 from auqadmm.blocks.shard import Shard
 from auqadmm.curvature import Exact, Hutchinson, Lanczos
 from auqadmm.problem.losses import Huber, LeastSquares, Logistic, Multinomial, Poisson, SmoothedHinge

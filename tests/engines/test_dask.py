@@ -61,7 +61,7 @@ def agrees(found, expected):
 
 def placed(client, blocks, **settings):
     lazy = problem(blocks)
-    engine = engines.Dask(client=client, timeout=60, **settings).place(lazy, torch.float64, CPU)
+    engine = engines.Dask(client=client, timeout=60, own_code=True, **settings).place(lazy, torch.float64, CPU)
     return lazy, engine
 
 
@@ -70,16 +70,16 @@ def test_chunks_stay_where_they_are(client):
     """Chunks lie as they like; the driver sees sums and the workers' chunks do not move."""
     import dask.array as da
 
-    X, y = (np.concatenate(a) for a in zip(*(rows(j, n=2000) for j in range(5)), strict=True))
+    X, y = (np.concatenate(a) for a in zip(*(rows(j, n=4000) for j in range(5)), strict=True))
     workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
     homes = [workers[k] for k in (0, 1, 0, 2, 2)]
-    chunks = [client.scatter(X[2000 * j : 2000 * (j + 1)], workers=[a], direct=True) for j, a in enumerate(homes)]
-    arrays = [da.from_delayed(dask.delayed(c), (2000, 5), float) for c in chunks]
+    chunks = [client.scatter(X[4000 * j : 4000 * (j + 1)], workers=[a], direct=True) for j, a in enumerate(homes)]
+    arrays = [da.from_delayed(dask.delayed(c), (4000, 5), float) for c in chunks]
     before = client.who_has(chunks)
-    lazy, engine = placed(client, (da.concatenate(arrays), da.from_array(y, chunks=1000)))
+    lazy, engine = placed(client, (da.concatenate(arrays), da.from_array(y, chunks=2000)))
     assert engine.pool.homes == [workers[k] for k in (0, 1, 0, 2)]
     assert engine.holders == ["block 0", "block 1", "block 2", "block 3 to block 4"]
-    agrees(aq.solve(lazy, "c-admm", engine), reference(5, n=2000))
+    agrees(aq.solve(lazy, "c-admm", engine), reference(5, n=4000))
     assert client.who_has(chunks) == before
     assert engine.sent + engine.received < X.nbytes / 2
     engine.close()
@@ -95,7 +95,7 @@ def test_delayed_readers_and_files_are_read_by_workers_only(client, tmp_path):
     (tmp_path / "rows-2.npz").unlink()
     for blocks in (readers, [dask.delayed(r)() for r in readers]):
         with pytest.raises(InputError, match=r"block 2 cannot be read: FileNotFoundError: .*rows-2\.npz"):
-            aq.solve(problem(blocks), engine=engines.Dask(client=client))
+            aq.solve(problem(blocks), engine=engines.Dask(client=client, own_code=True))
 
 
 @pytest.mark.parametrize("engine", ["local", "dask"])
@@ -189,7 +189,7 @@ def test_squares_are_sums_of_workers(client):
 
 # ------------------------------------------------------------------ faults
 def test_nan_from_a_worker_is_named(client):
-    found = aq.solve(problem([rows(j) for j in range(4)]), "c-admm", "dask", local=Spoils())
+    found = aq.solve(problem([rows(j) for j in range(4)]), "c-admm", engines.Dask(own_code=True), local=Spoils())
     assert found.status == "diverged"
     assert "block 2" in found.message
 
@@ -236,7 +236,9 @@ def test_kill_9_and_then_again(client):
 
 def test_a_lost_worker_is_replaced_and_the_run_arrives(client, tmp_path):
     client.wait_for_workers(3, timeout=60)
-    message = restarted(engines.Dask(timeout=60), lambda: sorted(client.run(os.getpid).items())[1][1], tmp_path)
+    message = restarted(
+        engines.Dask(timeout=60, own_code=True), lambda: sorted(client.run(os.getpid).items())[1][1], tmp_path
+    )
     assert "was lost" in message
 
 

@@ -27,9 +27,9 @@ CPU = torch.device("cpu")
 class Here:
     """A pool without processes; what it is told to lose is lost."""
 
-    def __init__(self, count):
-        self.names = [f"worker {r}" for r in range(count)]
-        self.holders = [Holder() for _ in range(count)]
+    def __init__(self, count, own_code=False):
+        self.names, self.own_code = [f"worker {r}" for r in range(count)], own_code
+        self.holders = [Holder(own_code=own_code) for _ in range(count)]
         self.interrupt_before = self.lose = None
         self.closed = False
 
@@ -50,15 +50,15 @@ class Here:
 
 
 class InHere:
-    def __init__(self, count):
-        self.count = count
+    def __init__(self, count, own_code=False):
+        self.count, self.own_code = count, own_code
 
     def place(self, problem, dtype, device):
-        return DriverEngine(Here(self.count), problem, dtype)
+        return DriverEngine(Here(self.count, self.own_code), problem, dtype)
 
 
 def placed(count=2, blocks=4):
-    return DriverEngine(Here(count), problem([rows(j) for j in range(blocks)]), torch.float64)
+    return DriverEngine(Here(count, own_code=True), problem([rows(j) for j in range(blocks)]), torch.float64)
 
 
 @pytest.mark.parametrize("count", [1, 4])
@@ -73,7 +73,7 @@ def test_the_slowest_worker_is_told():
     """Worker 1 holds the block that takes its time."""
     told = []
     options = {"local": Sleepy(), "max_iter": 3, "callbacks": [lambda event: told.append(event.slowest)]}
-    aq.solve(problem([rows(j) for j in range(4)]), "c-admm", InHere(2), **options)
+    aq.solve(problem([rows(j) for j in range(4)]), "c-admm", InHere(2, own_code=True), **options)
     assert len(told) == 3
     for name, seconds in told:
         assert "block 2 to block 3" in name
@@ -226,7 +226,7 @@ def test_without_the_package_there_is_a_hint(name, module, monkeypatch):
 
 
 # ------------------------------------------------------------------ blocks that are read where they live
-@pytest.mark.parametrize("engine", ["local", InHere(3)])
+@pytest.mark.parametrize("engine", ["local", InHere(3, own_code=True)])
 def test_a_list_of_functions(engine):
     called = []
 
@@ -241,7 +241,7 @@ def test_a_list_of_functions(engine):
 def test_a_reader_that_fails_names_its_block(tmp_path):
     gone = tmp_path / "rows-2.npy"
     readers = [lambda: rows(0), lambda: rows(1), lambda: (np.load(gone), 0), lambda: rows(3)]
-    for engine in ("local", InHere(2)):
+    for engine in ("local", InHere(2, own_code=True)):
         with pytest.raises(InputError, match=r"block 2 cannot be read: FileNotFoundError.*rows-2\.npy"):
             aq.solve(problem(readers), engine=engine)
 

@@ -43,7 +43,7 @@ def instance():
 
 @pytest.fixture(scope="module")
 def workers(instance):
-    with engines.Ray(workers=3, timeout=200).start() as started:
+    with engines.Ray(workers=3, timeout=200, own_code=True).start() as started:
         yield started
 
 

@@ -94,11 +94,11 @@ def test_a_process_group_that_exists_is_used_and_left_open(seen):
 
 
 def test_no_object_collective_is_named():
-    """Only the messages of driver engines are pickled, in one file, which the torch engine does not use."""
+    """Only what users ask for is pickled, in one file of driver engines, which the torch engine does not use."""
     files = {path.stem: path.read_text() for path in (ROOT / "src" / "auqadmm" / "engines").glob("*.py")}
-    files.pop("messages")
+    files.pop("protocol")
     for name in ("torch_distributed", "world"):
-        assert "messages" not in "".join(line for line in files[name].splitlines() if "import" in line)
+        assert "protocol" not in "".join(line for line in files[name].splitlines() if "import" in line)
     source = "".join(files.values())
     for word in ("_object", "import pickle", "pickle."):
         assert word not in source

@@ -8,7 +8,7 @@ import torch
 
 import auqadmm as aq
 from auqadmm.baselines.objective import elastic
-from auqadmm.estimators.scaling import WeightedElasticNet
+from auqadmm.estimators.fitting import WeightedElasticNet
 from auqadmm.problem.wrappers import FreeIntercept
 
 X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]]) * [1.0, 100.0]

@@ -11,7 +11,7 @@ from sklearn.model_selection import KFold, ShuffleSplit
 
 import auqadmm as aq
 from auqadmm.core.reduce import Reduce
-from auqadmm.engines.messages import dumps, loads
+from auqadmm.engines.protocol import dumps, loads
 from auqadmm.estimators import squares, wide
 from tests.estimators.conftest import far, quietly
 
@@ -169,7 +169,7 @@ def test_rounds_and_numbers_are_counted(narrow, monkeypatch):
 
     def counted(self, fn, blocks, shared, down=()):
         fn, shared = loads(dumps((fn, shared)))  # as a cluster would carry them
-        out = original(self, fn, loads(dumps(blocks)), shared, down)
+        out = original(self, fn, loads(dumps(blocks, own_code=True), own_code=True), shared, down)
         told.append((type(fn).__name__, shared, {k: x.numel() for k, x in out[1].items()}))
         return out
 

@@ -4,8 +4,19 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from auqadmm.paper.catalogue import COMPARED, FIGURES, essential, select
-from auqadmm.paper.spec import CONTROLS, DEFINED, METHODS, OURS, RELEASED, ProblemSpec, digest
+from auqadmm.paper.spec import (
+    COMPARED,
+    CONTROLS,
+    DEFINED,
+    FIGURES,
+    METHODS,
+    OURS,
+    RELEASED,
+    ProblemSpec,
+    digest,
+    essential,
+    select,
+)
 from tests.experiments.specs import run_spec
 
 

@@ -12,7 +12,7 @@ import statsmodels.api as sm
 import torch
 
 import auqadmm as aq
-from auqadmm.inference.tweedie import log_series
+from auqadmm.inference.sums import log_series
 from tests.problem.family_cases import CASES, FAMILY, LINK, study
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from auqadmm.local.inverse_hessian import InverseHessian
+from auqadmm.local.lbfgs import InverseHessian
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.weights import Diagonal
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from auqadmm.local import NewtonCG
 from auqadmm.local.cg import averaged
-from auqadmm.local.inverse_hessian import Pairs
+from auqadmm.local.lbfgs import Pairs
 from auqadmm.local.line_search import SLOPE_LEFT, SLOPE_PAST, search
 from auqadmm.metrics.weights import dot
 from tests.local.cases import LOSSES, UNEVEN, local_problem, shard_of, start_of

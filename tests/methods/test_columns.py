@@ -10,7 +10,7 @@ import scipy.sparse
 import torch
 
 import auqadmm as aq
-from auqadmm.blocks.framed import framed
+from auqadmm.blocks.parts import framed
 from auqadmm.columns import Frame, FramedState
 from auqadmm.core.reduce import Reduce
 from auqadmm.engines.local import LocalEngine

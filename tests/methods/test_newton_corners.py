@@ -1,4 +1,4 @@
-"""Newton's method on losses with corners: curvature by a dual variable of each row (`blocks/corners.py`)."""
+"""Newton's method on losses with corners: curvature by a dual variable of each row (`blocks/curvature.py`)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import scipy.sparse
 import torch
 
 import auqadmm as aq
-from auqadmm.blocks.corners import Visited, smoothed_curvature
-from auqadmm.problem.one_against_rest import OneAgainstRest
+from auqadmm.blocks.curvature import Visited, smoothed_curvature
+from auqadmm.problem.made_of_losses import OneAgainstRest
 
 LOSSES = {
     "hinge": aq.SmoothedHinge(eps=1e-2),

@@ -13,8 +13,8 @@ import torch
 from sklearn.linear_model import ElasticNet, Lasso
 
 import auqadmm as aq
-from auqadmm.methods.newton import dual as duals
 from auqadmm.methods.newton import state as newton_state
+from auqadmm.methods.newton import working_set as duals
 from tests.verdict.asking import judge_of
 
 SMALL = 60.0  # a round cost that makes working sets of ten unknowns

@@ -9,9 +9,9 @@ import torch
 
 import auqadmm as aq
 from auqadmm.blocks import exact_rows
-from auqadmm.estimators.scaling import WeightedElasticNet
+from auqadmm.estimators.fitting import WeightedElasticNet
 from auqadmm.methods.newton.model import ActiveFactor, RestrictedRegularizer, minimise_model
-from auqadmm.metrics.triangles import pack, unpack
+from auqadmm.metrics.sums import pack, unpack
 from auqadmm.problem.wrappers import FreeIntercept, ScaledRegularizer
 
 

@@ -13,7 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from auqadmm.blocks.rows import Loss, RowLoss
+from auqadmm.blocks.loss import Loss
+from auqadmm.blocks.rows import RowLoss
 from auqadmm.blocks.shard import Shard
 from auqadmm.problem.losses import Huber, LeastSquares, Logistic, Multinomial, Poisson, SmoothedHinge
 from auqadmm.problem.problem import Problem

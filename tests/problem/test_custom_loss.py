@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from auqadmm.blocks.rows import Loss, Point
+from auqadmm.blocks.loss import Loss, Point
 from auqadmm.blocks.shard import Shard, build_shard
 from auqadmm.problem import custom_loss
 from auqadmm.problem.custom_loss import CustomLoss

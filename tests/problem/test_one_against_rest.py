@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import auqadmm as aq
-from auqadmm.problem.one_against_rest import OneAgainstRest
+from auqadmm.problem.made_of_losses import OneAgainstRest
 
 
 @pytest.mark.parametrize("loss", [aq.SmoothedHinge(0.1), aq.Logistic()], ids=["hinge", "logistic"])

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from auqadmm.blocks.design import DensePiece
-from auqadmm.blocks.single_data import EMPTY, SingleDesign
+from auqadmm.blocks.products import EMPTY, SingleDesign
 
 KEPT = {"all": [], "few zero": [3], "many zero": [0, 3, 4, 9], "nothing": list(range(10))}
 

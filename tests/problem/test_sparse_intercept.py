@@ -5,7 +5,7 @@ import pytest
 import scipy.sparse
 
 from auqadmm.blocks.shard import _with_ones
-from auqadmm.estimators.scaling import Scaling, _squares
+from auqadmm.estimators.fitting import Scaling, _squares
 
 
 def stored(kind):

@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import LeaveOneGroupOut, PredefinedSplit, cross_val_predict
 
 import auqadmm as aq
-from auqadmm.quality.folds import Folds
+from auqadmm.quality.rows import Folds
 
 SIZES = (40, 31, 3, 60)
 

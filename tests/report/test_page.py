@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from auqadmm.report.content import Chapter, Curve, Panel, Picture, Report, Table, Verdict
-from auqadmm.report.page import escape, page_html, slugs, write_page
+from auqadmm.report.drawings import escape
+from auqadmm.report.page import page_html, slugs, write_page
 from auqadmm.report.page_data import (
     DARK,
     LIGHT,

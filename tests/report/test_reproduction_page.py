@@ -6,8 +6,8 @@ import re
 import pytest
 
 from auqadmm.paper import bundle, outcomes
-from auqadmm.paper.catalogue import select
 from auqadmm.paper.outcomes import EQUAL
+from auqadmm.paper.spec import select
 from auqadmm.paper.verdicts import verdicts
 from tests.report.reproduction_numbers import PAGES, PARTS, ROOT, SEEDS, written
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import auqadmm as aq
-from auqadmm.estimators.scaling import WeightedElasticNet
+from auqadmm.estimators.fitting import WeightedElasticNet
 from auqadmm.problem.wrappers import FreeIntercept
 from auqadmm.verdict.point import inflation
 from tests.verdict.asking import judge_of, verdict

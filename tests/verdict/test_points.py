@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import auqadmm as aq
-from auqadmm.verdict import products
+from auqadmm.verdict import delta
 from tests.verdict.asking import judge_of, verdict
 from tests.verdict.cases import CASES, TOL, draw, points
 
@@ -206,14 +206,14 @@ def test_quadrature_bounds_delta_from_both_sides(weak):
     H = torch.as_tensor((Q * 10.0 ** -np.linspace(0, 6, n) * 1e4) @ Q.T)
     l2, r = torch.full((n, 1), weak, dtype=torch.float64), torch.as_tensor(rng.standard_normal((n, 1)))
     kept = torch.ones(n, 1, dtype=torch.bool)
-    O = products.orthonormal_basis((H @ torch.as_tensor(rng.standard_normal((n, 10))))[:, None, :])
+    O = delta.orthonormal_basis((H @ torch.as_tensor(rng.standard_normal((n, 10))))[:, None, :])
     HO = (H @ O[:, 0, :])[:, None, :]
-    P = products.Preconditioner.of(HO, O, H.diagonal()[:, None].clone(), l2, kept)
+    P = delta.Preconditioner.of(HO, O, H.diagonal()[:, None].clone(), l2, kept)
     K = P.U @ P.U.mT + torch.diag(P.delta)
     S = H + weak * torch.eye(n, dtype=torch.float64)
     assert float(torch.linalg.eigvalsh(S - P.mu * K)[0]) >= -1e-8 * float(S.diagonal().max())
     exact = 0.5 * float((r * torch.linalg.solve(S, r)).sum())
-    seen = [products.bounds(lambda p: S @ p, P, r, 0.0, math.nan, most=k) for k in range(26)]
+    seen = [delta.bounds(lambda p: S @ p, P, r, 0.0, math.nan, most=k) for k in range(26)]
     for found in seen:
         assert found.lower <= exact * (1 + 1e-9)
         assert found.upper >= exact * (1 - 1e-9)

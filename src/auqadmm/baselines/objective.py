@@ -28,7 +28,7 @@ from auqadmm.problem.regularizers import L1, L2, ElasticNet, Zero
 from auqadmm.problem.wrappers import FreeIntercept, ScaledRegularizer
 
 if TYPE_CHECKING:
-    from auqadmm.blocks.rows import Point
+    from auqadmm.blocks.loss import Point
     from auqadmm.blocks.shard import Shard
     from auqadmm.problem.regularizers import Regularizer
 

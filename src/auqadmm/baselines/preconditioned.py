@@ -33,7 +33,7 @@ from auqadmm.core.state import ROUND_COST, Blocks, Consensus, Setup, State
 from auqadmm.core.stopping import is_number
 from auqadmm.curvature.posterior import Posterior, second_wins, typical_curvature
 from auqadmm.errors import InputError
-from auqadmm.methods.auq_lr.message import directions, first_parts, next_parts, unpacked
+from auqadmm.methods.auq_lr.blocks import directions, first_parts, next_parts, unpacked
 from auqadmm.methods.auq_lr.method import AUQLR, curvature_of, posterior_for
 from auqadmm.methods.checks import at_least_one
 from auqadmm.metrics.lowrank import LowRank

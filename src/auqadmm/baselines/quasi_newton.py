@@ -1,5 +1,18 @@
 """L-BFGS, and OWL-QN for an l1 term: pairs (s, y), a direction, a search, and what happens when a search fails.
 
+The search of L-BFGS, a step length for a descent direction by the strong Wolfe conditions:
+
+    φ(t) = F(v + tP), φ'(0) < 0        φ(t) ≤ φ(0) + c₁tφ'(0)   and   |φ'(t)| ≤ c₂|φ'(0)|
+
+`lo` is the best end of the bracket so far: it has sufficient decrease and φ falls from it towards `hi`; as long as
+there is no `hi`, steps grow. New trials are minimisers of cubics, kept away from the ends of the bracket.
+
+Values of F near its minimum agree to all digits while slopes still differ. Where a difference of values
+is within `noise`, sufficient decrease is therefore tested by the slope: φ'(t) ≤ (2c₁ − 1)φ'(0), which for a parabola
+is the same condition.
+
+Around it:
+
     minimise over v   F(v) = Σ_j f_j(v) + l1‖v‖₁ + l2/2‖v‖²
     P = −H∇F,   v⁺ = a point on the search path of P that lowers F,   s = v⁺ − v,   y = ∇⁺ − ∇ of the smooth part
 
@@ -7,7 +20,7 @@ H is replicated: every process holds the pairs. One reduction per trial point, o
 search is repeated once without pairs, along the steepest descent. If that fails too, v is optimal to rounding: it
 stays, and later iterations cost nothing.
 
-L-BFGS, for l1 = 0: v ← v + tP, t by the strong Wolfe conditions (wolfe.py), 1 tried first.
+L-BFGS, for l1 = 0: v ← v + tP, t by the strong Wolfe conditions, 1 tried first.
 
 OWL-QN:
 
@@ -20,6 +33,9 @@ OWL-QN:
 Rows without an l1 term (an intercept) have no orthant: P and v are not projected there. The pairs come from the
 gradient of the smooth part, which leaves l1 out. Where differences of F are below rounding, ‖◇‖ has to fall.
 
+Reference: J. Nocedal, S. J. Wright, Numerical Optimization, 2nd ed., algorithms 3.5 and 3.6; for the slopes
+W. W. Hager, H. Zhang, SIAM J. Optim. 16 (2005), section 1.
+
 Reference: J. Nocedal, S. J. Wright, Numerical Optimization, 2nd ed., algorithms 7.4 and 7.5; D. C. Liu, J. Nocedal, On
 the limited memory BFGS method for large scale optimization, 1989; G. Andrew, J. Gao, Scalable training of
 L1-regularized log-linear models, 2007.
@@ -29,6 +45,7 @@ Shapes: m features, C columns, h pairs; v, P, ◇, ξ, gradients (m, C); pairs c
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -37,7 +54,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from auqadmm.baselines import wolfe
 from auqadmm.baselines.objective import (
     OBJECTIVE_ULPS,
     Elastic,
@@ -52,8 +68,120 @@ from auqadmm.baselines.objective import (
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Setup, State
 from auqadmm.errors import InputError
-from auqadmm.local.inverse_hessian import Pairs
+from auqadmm.local.lbfgs import Pairs
 from auqadmm.methods.checks import at_least_one, one_of
+
+WOLFE_DECREASE = 1e-4  # c₁ of Wolfe's conditions, as in Nocedal and Wright, section 3.1
+C2 = 0.9  # c₂ of the curvature condition, the usual one of quasi-Newton methods
+WOLFE_TRIALS = 25  # step lengths of one search, each a round
+GROW = (1.1, 4.0)  # how far past `lo` the next trial is while there is no upper end, in lengths of the last step
+INSIDE = 0.1  # the share of a bracket that a trial keeps from either end
+WOLFE_SHRINK = 0.66  # a bracket that two trials did not cut to this share is halved
+
+
+@dataclass(frozen=True)
+class Trial:
+    """φ(t) and φ'(t); `at` is the caller's data for this t."""
+
+    t: float
+    value: float
+    slope: float
+    at: Any = None
+
+    @property
+    def finite(self) -> bool:
+        return math.isfinite(self.value) and math.isfinite(self.slope)
+
+
+def search(
+    phi: Callable[[float], Trial], start: Trial, first: float, noise: float = 0.0, trials: int = WOLFE_TRIALS
+) -> tuple[Trial | None, bool]:
+    """Find a Wolfe step.
+
+    Parameters
+    ----------
+    phi
+        Evaluates a trial; called at most `trials` times.
+    start
+        φ at t = 0, with φ'(0) < 0.
+    first
+        The first trial.
+    noise
+        Differences of values up to this are rounding.
+
+    Returns
+    -------
+    Trial or None, bool
+        The last trial and True; or, where no trial was a Wolfe step, the lowest one below φ(0) (None if there is
+        none) and False.
+    """
+    lo, before, hi, best = start, start, None, None
+    t, widths = first, [math.inf, math.inf]
+    for _ in range(trials):
+        trial = phi(t)
+        if trial.finite and trial.value < (start if best is None else best).value:
+            best = trial
+        if not _low(trial, start, noise) or trial.value > lo.value + noise:
+            hi = trial
+        elif abs(trial.slope) <= C2 * abs(start.slope):
+            return trial, True
+        else:
+            end = math.inf if hi is None else hi.t
+            if trial.slope * (end - lo.t) >= 0:  # the minimum lies between them, and the trial is the better end
+                hi = lo
+            before, lo = lo, trial
+        if hi is None:
+            t = _ahead(before, lo, noise)
+        else:
+            width = abs(hi.t - lo.t)
+            # the ends are neighbours in floating point, or a step overflowed: stop
+            if not math.ulp(lo.t) < width < math.inf:
+                break
+            t = _between(lo, hi, noise, halve=width > WOLFE_SHRINK * widths[-2])
+            widths.append(width)
+    return best, False
+
+
+def _low(trial: Trial, start: Trial, noise: float) -> bool:
+    """Sufficient decrease; False for a trial that overflowed, which went too far."""
+    if not trial.finite:
+        return False
+    if trial.value <= start.value + WOLFE_DECREASE * trial.t * start.slope:
+        return True
+    return abs(trial.value - start.value) <= noise and trial.slope <= (2 * WOLFE_DECREASE - 1) * start.slope
+
+
+def _ahead(before: Trial, lo: Trial, noise: float) -> float:
+    """φ still falls at `lo`: further on, by the cubic where it has a minimum."""
+    stride = lo.t - before.t
+    least, most = (lo.t + share * stride for share in GROW)
+    t = _minimiser(before, lo, noise)
+    return min(max(t, least), most) if t > lo.t else most  # minimum behind `lo`, or NaN: φ is concave there
+
+
+def _between(lo: Trial, hi: Trial, noise: float, halve: bool) -> float:
+    width = hi.t - lo.t
+    if not hi.finite:  # only says that it is too far
+        return lo.t + INSIDE * width
+    share = 0.5 if halve else (_minimiser(lo, hi, noise) - lo.t) / width
+    # NaN: neither the cubic nor the secant has a minimum
+    return lo.t + (min(max(share, INSIDE), 1 - INSIDE) if math.isfinite(share) else 0.5) * width
+
+
+def _minimiser(a: Trial, b: Trial, noise: float) -> float:
+    """Of the cubic through both values and slopes; of the parabola through both slopes where values are noise."""
+    width = b.t - a.t
+    bend = b.slope - a.slope
+    if abs(b.value - a.value) <= noise:
+        return a.t - a.slope * width / bend if bend != 0 else math.nan  # equal slopes: a line
+    d1 = a.slope + b.slope - 3 * (b.value - a.value) / width
+    square = d1 * d1 - a.slope * b.slope
+    if not square >= 0:  # the cubic is monotone (also refuses NaN from an overflow)
+        return math.nan
+    d2 = math.copysign(math.sqrt(square), width)
+    below = bend + 2 * d2
+    return b.t - width * (b.slope + d2 - d1) / below if below != 0 else math.nan  # a line
+
 
 OWLQN_DECREASE = 1e-4  # of the slope, that F must fall by: the usual constant of Armijo's rule
 OWLQN_TRIALS = 25  # step lengths of one search, each a round
@@ -222,12 +350,12 @@ class LBFGS(QuasiNewton):
         if not slope < 0:  # ∇F = 0, or pairs so ill-conditioned that −H∇F is an ascent direction
             return None
 
-        def phi(t: float) -> wolfe.Trial:
+        def phi(t: float) -> Trial:
             there = F.at(point.v + t * P)
-            return wolfe.Trial(t, there.value, dot(there.grad, P), there)
+            return Trial(t, there.value, dot(there.grad, P), there)
 
-        start = wolfe.Trial(0.0, point.value, slope, point)
-        trial, good = wolfe.search(phi, start, first_step(memory, P), noise(point, memory.ulp))
+        start = Trial(0.0, point.value, slope, point)
+        trial, good = search(phi, start, first_step(memory, P), noise(point, memory.ulp))
         if trial is None:
             return None
         # an earlier trial may turn out best only at the end of the search

@@ -21,16 +21,14 @@ import torch
 from torch import Tensor
 
 from auqadmm.blocks import parts
-from auqadmm.blocks.design import DensePiece, Design, Piece, Runs, group_by_height
-from auqadmm.blocks.framed import framed
-from auqadmm.blocks.parts import Part
-from auqadmm.blocks.sparse import sparse_piece
+from auqadmm.blocks.design import DensePiece, Design, Piece, Runs, group_by_height, sparse_piece
+from auqadmm.blocks.parts import Part, framed
 from auqadmm.errors import InputError
 from auqadmm.runtime import Programs
 
 if TYPE_CHECKING:
     from auqadmm.blocks.exact import ExactSums
-    from auqadmm.blocks.rows import Loss, Point
+    from auqadmm.blocks.loss import Loss, Point
     from auqadmm.columns import Frame
 
 

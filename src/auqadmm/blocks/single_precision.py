@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.loss import Point
 from auqadmm.blocks.parts import runs
-from auqadmm.blocks.rows import Point, RowLoss, RowPoint
+from auqadmm.blocks.rows import RowLoss, RowPoint
 
 if TYPE_CHECKING:
     from auqadmm.blocks.parts import Part

@@ -306,7 +306,7 @@ class Progress:
             self._write(line(self.title or visible(event.method), event, glance))
 
     def _write(self, text: str) -> None:
-        file = cast(IO[str], self.to if hasattr(self.to, "write") else self.to.file)
+        file = cast("IO[str]", self.to if hasattr(self.to, "write") else self.to.file)
         encoding = getattr(file, "encoding", None) or "utf-8"
         try:
             file.write(text.encode(encoding, "replace").decode(encoding) + "\n")

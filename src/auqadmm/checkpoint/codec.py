@@ -79,6 +79,13 @@ class Registry:
     def name_of(self, value: object) -> str | None:
         return self._names.get(type(value))
 
+    def class_of(self, name: str) -> type | None:
+        return self.classes.get(name)
+
+    def hints_of(self, cls: type) -> Mapping[str, Any]:
+        """The annotations of its fields."""
+        return typing.get_type_hints(cls)
+
     def fields_of(self, cls: type) -> dict[str, Field[Any]]:
         """The fields of a class that files contain, by their names there."""
         renamed = self._renamed.get(cls, {})
@@ -190,10 +197,10 @@ class Reader:
         raise CheckpointError(f"an entry is not understood ({str(tree)[:60]})")
 
     def _object(self, name: str, parts: Mapping[str, Json]) -> object:
-        cls = self.registry.classes.get(name)
+        cls = self.registry.class_of(name)
         if cls is None:
             raise CheckpointError(f"it names the class {name[:60]!r}, which is not among the registered ones")
-        hints = typing.get_type_hints(cls)
+        hints = self.registry.hints_of(cls)
         stored = self.registry.fields_of(cls)
         expected = set(stored)
         optional = {key for key, f in stored.items() if f.default is not MISSING or f.default_factory is not MISSING}
@@ -257,8 +264,16 @@ def is_instance(value: object, hint: Any) -> bool:
         return len(value) == len(hints) and all(is_instance(x, h) for x, h in zip(value, hints, strict=True))
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return isinstance(value, dict) and all(is_instance(x, inside[1]) for x in value.values())
-    if origin is Callable or getattr(hint, "_is_protocol", False):
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return isinstance(value, tuple | list) and all(is_instance(x, inside[0]) for x in value)
+    if origin is typing.Literal:
+        return value in inside
+    if origin is Callable:
+        return callable(value)
+    if getattr(hint, "_is_protocol", False):
         return is_dataclass(value)
+    if isinstance(hint, typing.TypeVar):
+        return True
     if hint is float:
         return isinstance(value, float | int) and not isinstance(value, bool)
     if hint is int:

@@ -17,6 +17,7 @@ from auqadmm.cli import compare as compare_module
 from auqadmm.cli import fit as fit_module
 from auqadmm.cli import meta as meta_module
 from auqadmm.cli import predict as predict_module
+from auqadmm.cli import sites as sites_module
 from auqadmm.cli.doctor import doctor as doctor_command
 from auqadmm.cli.reproduce import reproduce as reproduce_command
 from auqadmm.errors import AuqadmmError
@@ -68,6 +69,8 @@ app.command("compare", epilog=compare_module.EXAMPLES)(compare_module.compare_fi
 app.command("report", epilog=EXIT_CODES)(predict_module.report)
 app.command("reproduce", epilog=EXIT_CODES)(reproduce_command)
 app.command("doctor")(doctor_command)
+app.command("key", epilog=EXIT_CODES)(sites_module.key)
+app.command("site", epilog=EXIT_CODES)(sites_module.site)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

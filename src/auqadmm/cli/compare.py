@@ -296,6 +296,7 @@ def compare_files(
     features: options.Features = "",
     drop: options.Drop = "",
     categorical: options.Categorical = "",
+    labels_as_written: options.LabelsAsWritten = False,
     one_hot: options.OneHot = True,
     drop_first: options.DropFirst = False,
     standardize: options.Standardize = True,
@@ -326,7 +327,7 @@ def compare_files(
     folder = writable_folder(out)
     task = Task(model, l1, l2, intercept, smoothing)
     roles = options.roles(target, site, id, weight, features, drop, categorical, task)
-    settings = options.settings(standardize, one_hot, drop_first, impute, roles)
+    settings = options.settings(standardize, one_hot, drop_first, impute, roles, labels_as_written)
     prepared = prepare(files, roles, settings, task)
     agreed = prepared.agreed
     title = f"{model}, {agreed.rows} rows, {len(agreed.encoding.features)} features, {len(agreed.blocks)} workers"

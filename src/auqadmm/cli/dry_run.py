@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from auqadmm.files.encoding import Encoding
-from auqadmm.files.formula_encoding import FormulaEncoding
+from auqadmm.files.encoding import Encoding, FormulaEncoding
 from auqadmm.files.preprocessing import Agreed, Settings
 from auqadmm.files.tabular import Roles
 from auqadmm.files.training import Prepared, Task

@@ -1,5 +1,7 @@
 """What a model of files is worth: its quality, and on request standard errors in units of the raw columns.
 
+Of `--family negative-binomial` without `--parameter` k is the most likely one, found by a fit for every k tried.
+
 The command standardises numbers, x̃ = (x − μ)/s, and centres the target of a regression. Raw coefficients are a linear
 map of the fitted ones, c = c̃/s and b = b̃ − Σ μc̃/s, plus the mean of the target; so are their errors.
 
@@ -18,7 +20,6 @@ import torch
 import typer
 
 from auqadmm.cli.options import COV
-from auqadmm.cli.size import Size
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.result import Result
 from auqadmm.errors import InputError
@@ -33,6 +34,31 @@ from auqadmm.quality.quality import Quality
 from auqadmm.words import short, visible
 
 SHOWN_COEFFICIENTS = 100  # lines of a table on a screen
+
+
+@dataclass(frozen=True)
+class Size:
+    """k of the negative binomial, with variance μ + μ²/k; its standard error, None where it has none; and the rounds
+    that all fits took."""
+
+    value: float
+    se: float | None
+    rounds: int
+
+    def words(self) -> str:
+        error = "" if self.se is None else f" (std err {self.se:.4g})"
+        return f"k {self.value:.6g}{error}, the most likely one; {self.rounds} rounds to find it"
+
+
+def size_found(result: Result, task: Task, rounds: int) -> Size:
+    """k and its standard error, which a penalised fit does not have."""
+    assert task.family is not None
+    assert task.family.parameter is not None
+    try:
+        se = result.inference().k_se
+    except InputError:
+        se = None
+    return Size(task.family.parameter, se, rounds)
 
 
 @dataclass(frozen=True)
@@ -140,14 +166,14 @@ def evaluated(result: Result, agreed: Agreed, task: Task, asked: Asked) -> Evalu
 def _quality(result: Result, reduce: Reduce) -> Quality:
     census, problem = reduce.engine.census, result.source.problem
     v = result.v.to(getattr(reduce.engine, "device", result.v.device))
-    return quality_at(reduce, problem.loss, census, v, result.moments)
+    return quality_at(reduce, problem.loss, census, v, result.moments, sites=reduce.collects)
 
 
 def _inference(result: Result, reduce: Reduce, agreed: Agreed, task: Task, asked: Asked, shift: float) -> Inference:
     census, problem = reduce.engine.census, result.source.problem
     v = result.v.to(getattr(reduce.engine, "device", result.v.device)).to(torch.float64)
     raw = raw_map(agreed.encoding, task.common_intercept)
-    at = measured(reduce, problem, census, v, result.moments, sites=v.shape[1] == 1, raw=raw)
+    at = measured(reduce, problem, census, v, result.moments, sites=v.shape[1] == 1 and reduce.collects, raw=raw)
     shown = (*agreed.encoding.features, "intercept") if task.common_intercept else agreed.encoding.features
     ours = zip(at.names, cycle(zip(names_of(problem, census), shown, strict=True)))
     names = tuple(name.removesuffix(own) + new for name, (own, new) in ours)  # of several classes, each with its label

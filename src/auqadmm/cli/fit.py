@@ -10,7 +10,7 @@ import os
 import sys
 import time as clock
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,11 +24,11 @@ from auqadmm import engines
 from auqadmm.api import solve
 from auqadmm.callbacks.progress import Progress
 from auqadmm.checkpoint.settings import Checkpoint
+from auqadmm.cli import checkpoints, options, outputs, study
 from auqadmm.cli import dry_run as dry_run_text
-from auqadmm.cli import options, outputs, study, survival
-from auqadmm.cli.evaluation import Asked, evaluated
+from auqadmm.cli import sites as at_sites
+from auqadmm.cli.evaluation import Asked, evaluated, size_found
 from auqadmm.cli.outputs import CommandError
-from auqadmm.cli.size import size_found
 from auqadmm.core.result import Result
 from auqadmm.core.solve import Callback
 from auqadmm.core.state import Status
@@ -73,7 +73,7 @@ class OutputPlace:
 
 
 def fit(
-    files: options.Files,
+    files: options.FilesOrNone = None,
     model: study.Model = None,
     out: options.OutOrNone = None,
     family: study.Family = None,
@@ -86,12 +86,14 @@ def fit(
     weight: options.Weight = None,
     exposure: study.Exposure = None,
     offset: study.Offset = None,
-    time: survival.Time = None,
-    event: survival.Event = None,
-    entry: survival.Entry = None,
+    trials: study.TrialsColumn = None,
+    time: study.Time = None,
+    event: study.Event = None,
+    entry: study.Entry = None,
     features: options.Features = "",
     drop: options.Drop = "",
     categorical: options.Categorical = "",
+    labels_as_written: options.LabelsAsWritten = False,
     one_hot: options.OneHot = True,
     drop_first: options.DropFirst = False,
     standardize: study.Standardize = None,
@@ -101,9 +103,12 @@ def fit(
     intercept: options.Intercept = True,
     site_intercepts: study.SiteIntercepts = False,
     smoothing: options.Smoothing = 0.1,
-    ties: survival.Ties = None,
+    ties: study.Ties = None,
     method: options.Method = "auto",
     engine: options.Engine = "local",
+    sites: options.SitesFile = None,
+    data: options.SitesData = None,
+    watch: options.Watch = False,
     max_iter: options.MaxIter = 1000,
     tol: options.Tol = 1e-16,
     time_limit: options.TimeLimit = None,
@@ -116,7 +121,9 @@ def fit(
     device: options.Device = "cpu",
     seed: options.Seed = 0,
     resume: options.Resume = False,
+    checkpoint: options.CheckpointFolder = None,
     checkpoint_every: options.CheckpointEvery = 10,
+    keep_checkpoint: options.KeepCheckpoint = False,
     dry_run: study.DryRun = False,
     overwrite: options.Overwrite = False,
     quiet: options.Quiet = False,
@@ -128,13 +135,17 @@ def fit(
     Minimises the mean loss over the rows of all workers + l1·Σ|c| + l2/2·Σc²; with --family or --model cox the sum of
     −log-likelihoods, without a penalty unless --l1 or --l2 add one. Of each file only sums, names of columns and
     categories go into the common preparation; rows stay with their worker. Writes summary.json, history.parquet,
-    model.safetensors, model.json and report.html to --out.
+    model.safetensors, model.json and report.html to --out; checkpoints lie beside it and go when the run has converged.
     """
     if resume and overwrite:
         raise typer.BadParameter("--resume and --overwrite exclude each other.")
-    times = survival.Survival(time, event, entry, ties)
+    files = files or []
+    at_sites.check_usage(
+        files, sites, data, watch, engine, site=site, id=id, formula=formula, cv=cv, dry_run=dry_run, trials=trials
+    )
+    times = study.Survival(time, event, entry, ties)
     asked = study.study(
-        model, family, link, parameter, formula, site_intercepts, exposure, offset, times, files, target
+        model, family, link, parameter, formula, site_intercepts, exposure, offset, times, files, target, trials
     )
     study.refuse_beside_formula(formula, target, features, drop, drop_first, impute, intercept)
     target = asked.formula.target if asked.formula is not None else target
@@ -145,61 +156,84 @@ def fit(
     wanted = options.given_out(out, dry_run)
     task = asked.task(l1, l2, intercept, smoothing)
     roles = asked.roles(options.roles(target, site, id, weight, features, drop, categorical, task))
-    settings = asked.settings(options.settings(True, one_hot, drop_first, impute, roles), task, standardize)
+    encoded = options.settings(True, one_hot, drop_first, impute, roles, labels_as_written)
+    settings = asked.settings(encoded, task, standardize)
+    run = {"max_iter": max_iter, "tol": tol, "time_limit": time_limit, "method": method, "device": device}
+    run["round_cost"] = round_cost
+    plain = {name: value for name, value in asdict(settings).items() if name != "advice"}
+    chosen = {**plain, **run, **worth.settings} | ({} if formula is None else {"formula": formula})
+    searched = task.family is not None and task.family.searched  # every k is a run of its own
+    saves = (checkpoint_every > 0 or resume) and not searched
+    places = outputs.Claimed(wanted, checkpoints.place(wanted, checkpoint))
     began = clock.perf_counter()
-    with _place(engine) as place:
-        speaks = place.rank == 0
-        claims = speaks and not dry_run
-        folder, _ = together(place.exchange, lambda: (_claimed(wanted, resume, overwrite) if claims else wanted, None))
-        own = share(files, place.rank, place.world)
-        prepared = prepare(own, roles, settings, task, place.exchange, asked.formula)
-    agreed = prepared.agreed
-    if dry_run:
-        dry_run_text.tell(prepared, task, roles, settings, method, engine, round_cost, speaks)
-        return
-    if speaks and overwrite:  # only after the files proved readable
-        outputs.clear(folder)
-    if speaks and not quiet and not lines:
-        _announce(agreed)
-    saving = _checkpoint(folder, checkpoint_every, resume)
-    searched = task.family is not None and task.family.searched
-    with watching(quiet or not speaks, lines, asked.kind) as callbacks, _sentences():
-        run_once = partial(
-            solve,
-            method=method,
-            engine=engine,
-            max_iter=max_iter,
-            stop="certificate",
-            certificate_tol=tol,
-            time_limit=time_limit,
-            device=device,
-            seed=seed,
-            callbacks=callbacks,
-            round_cost=round_cost,
-        )
-        if searched:
-            saving = None  # every k is a run of its own
-            task, result, rounds = sized_fit(prepared, task, run_once, together=place.world > 1)
-        else:
-            result = run_once(prepared.problem(task, together=place.world > 1), checkpoint=saving)
-        found = evaluated(result, agreed, task, worth)
-        found = replace(found, size=size_found(result, task, rounds)) if searched else found
-    if speaks:
-        run = {"max_iter": max_iter, "tol": tol, "time_limit": time_limit, "method": method, "device": device}
-        run["round_cost"] = round_cost
-        chosen = {**task.settings, **asdict(settings), **run, **worth.settings}
-        chosen |= {} if formula is None else {"formula": formula}
-        summary = summarized(result, agreed, files, roles, chosen, engine, seed, clock.perf_counter() - began)
-        summary |= found.summary()
-        parts = model_parts(result, agreed, task, roles.special, finite(_brief(summary)), versions())
-        written = outputs.write_all(folder, summary, result.history, parts)
-        if not quiet and not lines:
-            tell(result, summary, written, can_resume=saving is not None, more=found.lines())
-        elif result.status is Status.interrupted:  # an unexpected end is shown in any case
-            onward = "" if saving is None else " Go on with --resume."
-            sys.stderr.write(f"auqadmm: {visible(result.message)}{onward}\n")
-    if result.status not in (Status.converged, Status.rounding):
-        raise typer.Exit(STOPPED)
+    where: Any = engine
+    with ExitStack() as tidy:
+        with _place(engine) as place:
+            speaks = place.rank == 0
+
+            def claimed() -> tuple[outputs.Claimed, bool]:
+                if dry_run or not speaks:
+                    return places, False
+                tidy.enter_context(outputs.nothing_left(places.folder, places.saved))
+                found = _claimed(places, resume, overwrite, saves)
+                return found, resume and outputs.finished(found, files, {**task.settings, **chosen}, seed)
+
+            places, answers = together(place.exchange, claimed)
+            if answers[0]:
+                _tell_finished(places, speaks and not quiet and not lines)
+                return
+            if sites is None:
+                own = share(files, place.rank, place.world)
+                prepared = prepare(own, roles, settings, task, place.exchange, asked.formula)
+            else:
+                where = tidy.enter_context(at_sites.connected(sites, quiet or lines))
+                prepared, method = at_sites.prepared(where, str(data), asked.kind, method, roles, settings, task)
+        agreed = prepared.agreed
+        if dry_run:
+            dry_run_text.tell(prepared, task, roles, settings, method, engine, round_cost, speaks)
+            return
+        if speaks and overwrite:  # only after the files proved readable
+            outputs.clear(places, saves)
+        if speaks and not quiet and not lines:
+            _announce(agreed)
+        saving = _checkpoint(places.saved, checkpoint_every, resume) if saves else None
+        with watching(quiet or not speaks, lines, asked.kind) as callbacks, _sentences():
+            run_once = partial(
+                solve,
+                method=method,
+                engine=where,
+                max_iter=max_iter,
+                stop="certificate",
+                certificate_tol=tol,
+                time_limit=time_limit,
+                device=device,
+                seed=seed,
+                callbacks=callbacks,
+                round_cost=round_cost,
+            )
+            if searched:
+                task, result, rounds = sized_fit(prepared, task, run_once, together=place.world > 1)
+            else:
+                result = run_once(prepared.problem(task, together=place.world > 1), checkpoint=saving)
+            found = evaluated(result, agreed, task, worth)
+            found = replace(found, size=size_found(result, task, rounds)) if searched else found
+        done = result.status in (Status.converged, Status.rounding)
+        if speaks:
+            used, kind = {**task.settings, **chosen}, engine if sites is None else "sites"
+            summary = summarized(result, agreed, files, roles, used, kind, seed, clock.perf_counter() - began)
+            summary |= found.summary()
+            parts = model_parts(result, agreed, task, roles.special, finite(_brief(summary)), versions())
+            written = outputs.write_all(places, summary, result.history, parts)
+            if done and not keep_checkpoint:  # only after the model is written
+                checkpoints.remove(places.saved)
+            kept = places.saved if checkpoints.begun(places.saved) else None
+            if not quiet and not lines:
+                tell(result, summary, written, kept, more=found.lines())
+            elif result.status is Status.interrupted:  # an unexpected end is shown in any case
+                onward = "" if kept is None else " Go on with --resume."
+                sys.stderr.write(f"auqadmm: {visible(result.message)}{onward}\n")
+        if not done:
+            raise typer.Exit(STOPPED)
 
 
 # ---------------------------------------------------------------------- what is shown
@@ -224,10 +258,17 @@ def _announce(agreed: Agreed) -> None:
     Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
 
 
+def _tell_finished(places: outputs.Claimed, aloud: bool) -> None:
+    if aloud:
+        folder = visible(str(places.folder))
+        text = f"The fit in {folder} has converged, of these files and settings: nothing is left to do."
+        Console(highlight=False).print(text, markup=False, soft_wrap=True)
+
+
 def tell(
-    result: Result, summary: dict[str, Any], written: list[Path], can_resume: bool, more: Sequence[str] = ()
+    result: Result, summary: dict[str, Any], written: list[Path], kept: Path | None, more: Sequence[str] = ()
 ) -> None:
-    """The outcome, on standard output; `more`: what the model is worth."""
+    """The outcome, on standard output; `kept`: where checkpoints are, `more`: what the model is worth."""
     screen = Console(highlight=False)
     screen.print(visible(result.message), markup=False, soft_wrap=True)
     screen.print(
@@ -246,7 +287,9 @@ def tell(
     screen.print("\nWritten:")
     for path in written:
         screen.print(f"  {visible(str(path))}", markup=False, soft_wrap=True)
-    if can_resume and result.status in (Status.max_iter, Status.time_limit, Status.interrupted):
+    if kept is not None:
+        screen.print(f"  {visible(str(kept))}: checkpoints, as private as rows", markup=False, soft_wrap=True)
+    if kept is not None and result.status in (Status.max_iter, Status.time_limit, Status.interrupted):
         screen.print("\nThe same command with --resume (and a higher limit) goes on from here.")
 
 
@@ -313,18 +356,16 @@ def _sentences() -> Iterator[None]:
         raise CommandError(str(error)) from error
 
 
-def _claimed(out: Path, resume: bool, overwrite: bool) -> Path:
-    """The folder, or the same error in all processes."""
+def _claimed(places: outputs.Claimed, resume: bool, overwrite: bool, saves: bool) -> outputs.Claimed:
+    """The folders, or the same error in all processes."""
     try:
-        return outputs.claim(out, resume, overwrite)
+        return outputs.claim(places.folder, places.saved, resume, overwrite, saves)
     except CommandError as error:
         raise InputError(str(error)) from None
 
 
-def _checkpoint(folder: Path, every: int, resume: bool) -> Checkpoint | None:
-    if not resume and every == 0:
-        return None
-    return Checkpoint(folder / outputs.CHECKPOINTS, every=max(every, 1), resume="auto" if resume else False)
+def _checkpoint(folder: Path, every: int, resume: bool) -> Checkpoint:
+    return Checkpoint(folder, every=max(every, 1), resume="auto" if resume else False)
 
 
 @contextmanager

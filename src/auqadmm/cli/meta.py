@@ -25,7 +25,8 @@ from auqadmm.files.training import Prepared, Task, prepare
 from auqadmm.inference.meta import Combined, combine
 from auqadmm.problem import InputError, Problem, Zero
 from auqadmm.problem.ingest import RawBlock
-from auqadmm.report.forest import forest, write_forest
+from auqadmm.problem.risk_sets import EVENT
+from auqadmm.report.figures import forest, write_forest
 from auqadmm.report.tables import finite, versions
 from auqadmm.words import counted, listed, visible
 
@@ -41,11 +42,20 @@ EXAMPLES = """
 
 `auqadmm meta all.csv --site hospital --family poisson --exposure days --formula "falls ~ age + C(ward)" --out combined`
 
+`auqadmm meta site-*.csv --model cox --time days --event died --exponentiate --out combined`
+
 Exit codes: 0 combined, 1 error (one line on standard error), 2 wrong usage. Sites that are left out are named.
 """
 
-FamilyNeeded = Annotated[
-    str,
+MODELS = ("glm", "cox")
+ModelNamed = Annotated[
+    str | None,
+    options.option(
+        "Model", "glm with --family (--family alone says so), or cox.", autocompletion=options.known(MODELS)
+    ),
+]
+FamilyNamed = Annotated[
+    str | None,
     options.option(
         "Model", f"One of {', '.join(study.FAMILY_NAMES)}.", autocompletion=options.known(study.FAMILY_NAMES)
     ),
@@ -81,8 +91,9 @@ class SiteFit:
 
 def meta(
     files: options.Files,
-    family: FamilyNeeded,
     out: Out,
+    model: ModelNamed = None,
+    family: FamilyNamed = None,
     link: study.Link = None,
     parameter: study.Parameter = None,
     formula: study.FormulaText = None,
@@ -92,11 +103,17 @@ def meta(
     weight: options.Weight = None,
     exposure: study.Exposure = None,
     offset: study.Offset = None,
+    trials: study.TrialsColumn = None,
+    time: study.Time = None,
+    event: study.Event = None,
+    entry: study.Entry = None,
     features: options.Features = "",
     drop: options.Drop = "",
     categorical: options.Categorical = "",
+    labels_as_written: options.LabelsAsWritten = False,
     impute: options.Impute = "none",
     intercept: options.Intercept = True,
+    ties: study.Ties = None,
     cov: Cov = "model",
     level: Level = 0.95,
     exponentiate: Exponentiate = False,
@@ -108,19 +125,25 @@ def meta(
     Every site fits the same model on its own rows; what is combined are its estimates and their standard errors. The
     common fit of `auqadmm fit` needs fewer rows per site. Writes meta.json and forest.png to --out.
     """
-    asked = study.study(None, family, link, parameter, formula, False, exposure, offset)
+    if model not in (None, *MODELS):
+        raise typer.BadParameter(f"--model: there is no {model!r} here; there are {', '.join(MODELS)}.")
+    times = study.Survival(time, event, entry, ties)
+    asked = study.study(model, family, link, parameter, formula, False, exposure, offset, times, files, target, trials)
     if asked.family is not None and asked.family.searched:
         raise typer.BadParameter("--family negative-binomial needs --parameter here: sites must have the same k.")
     study.refuse_beside_formula(formula, target, features, drop, False, impute, intercept)
-    target = asked.formula.target if asked.formula is not None else target
-    options.check_usage(files, target, "glm", "auto", "local", impute, 1.0, None, ("glm",))
+    if asked.survival is None:
+        target = asked.formula.target if asked.formula is not None else target
+        options.check_usage(files, target, "glm", "auto", "local", impute, 1.0, None, ("glm",))
+    else:
+        options.check_usage(files, asked.survival.time, "cox", "auto", "local", impute, 1.0, None, ("cox",))
     if cov not in COVARIANCES:
         raise typer.BadParameter(f"--cov: there is no {cov!r}; there are {', '.join(COVARIANCES)}.")
     if not 0 < level < 1:
         raise typer.BadParameter(f"--level must be between 0 and 1, got {level:g}.")
     task = asked.task(0.0, None, intercept, 0.1)
     roles = asked.roles(options.roles(target, site, id, weight, features, drop, categorical, task))
-    settings = asked.settings(options.settings(True, True, False, impute, roles), task, None)
+    settings = asked.settings(options.settings(True, True, False, impute, roles, labels_as_written), task, False)
     folder = _claimed(out, overwrite)
     prepared = prepare(files, roles, settings, task, formula=asked.formula)
     fits = [fit_alone(block, prepared, task, cov, exponentiate) for block in prepared.blocks]
@@ -155,6 +178,8 @@ def fit_alone(block: RawBlock, prepared: Prepared, task: Task, cov: str, exponen
     classes = prepared.agreed.classes
     if classes and len(np.unique(block.y)) < 2:
         return SiteFit(block.name, block.rows, reason=f"all rows are {classes[int(block.y[0])]!r}.")
+    if task.kind == "cox" and not block.y[:, EVENT].any():
+        return SiteFit(block.name, block.rows, reason="no row has an event.")
     try:
         result = solve(
             Problem(task.loss(2), Zero(), [block], intercept=task.intercept),
@@ -224,6 +249,7 @@ def summarized(
         "version": META_VERSION,
         "model": words,
         "family": asdict(task.family) if task.family is not None else None,
+        **({"ties": task.ties} if task.ties is not None else {}),
         "cov": cov,
         "level": found[0].level,
         "sites": [

@@ -31,6 +31,23 @@ def known(values: Sequence[str]) -> Callable[[str], list[str]]:
     return lambda incomplete: [value for value in values if value.startswith(incomplete)]
 
 
+SitesFile = Annotated[
+    Path | None,
+    typer.Option("--sites", help="In place of files: sites.toml, which names sites that connect to this command."),
+]
+SitesData = Annotated[str | None, typer.Option("--data", help="With --sites: the data set, by its name at the sites.")]
+Watch = Annotated[
+    bool, typer.Option("--watch", help="With --sites: show the state of the sites on a page of this machine.")
+]
+FilesOrNone = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        help="csv, tsv, parquet, svmlight (.svm, .svmlight, .libsvm) or npz (X, y[, site, sample_weight, "
+        "feature_names]): one file per worker, or any number with --site. None with --sites.",
+        metavar="[FILE]...",
+        show_default=False,
+    ),
+]
 Files = Annotated[
     list[Path],
     typer.Argument(
@@ -68,6 +85,14 @@ Features = Annotated[str, option("Columns", "Columns to use: a,b,c. All others b
 Drop = Annotated[str, option("Columns", "Columns to leave out: a,b,c.", show_default=False)]
 Categorical = Annotated[
     str, option("Columns", "Columns of categories even where they look like numbers: a,b,c.", show_default=False)
+]
+LabelsAsWritten = Annotated[
+    bool,
+    option(
+        "Columns",
+        "Labels and categories that differ by case or blanks alone are different ones; otherwise they are refused.",
+        "--labels-as-written",
+    ),
 ]
 OneHot = Annotated[
     bool, option("Columns", "Text becomes one feature per category, those of all workers in sorted order.")
@@ -111,9 +136,25 @@ RoundCost = Annotated[
 Device = Annotated[str, option("Run", "cpu or cuda.", autocompletion=known(("cpu", "cuda")))]
 Seed = Annotated[int, option("Run", "Of the random vectors that curvature is probed with.", min=0, max=2**31 - 1)]
 Resume = Annotated[
-    bool, option("Run", "Go on with the run in --out, if it is of these very files and settings.", "--resume")
+    bool,
+    option(
+        "Run", "Go on with the run of --out from its checkpoint, if it is of these very files and settings.", "--resume"
+    ),
 ]
-CheckpointEvery = Annotated[int, option("Run", "Iterations between checkpoints in --out; 0 for none.", min=0)]
+CheckpointEvery = Annotated[int, option("Run", "Iterations between checkpoints; 0 for none.", min=0)]
+CheckpointFolder = Annotated[
+    Path | None,
+    option(
+        "Run",
+        "Folder for checkpoints, as private as rows: by default beside --out, its name with .checkpoint; removed when "
+        "the run has converged.",
+        "--checkpoint",
+        show_default=False,
+    ),
+]
+KeepCheckpoint = Annotated[
+    bool, option("Run", "Keep the checkpoints of a run that has converged.", "--keep-checkpoint")
+]
 
 # ---------------------------------------------------------------------- what it is worth
 Inference = Annotated[
@@ -178,9 +219,12 @@ def given_out(out: Path | None, dry_run: bool) -> Path:
     return out or Path()
 
 
-def settings(standardize: bool, one_hot: bool, drop_first: bool, impute: str, roles: Roles) -> Settings:
+def settings(
+    standardize: bool, one_hot: bool, drop_first: bool, impute: str, roles: Roles, labels_as_written: bool = False
+) -> Settings:
     """How columns are encoded."""
-    return Settings(standardize, one_hot, drop_first, None if impute == "none" else impute, roles.categorical)
+    fill = None if impute == "none" else impute
+    return Settings(standardize, one_hot, drop_first, fill, roles.categorical, labels_as_written)
 
 
 def check_usage(

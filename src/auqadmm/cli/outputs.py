@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
 
-from auqadmm.checkpoint import files
+from auqadmm.checkpoint.codec import CheckpointError
+from auqadmm.cli import checkpoints
 from auqadmm.core.history import History
-from auqadmm.errors import AuqadmmError
+from auqadmm.errors import AuqadmmError, InputError
 from auqadmm.files import atomic, model
 from auqadmm.files.model import Parts
 from auqadmm.report.page import page_html
@@ -72,69 +73,132 @@ def check_name(path: Path) -> None:
 
 # ---------------------------------------------------------------------- the folder of one fit
 FORMAT, FIT_VERSION = "auqadmm fit", 1
-SUMMARY, HISTORY, PAGE, CHECKPOINTS = "summary.json", "history.parquet", "report.html", "checkpoints"
-OURS = (SUMMARY, HISTORY, PAGE, CHECKPOINTS, model.ARRAYS, model.ABOUT)
+SUMMARY, HISTORY, PAGE = "summary.json", "history.parquet", "report.html"
+OURS = (SUMMARY, HISTORY, PAGE, checkpoints.OLD, model.ARRAYS, model.ABOUT)
 COUNTS = ("iteration", "rounds", "bytes", "bytes_up", "bytes_down", "hvps")
 COLUMNS = {name: pa.int64() if name in COUNTS else pa.float64() for name in History.columns}
 COLUMNS["failed_blocks"] = pa.list_(pa.string())
 
 
-def claim(out: Path, resume: bool, overwrite: bool) -> Path:
-    """The output folder: empty, or of an earlier fit that the user wants to resume or replace."""
+@dataclass(frozen=True)
+class Claimed:
+    """The folder of a fit, and that of its checkpoints, or where they would be."""
+
+    folder: Path
+    saved: Path
+
+
+def claim(out: Path, saved: Path, resume: bool, overwrite: bool, saving: bool = True) -> Claimed:
+    """The output folder and that of checkpoints: empty, or of an earlier fit that the user wants to resume or replace.
+    `saving`: the run will write checkpoints."""
     folder = writable_folder(out)
     names = sorted(p.name for p in folder.iterdir() if not (p.name.startswith(".") and p.name.endswith(".part")))
+    old = folder / checkpoints.OLD
     # the summary is written first: without it only checkpoints can be from us
-    ours = OURS if (folder / SUMMARY).exists() else (CHECKPOINTS,)
-    foreign = [name for name in names if name not in ours] or _foreign_checkpoints(folder / CHECKPOINTS)
+    ours = OURS if (folder / SUMMARY).exists() else (checkpoints.OLD,)
+    foreign = [name for name in names if name not in ours] or checkpoints.foreign(old)
     if foreign:
         raise CommandError(f"{folder} holds something else ({listed(foreign, 3)}); choose an empty folder for --out.")
+    _check_saved(folder, saved)
     if SUMMARY in names:
         read_summary(folder)
-    if names == [CHECKPOINTS] and not _begun(folder):  # a run that failed before its first checkpoint leaves a lock
+    if names == [checkpoints.OLD] and not checkpoints.begun(old):  # a run that failed before its first checkpoint
         names = []
-    if names and not (resume or overwrite):
+    if (names or checkpoints.begun(saved)) and not (resume or overwrite):
+        place, what = (folder, "an earlier fit") if names else (saved, "the checkpoints of an unfinished fit")
         raise CommandError(
-            f"{folder} holds an earlier fit; --resume goes on with it, --overwrite replaces it, another --out keeps it."
+            f"{place} holds {what}; --resume goes on with it, --overwrite replaces it, another --out keeps it."
         )
-    return folder
+    if resume and checkpoints.begun(old) and not checkpoints.begun(saved):
+        try:
+            return Claimed(folder, checkpoints.moved(old, saved))
+        except CheckpointError as error:
+            raise CommandError(str(error)) from None
+    if saving:
+        _make_saved(saved)
+    return Claimed(folder, saved)
 
 
-def clear(folder: Path) -> None:
-    """Remove the earlier fit from a folder that was claimed."""
+def _check_saved(folder: Path, saved: Path) -> None:
+    """The folder of checkpoints holds nothing else, and is not in the folder that is handed on."""
+    inside = saved.resolve()
+    if folder.resolve() in (inside, *inside.parents):
+        raise CommandError(
+            f"Checkpoints are as private as rows, and {saved} lies in --out, which is handed on; choose another "
+            "--checkpoint."
+        )
+    foreign = checkpoints.foreign(saved)
+    if foreign:
+        raise CommandError(f"{saved} holds something else ({listed(foreign, 3)}); choose another --checkpoint.")
+
+
+def _make_saved(saved: Path) -> None:
+    remedy = "choose another place with --checkpoint, or none with --checkpoint-every 0"
+    check_name(saved)
+    with writing(saved, remedy):
+        checkpoints.make(saved)
+        with tempfile.TemporaryFile(dir=saved):
+            pass
+
+
+@contextmanager
+def nothing_left(*folders: Path) -> Iterator[None]:
+    """If the work fails, folders that it made and left empty go, with those above that it made."""
+    made = [p for folder in folders for p in (folder, *folder.parents) if not os.path.lexists(p)]
+    try:
+        yield
+    except BaseException:
+        for path in sorted(set(made), key=lambda p: -len(p.parts)):
+            checkpoints.discard_empty(path)
+        raise
+
+
+def finished(claimed: Claimed, paths: Sequence[Path], settings: Mapping[str, Any], seed: int) -> bool:
+    """Whether --resume finds a fit that has converged, of the same files and settings; one that has no checkpoint to go
+    on from is refused, as nothing tells whether it is of this run."""
+    if not (claimed.folder / SUMMARY).exists() or checkpoints.begun(claimed.saved):
+        return False
+    told = read_summary(claimed.folder)
+    asked = {**settings, "files": [str(path) for path in paths], "seed": seed}
+    held = {**told.get("settings", {}), "kind": told.get("model"), "files": told.get("files"), "seed": told.get("seed")}
+    limits = ("max_iter", "time_limit")
+    asked, held = ({name: value for name, value in each.items() if name not in limits} for each in (asked, held))
+    converged = told.get("status") in ("converged", "rounding")
+    if converged and json.loads(json.dumps(finite(asked))) == held:
+        checkpoints.discard_empty(claimed.saved)
+        return True
+    what = "has converged, of other files or settings" if converged else f"has no checkpoint in {claimed.saved}"
+    raise InputError(
+        f"The fit in {claimed.folder} {what}: there is nothing to go on from; --overwrite fits again, another --out "
+        "keeps it."
+    )
+
+
+def clear(claimed: Claimed, saving: bool) -> None:
+    """Remove the earlier fit from a folder that was claimed; `saving`: the folder of checkpoints is needed again."""
+    checkpoints.remove(claimed.saved)
+    if saving:
+        _make_saved(claimed.saved)
     for name in (*OURS[1:], SUMMARY):  # the summary last: it identifies the others
-        path = folder / name
+        path = claimed.folder / name
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
 
 
-def _foreign_checkpoints(folder: Path) -> list[str]:
-    """Foreign files among the checkpoints."""
-    if not os.path.lexists(folder):
-        return []
-    if folder.is_symlink() or not folder.is_dir():
-        return [CHECKPOINTS]
-    known = (files.FOLDER, files.PART, re.compile(r"\.lock"))
-    return sorted(f"{CHECKPOINTS}/{p.name}" for p in folder.iterdir() if not any(k.fullmatch(p.name) for k in known))
-
-
-def _begun(folder: Path) -> bool:
-    """Whether there is a checkpoint to resume from."""
-    checkpoints = folder / CHECKPOINTS
-    return checkpoints.is_dir() and any(files.FOLDER.fullmatch(p.name) for p in checkpoints.iterdir())
-
-
 def refuse_unfinished(folder: Path) -> None:
     """A killed run leaves only checkpoints."""
-    if _begun(folder) and not any((folder / name).exists() for name in OURS if name != CHECKPOINTS):
+    begun = any(checkpoints.begun(place) for place in (checkpoints.place(folder), folder / checkpoints.OLD))
+    if begun and not any((folder / name).exists() for name in OURS if name != checkpoints.OLD):
         raise CommandError(f"The fit in {folder} has not finished; go on with it: the same auqadmm fit with --resume.")
 
 
-def write_all(folder: Path, summary: Mapping[str, Any], history: History, parts: Parts) -> list[Path]:
+def write_all(claimed: Claimed, summary: Mapping[str, Any], history: History, parts: Parts) -> list[Path]:
     """All files of a fit, the page first in the list."""
-    with writing(folder, f"make room, and {'go on with --resume' if _begun(folder) else 'fit again with --overwrite'}"):
-        return _written(folder, summary, history, parts)
+    onward = "go on with --resume" if checkpoints.begun(claimed.saved) else "fit again with --overwrite"
+    with writing(claimed.folder, f"make room, and {onward}"):
+        return _written(claimed.folder, summary, history, parts)
 
 
 def _written(folder: Path, summary: Mapping[str, Any], history: History, parts: Parts) -> list[Path]:

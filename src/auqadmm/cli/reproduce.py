@@ -25,11 +25,10 @@ from rich.table import Table
 
 from auqadmm.cli.outputs import CommandError, writable_folder
 from auqadmm.paper import bundle, problems
-from auqadmm.paper.catalogue import FIGURES, essential, select
 from auqadmm.paper.chapters import drawings, report
 from auqadmm.paper.data import DataError, load
 from auqadmm.paper.run import Done, Job, Runner, jobs_of, needed_optima, perform_all
-from auqadmm.paper.spec import PROTOCOLS, Figure, Samples, WeightImages
+from auqadmm.paper.spec import FIGURES, PROTOCOLS, Figure, Samples, WeightImages, essential, select
 from auqadmm.paper.store import Store
 from auqadmm.paper.verdicts import markdown, verdicts
 from auqadmm.report.content import OUTCOMES, Verdict

@@ -1,8 +1,8 @@
-"""Options of generalised linear models and formulas, and what they ask for."""
+"""Options of generalised linear models, Cox's model and formulas, and what they ask for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -10,21 +10,38 @@ from typing import Annotated
 import typer
 
 from auqadmm.cli.options import known, option
-from auqadmm.cli.survival import Survival
 from auqadmm.files.model import KINDS
 from auqadmm.files.preprocessing import Settings
-from auqadmm.files.tabular import Roles
+from auqadmm.files.tabular import Roles, is_table
 from auqadmm.files.training import Task
 from auqadmm.formula.parsing import Formula, parse
 from auqadmm.problem import InputError
-from auqadmm.problem.named_family import FAMILIES, LOGARITHMIC, NamedFamily
-from auqadmm.words import quoted
+from auqadmm.problem.cox import TIES
+from auqadmm.problem.families import FAMILIES, LOGARITHMIC, NamedFamily
+from auqadmm.words import quoted, visible
 
+Time = Annotated[
+    str | None,
+    option("Columns", "With --model cox: column of times, above zero, until the event or the end of observation."),
+]
+Event = Annotated[
+    str | None, option("Columns", "With --model cox: column that is 1 or true for an event, 0 or false for censored.")
+]
+Entry = Annotated[
+    str | None, option("Columns", "With --model cox: column of times from which rows are at risk, below --time.")
+]
+Ties = Annotated[
+    str | None,
+    option(
+        "Model",
+        "With --model cox: efron (default) or breslow, how events at the same time share those at risk.",
+        autocompletion=known(TIES),
+    ),
+]
 FAMILY_NAMES = tuple(FAMILIES)
 LINKS = tuple(dict.fromkeys(link for links in FAMILIES.values() for link in links))
 LOG_FAMILIES = [name for name, links in FAMILIES.items() if next(iter(links.values())) in LOGARITHMIC]
 DEFAULT_L2 = 1e-3  # of models that are no family: makes them unique
-
 Model = Annotated[
     str | None,
     option(
@@ -95,6 +112,10 @@ Exposure = Annotated[
     ),
 ]
 Offset = Annotated[str | None, option("Columns", "With --family or cox: column that is added to the linear predictor.")]
+TrialsColumn = Annotated[
+    str | None,
+    option("Columns", "With --family binomial: column of numbers of trials, of which --target counts the successes."),
+]
 Standardize = Annotated[
     bool | None,
     option(
@@ -112,6 +133,56 @@ DryRun = Annotated[
 
 
 @dataclass(frozen=True)
+class Survival:
+    """What was typed for Cox's model: columns, and how ties are broken."""
+
+    time: str | None = None
+    event: str | None = None
+    entry: str | None = None
+    ties: str | None = None
+
+    def refuse_without_cox(self) -> None:
+        """These options belong to one model: exit code 2."""
+        given = {"--time": self.time, "--event": self.event, "--entry": self.entry, "--ties": self.ties}
+        wrong = next((name for name, value in given.items() if value is not None), None)
+        if wrong is not None:
+            raise typer.BadParameter(f"{wrong} goes with --model cox.")
+
+    def checked(
+        self, files: Sequence[Path], target: str | None, others: Mapping[str, object], formula: Formula | None
+    ) -> Survival:
+        """Complete, with the time on the left side of the formula where there is one; or wrong usage, exit code 2.
+        `others`: options that this model does not have."""
+        if target is not None:
+            raise typer.BadParameter(
+                "--target has no place beside --model cox: name the columns with --time and --event."
+            )
+        wrong = next((name for name, value in others.items() if value), None)
+        if wrong is not None:
+            raise typer.BadParameter(f"{wrong} has no place beside --model cox.")
+        time = self.time
+        if formula is not None:
+            if time not in (None, formula.target):
+                raise typer.BadParameter(
+                    f"--time {quoted(time)} is not the left side of the formula; leave it out, or write it there."
+                )
+            if not formula.intercept:
+                raise typer.BadParameter(
+                    "--model cox has no intercept, the baseline hazards take its place: leave `0 +` or `- 1` out."
+                )
+            time = formula.target
+        for name, value in (("--time", time), ("--event", self.event)):
+            if value is None:
+                raise typer.BadParameter(f"--model cox needs --time and --event: {name} is missing.")
+        if self.ties not in (None, *TIES):
+            raise typer.BadParameter(f"--ties: there is no {self.ties!r}; there are {', '.join(TIES)}.")
+        odd = next((path for path in files if not is_table(path)), None)
+        if odd is not None:
+            raise typer.BadParameter(f"--model cox reads csv, tsv and parquet files; {visible(str(odd))} is none.")
+        return Survival(time, self.event, self.entry, self.ties or TIES[0])
+
+
+@dataclass(frozen=True)
 class Study:
     """What was asked beside the options that all models have."""
 
@@ -122,6 +193,7 @@ class Study:
     exposure: str | None = None
     offset: str | None = None
     survival: Survival | None = None
+    trials: str | None = None
 
     def task(self, l1: float, l2: float | None, intercept: bool, smoothing: float) -> Task:
         if self.survival is not None:
@@ -129,11 +201,24 @@ class Study:
         if self.family is None:
             return Task(self.kind, l1, DEFAULT_L2 if l2 is None else l2, intercept, smoothing)
         constant = intercept if self.formula is None else self.formula.intercept
-        return Task(self.kind, l1, l2 or 0.0, constant, smoothing, self.family, self.site_intercepts)
+        return Task(
+            self.kind,
+            l1,
+            l2 or 0.0,
+            constant,
+            smoothing,
+            self.family,
+            self.site_intercepts,
+            trials=self.trials is not None,
+        )
 
     def roles(self, roles: Roles) -> Roles:
         """With the columns that a family or Cox's model has, and those of the formula."""
         roles = replace(roles, offset=self.offset, exposure=self.exposure)
+        if self.trials is not None:
+            if roles.weight is not None:
+                raise typer.BadParameter("--weight has no place beside --trials, which are weights.")
+            roles = replace(roles, weight=self.trials)
         if self.survival is not None:
             columns = self.survival
             roles = replace(roles, target=None, time=columns.time, event=columns.event, entry=columns.entry)
@@ -164,6 +249,7 @@ def study(
     survival: Survival | None = None,
     files: Sequence[Path] = (),
     target: str | None = None,
+    trials: str | None = None,
 ) -> Study:
     """What is asked for, or wrong usage: exit code 2."""
     if model is None and family is None:
@@ -172,6 +258,7 @@ def study(
     if model == "cox":
         read = None if formula is None else parse(formula)
         others = {"--family": family, "--link": link, "--parameter": parameter, "--exposure": exposure}
+        others["--trials"] = trials
         others["--site-intercepts (every worker has a baseline hazard)"] = site_intercepts
         columns = survival.checked(files, target, others, read)
         return Study("cox", None, read, offset=offset, survival=columns)
@@ -179,7 +266,7 @@ def study(
     if family is None:
         given = {
             "--link": link, "--parameter": parameter, "--formula": formula, "--exposure": exposure, "--offset": offset,
-            "--site-intercepts": site_intercepts or None,
+            "--site-intercepts": site_intercepts or None, "--trials": trials,
         }  # fmt: skip
         if model == "glm":
             raise typer.BadParameter(f"--model glm needs --family: {', '.join(FAMILIES)}.")
@@ -193,6 +280,8 @@ def study(
         named = NamedFamily.of(family, link, parameter)
     except InputError as error:
         raise typer.BadParameter(str(error)) from None
+    if trials is not None and not named.labels:
+        raise typer.BadParameter("--trials is for --family binomial, whose --target then counts successes.")
     if exposure is not None and not named.takes_exposure:
         raise typer.BadParameter(
             f"--exposure is for families with a logarithmic link ({', '.join(LOG_FAMILIES)}); use --offset, on the "
@@ -201,7 +290,7 @@ def study(
     read = None if formula is None else parse(formula)
     if read is not None and site_intercepts and not read.intercept:
         raise typer.BadParameter("--site-intercepts are in place of the common one: leave `0 +` or `- 1` out.")
-    return Study("glm", named, read, site_intercepts, exposure, offset)
+    return Study("glm", named, read, site_intercepts, exposure, offset, trials=trials)
 
 
 def refuse_beside_formula(

@@ -21,7 +21,7 @@ from auqadmm.errors import AuqadmmError
 from auqadmm.metrics.weights import sum_blocks
 
 if TYPE_CHECKING:
-    from auqadmm.blocks.rows import Point
+    from auqadmm.blocks.loss import Point
     from auqadmm.blocks.shard import Census, Shard
     from auqadmm.core.result import Result
 
@@ -264,6 +264,7 @@ class Reduce:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self.collects = getattr(engine, "collects", True)  # may anything of one block be asked for?
         self.traffic = Traffic()
         self.known: dict[MapFn[None, None, None], Sums] = {}
 

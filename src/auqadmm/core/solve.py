@@ -347,6 +347,7 @@ class _Loop:
         state, record = self.record.state, self.record
         blocks = None if state is None else state.blocks
         complete = state is not None and state.shared.not_finite == 0
+        blocks = blocks if self.reduce.collects else None
         assert ended.certificate is not None
         lam = None if blocks is None else self.near.gather(_lam, blocks)
         result = Result(

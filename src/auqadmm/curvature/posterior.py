@@ -46,7 +46,7 @@ from auqadmm.metrics.weights import sum_blocks
 
 if TYPE_CHECKING:
     from auqadmm.blocks.design import Design
-    from auqadmm.blocks.rows import Point
+    from auqadmm.blocks.loss import Point
     from auqadmm.blocks.shard import Shard
 
 # A block's directions are at most this share of its rows: more would reveal the rows. Without it the same rounds

@@ -165,7 +165,7 @@ def collect(
     f = reduce.judging(_values_along, v, (v,))["f"].tolist()
     ray = ObjectiveRay(f[0] + float(g.value(v)), f[1] + float(g.value(FURTHER * v)), f[0], f[2])
     residuals = state.shared.residuals
-    own = residuals is not None and math.isfinite(residuals.primal)
+    own = residuals is not None and math.isfinite(residuals.primal) and reduce.collects
     return Evidence(
         names=tuple(reduce.engine.names),
         stopping=stopping,

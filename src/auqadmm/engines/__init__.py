@@ -98,10 +98,10 @@ def resolve(engine: object) -> Place:
     Local()
     """
     if isinstance(engine, str) and engine.lower() in KNOWN:
-        return cast(Place, KNOWN[engine.lower()]())
+        return cast("Place", KNOWN[engine.lower()]())
     if isinstance(engine, type) and engine in KNOWN.values():
         return engine()
     if not callable(getattr(engine, "place", None)):
         known = ", ".join(map(repr, KNOWN))
         raise InputError(f"Unknown engine {engine!r}; the known engines are {known}, or pass an object with `place`.")
-    return cast(Place, engine)
+    return cast("Place", engine)

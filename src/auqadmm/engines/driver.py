@@ -1,8 +1,8 @@
 """Blocks on workers, the loop in one driver process: what engines of this kind have in common.
 
-The driver sends a function and replicated data; workers return summands, which the driver adds up in float64, worker
-after worker. The loop's handle to the state of blocks is a `Version`: a number, under which every worker stores its
-part. A worker drops a version when the driver no longer refers to it.
+The driver sends the name of an operation and replicated data; workers return summands, which the driver adds up in
+float64, worker after worker. The loop's handle to the state of blocks is a `Version`: a number, under which every
+worker stores its part. A worker drops a version when the driver no longer refers to it.
 
 An engine of this kind, Ray or Dask, has a `Pool`, which carries bytes to workers and back with a deadline. A worker
 that is lost stays lost: its state is never made anew.
@@ -19,7 +19,6 @@ import math
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import torch
@@ -28,22 +27,25 @@ from torch import Tensor
 from auqadmm.blocks.shard import Shard
 from auqadmm.core.reduce import MapFn, WorkerLost
 from auqadmm.core.stopping import is_number, whole_number
-from auqadmm.engines.messages import Known, dumps, dumps_briefly, loads
+from auqadmm.engines import protocol
+from auqadmm.engines.protocol import Known
 from auqadmm.engines.world import span
 from auqadmm.errors import InputError
 from auqadmm.problem import Problem
 from auqadmm.problem.agreement import attempt, verdict
-from auqadmm.problem.sources import Readers, Source, share
+from auqadmm.problem.ingest import Readers, Whole, share
 
 # ---------------------------------------------------------------------- on a worker
 BROUGHT = "brought"  # stands for blocks that the engine delivers itself
+REQUESTS = ("make", "read", "settle", "sum", "minmax", "concat", "gather", "peek", "put", "count")
 
 
 class Holder:
-    """The blocks of one worker. `brought`: blocks that the engine delivered itself."""
+    """The blocks of one worker. `brought`: blocks that the engine delivered itself; `own_code`: may messages contain
+    code of the user's?"""
 
-    def __init__(self, brought: Sequence[object] | None = None) -> None:
-        self.brought = brought or []
+    def __init__(self, brought: Sequence[object] | None = None, own_code: bool = False) -> None:
+        self.brought, self.own_code = brought or [], own_code
         self.versions: dict[int, object] = {}
         self.setup: Known = (0, None)
         self.seen = 0
@@ -54,26 +56,24 @@ class Holder:
     def __call__(self, message: bytes) -> bytes:
         """Answer with a message, or with an error."""
         answer = attempt(lambda: (None, self._answered(message)))[1]
-        return dumps(answer)
+        return protocol.dumps(answer, self.own_code)
 
     def _answered(self, message: bytes) -> object:
-        envelope = loads(message)
-        if envelope["number"] <= self.seen:
+        envelope, self.setup = protocol.opened(message, self.setup, self.own_code)
+        if envelope.number <= self.seen:
             raise RuntimeError("this message was overtaken by a later one")
-        self.seen = envelope["number"]
-        self.versions = {k: x for k, x in self.versions.items() if k in envelope["alive"]}
-        if envelope["setup"] is not None:
-            number, data = envelope["setup"]
-            self.setup = (number, loads(data))
-        name, *args = loads(envelope["request"], self.setup)
-        return getattr(self, f"do_{name}")(*args)
+        self.seen = envelope.number
+        self.versions = {k: x for k, x in self.versions.items() if k in envelope.alive}
+        if envelope.do not in REQUESTS:
+            raise protocol.Refusal(f"{envelope.do[:40]!r} is not a request")
+        return getattr(self, f"do_{envelope.do}")(*envelope.args)
 
     # ------------------------------------------------------------------ placing blocks
-    def do_make(self, problem: Problem, rank: int, world: int) -> int:
-        if problem.blocks == BROUGHT:
+    def do_make(self, posed: Mapping[str, Any], source: Any, rank: int, world: int) -> int:
+        if source == BROUGHT:
             brought, self.brought = self.brought, []
-            problem = problem.elsewhere(lambda rank, world: brought)
-        self.problem = problem
+            source = Whole(Readers(tuple(brought)))
+        self.problem = problem = Problem.posed_elsewhere(posed, source)
         self.own_blocks, count = problem.made(rank, world)
         return count
 
@@ -87,13 +87,22 @@ class Holder:
         del self.own_blocks, self.problem
 
     # ------------------------------------------------------------------ maps
-    def do_map(self, fn: MapFn, at: int | None, shared: object, new: int) -> tuple[bool, dict[str, Tensor], float]:
+    def do_sum(self, fn: MapFn, at: int | None, shared: object, new: int) -> tuple[bool, dict[str, Tensor], float]:
         began = time.perf_counter()
         blocks, out = fn(self.shard, self._version(at), shared)
         self.versions[new] = blocks
         return blocks is None, out, time.perf_counter() - began
 
-    def do_parts(self, fn: Callable[[Any, Any], object], at: int | None) -> object:
+    def do_minmax(self, fn: MapFn, at: int | None, shared: object, new: int) -> tuple[bool, dict[str, Tensor], float]:
+        return self.do_sum(fn, at, shared, new)
+
+    def do_concat(self, fn: Callable[[Any, Any], dict[str, Tensor]], at: int | None) -> dict[str, Tensor]:
+        return fn(self.shard, self._version(at))
+
+    def do_gather(self, fn: Callable[[Any, Any], Tensor], at: int | None) -> Tensor:
+        return fn(self.shard, self._version(at))
+
+    def do_peek(self, fn: Callable[[Any, Any], object], at: int | None) -> object:
         return fn(self.shard, self._version(at))
 
     def do_put(self, x: Tensor, new: int) -> None:
@@ -151,7 +160,7 @@ class DriverEngine:
     """
 
     def __init__(self, pool: Pool, problem: Problem, dtype: torch.dtype) -> None:
-        self.pool = pool
+        self.pool, self.own_code = pool, pool.own_code
         sources = pool.deal(problem.blocks)
         self.workers = list(range(len(sources)))
         self.holders: list[str] = []
@@ -163,7 +172,8 @@ class DriverEngine:
         self.setup: Known = (0, None)  # the setup that workers have
         self.sent = self.received = 0  # bytes
         world = len(self.workers)
-        counts = self._each([("make", problem.elsewhere(s), r, world) for r, s in enumerate(sources)])
+        posed = problem.posed()
+        counts = self._each([("make", posed, s, r, world) for r, s in enumerate(sources)])
         firsts = [sum(counts[:r]) for r in range(world)]
         tallies = self._each([("read", first) for first in firsts])
         census = problem.settled(((), ()), tallies, 0).census
@@ -175,20 +185,20 @@ class DriverEngine:
 
     # ------------------------------------------------------------------ maps
     def map_sum(self, fn: MapFn, blocks: object, shared: object) -> tuple[Any, dict[str, Tensor]]:
-        new, parts = self._mapped(fn, blocks, shared)
+        new, parts = self._mapped("sum", fn, blocks, shared)
         return new, {name: sum((p[name].double() for p in parts[1:]), x.double()) for name, x in parts[0].items()}
 
     def map_minmax(self, fn: MapFn, blocks: object, shared: object) -> tuple[Any, dict[str, Tensor]]:
-        new, parts = self._mapped(fn, blocks, shared)
+        new, parts = self._mapped("minmax", fn, blocks, shared)
         stacked = {name: torch.stack([p[name].double() for p in parts]) for name in parts[0]}
         return new, {name: torch.stack([x[:, 0].amin(0), x[:, 1].amax(0)]) for name, x in stacked.items()}
 
     def map_concat(self, fn: Callable[[Any, Any], dict[str, Tensor]], blocks: object) -> dict[str, Tensor]:
-        parts = self._all("parts", fn, self._number(blocks))
+        parts = self._all("concat", fn, self._number(blocks))
         return {name: torch.cat([p[name] for p in parts]) for name in parts[0]}
 
     def gather(self, fn: Callable[[Any, Any], Tensor], blocks: object) -> Tensor:
-        return torch.cat(self._all("parts", fn, self._number(blocks)))
+        return torch.cat(self._all("gather", fn, self._number(blocks)))
 
     def scatter(self, x: Tensor) -> Version:
         new = self._new()
@@ -196,7 +206,7 @@ class DriverEngine:
         return new
 
     def peek(self, fn: Callable[[Any, Any], T], blocks: object) -> T:
-        return self._asked({self.workers[0]: ("parts", fn, self._number(blocks))})[0]
+        return self._asked({self.workers[0]: ("peek", fn, self._number(blocks))})[0]
 
     # ------------------------------------------------------------------ one process runs the loop
     def agreed(self, number: float) -> float:
@@ -226,9 +236,11 @@ class DriverEngine:
         return self._named([r]), spent[r]
 
     # ------------------------------------------------------------------ versions
-    def _mapped(self, fn: MapFn, blocks: object, shared: object) -> tuple[Version | None, list[dict[str, Tensor]]]:
+    def _mapped(
+        self, how: str, fn: MapFn, blocks: object, shared: object
+    ) -> tuple[Version | None, list[dict[str, Tensor]]]:
         new = self._new()
-        answers = self._all("map", fn, self._number(blocks), shared, new.number)
+        answers = self._all(how, fn, self._number(blocks), shared, new.number)
         for r, (_, _, seconds) in zip(self.workers, answers, strict=True):
             self.seconds[r] = self.seconds.get(r, 0.0) + seconds
         return None if all(nothing for nothing, *_ in answers) else new, [out for _, out, _ in answers]
@@ -248,7 +260,7 @@ class DriverEngine:
 
     # ------------------------------------------------------------------ messages
     def _all(self, *request: object) -> list[Any]:
-        """The same request for all workers, pickled once."""
+        """The same request for all workers, written once."""
         return self._asked(dict.fromkeys(self.workers, request))
 
     def _each(self, requests: Sequence[tuple[object, ...]]) -> list[Any]:
@@ -258,14 +270,15 @@ class DriverEngine:
         if self.failure is not None:
             raise self.failure
         self.calls += 1
-        envelope = {"number": self.calls, "alive": {v.number for v in self.alive}, "setup": None}
+        alive = {v.number for v in self.alive}
         made: dict[int, bytes] = {}
         setup = self.setup
         for request in requests.values():
             if id(request) not in made:
-                body, setup = dumps_briefly(request, self.setup)
-                whole = None if setup is self.setup else (setup[0], dumps(setup[1]))
-                made[id(request)] = dumps({**envelope, "setup": whole, "request": body})
+                do, *args = request
+                made[id(request)], setup = protocol.request(
+                    self.calls, alive, str(do), tuple(args), self.setup, self.own_code
+                )
         messages = {r: made[id(request)] for r, request in requests.items()}
         replies = self.pool.call(messages)
         answers = {r: x for r, x in replies.items() if isinstance(x, bytes)}
@@ -276,7 +289,12 @@ class DriverEngine:
         self.received += sum(map(len, answers.values()))
         if len(requests) == len(self.workers):  # an interrupted call may not have reached all
             self.setup = setup
-        return verdict([loads(answers[r]) for r in requests], who=[self._named([r]) for r in requests])
+        do = str(next(iter(requests.values()))[0])
+        return verdict(self._read({r: answers[r] for r in requests}, do), who=[self._named([r]) for r in requests])
+
+    def _read(self, answers: Mapping[int, bytes], do: str) -> list[Any]:
+        """Answers to a request, in order of workers."""
+        return [protocol.loads(data, self.own_code) for data in answers.values()]
 
     def _lost(self, why: Mapping[int, str]) -> WorkerLost:
         ranks: dict[str, list[int]] = {}  # several holders may share one process
@@ -303,9 +321,10 @@ def opened(pool: Pool, problem: Problem, dtype: torch.dtype) -> DriverEngine:
 
 
 class Pool(Protocol):
-    """Workers that each run a `Holder`; `names` describe them."""
+    """Workers that each run a `Holder`; `names` describe them. `own_code`: do they take code of the user's?"""
 
     names: Sequence[str]
+    own_code: bool
 
     def deal(self, blocks: object) -> Sequence[Any]:
         """Fix the number of workers, and say where each gets its blocks from.
@@ -368,16 +387,6 @@ def most_workers(blocks: object, workers: int) -> int:
     """No more workers than blocks."""
     known = blocks if isinstance(blocks, tuple) else getattr(blocks, "functions", None)
     return workers if known is None else max(1, min(len(known), workers))
-
-
-@dataclass(frozen=True)
-class Whole:
-    """All blocks of a source, for any rank."""
-
-    source: Source
-
-    def __call__(self, rank: int, world: int) -> Sequence[object]:
-        return self.source(0, 1)
 
 
 def cpu_only(engine: str, device: torch.device) -> None:

@@ -27,7 +27,7 @@ import torch
 from auqadmm.engines.driver import BROUGHT, DriverEngine, Holder, check, cpu_only, dealt, missing, most_workers, opened
 from auqadmm.errors import InputError
 from auqadmm.problem import Problem
-from auqadmm.problem.sources import Chunks, blamed
+from auqadmm.problem.ingest import Chunks, blamed
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 class WorkerSlot:
     """Holders of one run in one worker, and the one thread in which they answer."""
 
+    own_code: bool = False
     holders: dict[int, Holder] = field(default_factory=dict)
     thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
 
@@ -46,12 +47,12 @@ class WorkerSlot:
 _slots: dict[tuple[str, str], WorkerSlot] = {}  # by run and worker: several workers may share a process
 
 
-async def open_slot(run: str, deaf: bool, dask_worker: Worker | None = None) -> int:
+async def open_slot(run: str, deaf: bool, own_code: bool, dask_worker: Worker | None = None) -> int:
     """`deaf`: ignore Ctrl-C, sent by terminals to all processes: the driver handles it, and still needs its workers."""
     if deaf and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     assert dask_worker is not None  # Dask fills it in
-    _slots[run, dask_worker.address] = WorkerSlot()
+    _slots[run, dask_worker.address] = WorkerSlot(own_code)
     return os.getpid()
 
 
@@ -61,7 +62,7 @@ async def answer(run: str, rank: int, message: bytes, dask_worker: Worker | None
     slot = _slots.get((run, dask_worker.address))
     if slot is None:
         return None
-    holder = slot.holders.setdefault(rank, Holder())
+    holder = slot.holders.setdefault(rank, Holder(own_code=slot.own_code))
     return await asyncio.get_running_loop().run_in_executor(slot.thread, holder, message)
 
 
@@ -80,7 +81,8 @@ def bring(run: str, rank: int, blocks: list[object]) -> None:
     """A task: take over blocks stored on this worker."""
     from distributed import get_worker
 
-    _slots[run, get_worker().address].holders[rank] = Holder(list(blocks))
+    slot = _slots[run, get_worker().address]
+    slot.holders[rank] = Holder(list(blocks), slot.own_code)
 
 
 class Lease:
@@ -114,6 +116,9 @@ class Dask:
         How many workers; without it all of them, or as many as there are CPUs.
     timeout
         Seconds after which a worker that does not answer counts as lost: longer than any local solve takes.
+    own_code
+        May code of yours be sent to the workers: a loss, a regularizer, a method or a solver of your own, functions
+        that read blocks? Without it only names of operations and numbers are.
 
     Raises
     ------
@@ -124,7 +129,7 @@ class Dask:
     --------
     >>> import auqadmm as aq
     >>> aq.engines.Dask(workers=2)
-    Dask(address=None, client=None, security=None, workers=2, timeout=300.0)
+    Dask(address=None, client=None, security=None, workers=2, timeout=300.0, own_code=False)
     >>> aq.solve(problem, engine=aq.engines.Dask(client=client))  # doctest: +SKIP
     """
 
@@ -133,6 +138,7 @@ class Dask:
     security: Security | None = None
     workers: int | None = None
     timeout: float = 300.0
+    own_code: bool = False
 
     def __post_init__(self) -> None:
         check(self.timeout, self.workers)
@@ -157,7 +163,7 @@ class DaskPool:
         except ImportError:
             raise missing("dask") from None
         self.distributed, self.settings, self.timeout = distributed, settings, settings.timeout
-        self.run, self.mine = uuid.uuid4().hex, False
+        self.run, self.mine, self.own_code = uuid.uuid4().hex, False, settings.own_code
         self.closing = contextlib.ExitStack()
         self.homes: list[str] = []  # the worker of each holder
         self.names: Sequence[str] = []
@@ -166,7 +172,7 @@ class DaskPool:
             self.client = self._connected(blocks)
             self.client.wait_for_workers(settings.workers or 1, timeout=self.timeout)
             self.addresses = sorted(self.client.scheduler_info(n_workers=-1)["workers"])[: settings.workers]
-            met = self._ask({a: (open_slot, self.run, self.mine, a) for a in self.addresses})
+            met = self._ask({a: (open_slot, self.run, self.mine, self.own_code, a) for a in self.addresses})
             self.pids = {a: pid for a, pid in met.items() if isinstance(pid, int)}
             for a, why in met.items():
                 if a not in self.pids:

@@ -23,7 +23,7 @@ import torch
 from auqadmm.engines.driver import BROUGHT, DriverEngine, Holder, check, cpu_only, dealt, missing, most_workers, opened
 from auqadmm.errors import InputError
 from auqadmm.problem import Problem
-from auqadmm.problem.sources import share
+from auqadmm.problem.ingest import share
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,14 +106,15 @@ class RayDataset:
 class Actor:
     """Holders in a process of their own, one per run."""
 
-    def __init__(self) -> None:
+    def __init__(self, own_code: bool = False) -> None:
         self.holders: dict[str, Holder] = {}
+        self.own_code = own_code
 
     def about(self) -> tuple[int, str]:
         return os.getpid(), socket.gethostname()
 
     def answer(self, run: str, message: bytes) -> bytes:
-        return self.holders.setdefault(run, Holder())(message)
+        return self.holders.setdefault(run, Holder(own_code=self.own_code))(message)
 
     def bring(self, run: str, source: RayDataset, refs: list[ray.ObjectRef]) -> str:
         """Fetch the blocks; returns an error text, if any."""
@@ -123,7 +124,7 @@ class Actor:
             brought = [source.block(table) for table in ray.get(refs)]
         except Exception as error:
             return str(error)
-        self.holders[run] = Holder(brought)
+        self.holders[run] = Holder(brought, self.own_code)
         return ""
 
     def forget(self, run: str) -> None:
@@ -149,6 +150,9 @@ class Ray:
         CPUs that Ray reserves for each of them.
     timeout
         Seconds after which a worker that does not answer counts as lost: longer than any local solve takes.
+    own_code
+        May code of yours be sent to the workers: a loss, a regularizer, a method or a solver of your own, functions
+        that read blocks? Without it only names of operations and numbers are.
 
     Raises
     ------
@@ -159,7 +163,7 @@ class Ray:
     --------
     >>> import auqadmm as aq
     >>> aq.engines.Ray(workers=2)
-    Ray(address=None, workers=2, cpus=1.0, timeout=300.0)
+    Ray(address=None, workers=2, cpus=1.0, timeout=300.0, own_code=False)
     >>> aq.solve(problem, engine=aq.engines.Ray(workers=2))  # doctest: +SKIP
     """
 
@@ -167,6 +171,7 @@ class Ray:
     workers: int | None = None
     cpus: float = 1.0
     timeout: float = 300.0
+    own_code: bool = False
 
     def __post_init__(self) -> None:
         check(self.timeout, self.workers)
@@ -257,7 +262,7 @@ class RayWorkers:
     def _start(self, ranks: Iterable[int]) -> None:
         options = {"num_cpus": self.settings.cpus, "max_restarts": 0, "max_task_retries": 0}
         make = self.ray.remote(Actor).options(scheduling_strategy="SPREAD", **options)
-        started: dict[int, Any] = {r: make.remote() for r in ranks}
+        started: dict[int, Any] = {r: make.remote(self.settings.own_code) for r in ranks}
         self.actors |= started
         met = self.answers({r: a.about.remote() for r, a in started.items()})
         for why in met.values():
@@ -347,6 +352,7 @@ class RayPool:
 
     def __init__(self, workers: RayWorkers, last: bool) -> None:
         self.workers, self.last, self.run = workers, last, uuid.uuid4().hex
+        self.own_code = workers.settings.own_code
         about = sorted(workers.about.items())
         self.names: Sequence[str] = [f"worker {r}, process {pid} on {host}" for r, (pid, host) in about]
 

@@ -13,12 +13,11 @@ ConsensusCox                    proportional hazards, stratified by site, with s
 enet_path                       elastic nets for many strengths, in one run
 """
 
+from auqadmm.estimators.classifiers import ConsensusLinearSVC, ConsensusLogisticRegression
 from auqadmm.estimators.cox import ConsensusCox
-from auqadmm.estimators.elastic_net import ConsensusElasticNet
-from auqadmm.estimators.elastic_net_cv import ConsensusElasticNetCV
+from auqadmm.estimators.elastic_net import ConsensusElasticNet, ConsensusLasso
+from auqadmm.estimators.elastic_net_cv import ConsensusElasticNetCV, ConsensusLassoCV
 from auqadmm.estimators.glm import ConsensusGLM
-from auqadmm.estimators.lasso import ConsensusLasso, ConsensusLassoCV
-from auqadmm.estimators.logistic import ConsensusLogisticRegression
 from auqadmm.estimators.logistic_cv import ConsensusLogisticRegressionCV
 from auqadmm.estimators.path import Path, enet_path
 from auqadmm.estimators.regressors import (
@@ -27,7 +26,6 @@ from auqadmm.estimators.regressors import (
     ConsensusQuantileRegressor,
 )
 from auqadmm.estimators.ridge import ConsensusRidge, ConsensusRidgeCV
-from auqadmm.estimators.svc import ConsensusLinearSVC
 
 __all__ = [
     "ConsensusCox",

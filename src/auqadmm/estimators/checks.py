@@ -1,4 +1,4 @@
-"""User input, checked: one clear sentence for each thing that cannot be used.
+"""What users pass to estimators: names for it, and checks with one clear sentence for each thing that cannot be used.
 
 Shapes are scikit-learn's: X (n, m), y (n,).
 """
@@ -6,20 +6,74 @@ Shapes are scikit-learn's: X (n, m), y (n,).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, cast
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils import validation
 from sklearn.utils.class_weight import compute_class_weight
 
 from auqadmm.core.stopping import is_number, whole_number
-from auqadmm.estimators.types import ClassWeight, Matrix, MatrixLike, PerRow, is_sparse
 from auqadmm.problem import InputError
 
+if TYPE_CHECKING:
+    import pandas as pd
+    import scipy.sparse as sp
+    from sklearn.model_selection import BaseCrossValidator
+
+    from auqadmm.core.solve import Method
+    from auqadmm.engines import Place
+
+
+# what users pass
+MatrixLike: TypeAlias = "ArrayLike | sp.spmatrix | pd.DataFrame | DaskCollection"
+PerRow: TypeAlias = "ArrayLike | None"  # one value per row: sites, weights
+Grid: TypeAlias = "int | Sequence[float] | np.ndarray"  # how many values, or the values themselves
+Fold = tuple[np.ndarray, np.ndarray]  # train, test
+Folds: TypeAlias = "int | BaseCrossValidator | Iterable[Fold] | None"
+ClassWeight: TypeAlias = "Mapping[object, float] | str | None"
+Scorer = Callable[..., float]
+MethodChoice: TypeAlias = "str | Method"
+EngineChoice: TypeAlias = "str | Place"
+
+# what they become
+SparseMatrix: TypeAlias = "sp.csr_matrix | sp.csc_matrix"
+Matrix: TypeAlias = "np.ndarray | SparseMatrix"  # the rows of a block, (n_j, m)
+Start = tuple[np.ndarray, np.ndarray]  # coef (C, m) and intercept (C,) to start from
+BlockRows: TypeAlias = "tuple[Matrix, np.ndarray, np.ndarray]"  # X, y, weight
 FLOATS = (np.float64, np.float32)
+
+
+def is_sparse(X: object) -> TypeGuard[SparseMatrix]:
+    return bool(scipy.sparse.issparse(X))
+
+
+class DaskCollection(Protocol):
+    """Rows of dask: an array, or a data frame or series, which has partitions in place of chunks."""
+
+    shape: tuple[int, ...]
+    ndim: int
+    npartitions: int
+    numblocks: tuple[int, ...]
+    blocks: Sequence[Any]
+
+    def get_partition(self, n: int) -> Any: ...
+    def rechunk(self, chunks: dict[int, int]) -> DaskCollection: ...
+
+
+class HasSettings(Protocol):
+    """The parameters that all estimators share."""
+
+    max_iter: int
+    tol: float
+    n_blocks: int
+    fit_intercept: bool
+    method: MethodChoice
+    engine: EngineChoice
+    verbose: int
 
 
 def validated(
@@ -97,7 +151,7 @@ def truth(name: str, value: object) -> bool:
 
 
 def count(name: str, value: object) -> int:
-    return whole_number(name, cast(float, value), least=1)  # also validates it
+    return whole_number(name, cast("float", value), least=1)  # also validates it
 
 
 def class_weights(class_weight: ClassWeight, classes: np.ndarray, codes: np.ndarray, weight: np.ndarray) -> np.ndarray:

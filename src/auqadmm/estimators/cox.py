@@ -16,25 +16,25 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from auqadmm.api import solve
-from auqadmm.callbacks import Progress
 from auqadmm.core.reduce import Reduce
 from auqadmm.errors import AuqadmmError
 from auqadmm.estimators import checks
-from auqadmm.estimators.base import ConsensusEstimator
+from auqadmm.estimators.base import ConsensusEstimator, quality_of
 from auqadmm.estimators.blocks import is_block_list
-from auqadmm.estimators.fitting import FitSettings
-from auqadmm.estimators.glm import INFERENCE_UNKNOWNS
-from auqadmm.estimators.quality import quality_of
-from auqadmm.estimators.times import codes_of, finite_numbers, joined, listed_times, numbered, times_of
-from auqadmm.estimators.types import EngineChoice, MatrixLike, MethodChoice, PerRow
-from auqadmm.inference.concordance import PairCounts, pairs
+from auqadmm.estimators.checks import EngineChoice, MatrixLike, MethodChoice, PerRow
+from auqadmm.estimators.fitting import INFERENCE_UNKNOWNS, FitSettings, named_blocks, solved
+from auqadmm.estimators.targets import codes_of, finite_numbers, joined, listed_times, numbered, times_of
 from auqadmm.inference.inference import Inference
-from auqadmm.inference.proportional import ProportionalHazards, proportional_hazards
-from auqadmm.inference.survival import BaselineQuery, PairsQuery
+from auqadmm.inference.survival import (
+    BaselineQuery,
+    PairCounts,
+    PairsQuery,
+    ProportionalHazards,
+    pairs,
+    proportional_hazards,
+)
 from auqadmm.problem import Cox, ElasticNet, InputError, Problem, Zero
-from auqadmm.problem.ingest import read_blocks
-from auqadmm.problem.sources import is_dask
+from auqadmm.problem.ingest import is_dask
 from auqadmm.quality.quality import Quality
 
 if TYPE_CHECKING:
@@ -180,29 +180,14 @@ class ConsensusCox(ConsensusEstimator):
         self.strata_, codes = codes_of(joined(strata, listed), n)
         target = np.column_stack([np.concatenate(parts), codes])[rows.order]
         o = finite_numbers("offset", joined(offset, listed), n)
-        labels = [f"block {j}" for j in range(len(rows.X))]
-        if sites is not None:
-            labels = [str(label) for label in np.unique(np.asarray(sites))]
         cuts = np.cumsum(rows.sizes)[:-1]
-        targets = np.split(target, cuts)
-        offsets = [None] * len(targets) if o is None else np.split(o[rows.order], cuts)
-        read = read_blocks(list(zip(rows.X, targets, rows.weight, offsets, strict=True)))
-        read = tuple(replace(b, name=name, columns=rows.names) for b, name in zip(read, labels, strict=True))
+        read = named_blocks(rows, np.split(target, cuts), None if o is None else np.split(o[rows.order], cuts), sites)
         problem = Problem(loss, ElasticNet(l1, l2) if l1 or l2 else Zero(), read)
-        with Progress(mode="auto" if settings.verbose else "quiet", every=settings.verbose or None) as progress:
-            result = solve(
-                problem,
-                settings.method,
-                settings.engine,
-                max_iter=settings.max_iter,
-                certificate_tol=settings.tol,
-                callbacks=[progress] if settings.verbose else [],
-                inference=rows.features < INFERENCE_UNKNOWNS,
-            )
+        result = solved(problem, settings, rows.features < INFERENCE_UNKNOWNS)
         self.coef_, self.intercept_ = result.coef, 0.0
         self._keep([result])
         self._fitted = replace(result, lam=None, weights=None, evidence=None)
-        self._sites = tuple(labels)
+        self._sites = tuple(block.name for block in read)
         self.__dict__.pop("_site_pairs", None)
         return self
 

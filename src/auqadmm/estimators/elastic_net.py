@@ -1,4 +1,4 @@
-"""The elastic net on rows that belong to workers.
+"""The elastic net on rows that belong to workers, and the lasso, whose penalty is l1 alone (ρ = 1).
 
 minimise over c, b   1/(2Σs) Σ_i s_i (x_iᵀc + b − y_i)² + α·ρ‖c‖₁ + α(1 − ρ)/2 ‖c‖²          ρ = l1_ratio
 """
@@ -12,8 +12,8 @@ from sklearn.base import RegressorMixin
 from auqadmm.estimators import checks, squares
 from auqadmm.estimators.base import ConsensusEstimator
 from auqadmm.estimators.blocks import Rows
+from auqadmm.estimators.checks import EngineChoice, MatrixLike, MethodChoice, PerRow
 from auqadmm.estimators.fitting import FitSettings, FitTask, fit
-from auqadmm.estimators.types import EngineChoice, MatrixLike, MethodChoice, PerRow
 from auqadmm.problem import LeastSquares
 
 
@@ -200,3 +200,54 @@ def centred(rows: Rows, intercept: bool) -> tuple[Rows, float]:
     y = np.concatenate(rows.y).astype(np.float64)
     mean = float(np.average(y, weights=np.concatenate(rows.weight))) if intercept else 0.0
     return rows.with_target(y - mean), mean
+
+
+class ConsensusLasso(ConsensusElasticNet):
+    """Linear regression with an l1 penalty, each worker keeping its own rows.
+
+    The model is that of `sklearn.linear_model.Lasso`, whatever the split of the rows.
+
+    Parameters
+    ----------
+    alpha : float, default=1.0
+        Strength of the penalty, ≥ 0.
+    penalty_factors, fit_intercept, n_blocks, max_iter, tol, method, engine, warm_start, verbose
+        As in `ConsensusElasticNet`, and so are the attributes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+    >>> y = np.array([1.0, 2.0, 3.0, 5.0, 4.0, 0.5])
+    >>> sites = [0, 0, 0, 1, 1, 1]
+    >>> aq.ConsensusLasso(alpha=0.5).fit(X, y, sites=sites).coef_.round(3)
+    array([1.125, 0.   ])
+    """
+
+    l1_ratio = 1.0
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        *,
+        penalty_factors: ArrayLike | None = None,
+        fit_intercept: bool = True,
+        n_blocks: int = 1,
+        max_iter: int = 500,
+        tol: float = 1e-18,
+        method: MethodChoice = "auto",
+        engine: EngineChoice = "local",
+        warm_start: bool = False,
+        verbose: int = 0,
+    ) -> None:
+        self.alpha = alpha
+        self.penalty_factors = penalty_factors
+        self.fit_intercept = fit_intercept
+        self.n_blocks = n_blocks
+        self.max_iter = max_iter
+        self.tol = tol
+        self.method = method
+        self.engine = engine
+        self.warm_start = warm_start
+        self.verbose = verbose

@@ -1,4 +1,4 @@
-"""The elastic net whose strength is chosen by cross-validation along a path."""
+"""The elastic net, and the lasso, whose strength is chosen by cross-validation along a path."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from sklearn.model_selection import check_cv
 from auqadmm.core.result import Result
 from auqadmm.estimators import checks, squares, wide
 from auqadmm.estimators.blocks import Rows
+from auqadmm.estimators.checks import EngineChoice, Fold, Folds, Grid, MatrixLike, MethodChoice, PerRow
 from auqadmm.estimators.elastic_net import ConsensusElasticNet, centred
 from auqadmm.estimators.fitting import FitSettings, FitTask, fit, report
 from auqadmm.estimators.path import check_grid, grid_of, path, strengths
-from auqadmm.estimators.types import EngineChoice, Fold, Folds, Grid, MatrixLike, MethodChoice, PerRow
 from auqadmm.problem import InputError, LeastSquares
 
 
@@ -286,3 +286,52 @@ def mse(rows: Rows, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
         w @ np.square(X @ coef.T + intercept - y[:, None]) for X, y, w in zip(rows.X, rows.y, rows.weight, strict=True)
     )
     return np.asarray(squares) / max(rows.total, np.finfo(np.float64).tiny)
+
+
+class ConsensusLassoCV(ConsensusElasticNetCV):
+    """Lasso with the strength chosen by cross-validation, each worker keeping its own rows.
+
+    Parameters
+    ----------
+    eps, alphas, cv, together, fit_intercept, n_blocks, max_iter, tol, method, engine, verbose
+        As in `ConsensusElasticNetCV`, and so are the attributes, but for `l1_ratio_`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import auqadmm as aq
+    >>> X = np.array([[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [2.0, 1.0], [2.0, 0.0], [0.0, 0.0]])
+    >>> y = np.array([1.0, 2.0, 3.0, 5.0, 4.0, 0.5])
+    >>> sites = [0, 0, 0, 1, 1, 1]
+    >>> float(aq.ConsensusLassoCV(alphas=[0.01, 1.0], cv=2).fit(X, y, sites=sites).alpha_)
+    0.01
+    """
+
+    l1_ratio = 1.0
+
+    def __init__(
+        self,
+        *,
+        eps: float = 1e-3,
+        alphas: Grid = 100,
+        cv: Folds = None,
+        together: int = 100,
+        fit_intercept: bool = True,
+        n_blocks: int = 1,
+        max_iter: int = 500,
+        tol: float = 1e-18,
+        method: MethodChoice = "auto",
+        engine: EngineChoice = "local",
+        verbose: int = 0,
+    ) -> None:
+        self.eps = eps
+        self.alphas = alphas
+        self.cv = cv
+        self.together = together
+        self.fit_intercept = fit_intercept
+        self.n_blocks = n_blocks
+        self.max_iter = max_iter
+        self.tol = tol
+        self.method = method
+        self.engine = engine
+        self.verbose = verbose

@@ -16,34 +16,26 @@ from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from auqadmm.api import solve
 from auqadmm.blocks.rows import RowLoss
-from auqadmm.callbacks import Progress
 from auqadmm.core.result import Result
 from auqadmm.estimators import checks
-from auqadmm.estimators.base import ConsensusEstimator
+from auqadmm.estimators.base import ConsensusEstimator, deviance_explained, joined, quality_of
 from auqadmm.estimators.blocks import is_block_list
-from auqadmm.estimators.fitting import FitSettings
-from auqadmm.estimators.glm_rows import EXPOSURE, check_binary, offset_of, offsets_of, shares
-from auqadmm.estimators.quality import joined, quality_of
-from auqadmm.estimators.scaling import WeightedElasticNet
-from auqadmm.estimators.scores import explained
-from auqadmm.estimators.shortest import shortest
-from auqadmm.estimators.size_search import SizeSearch
-from auqadmm.estimators.types import EngineChoice, MatrixLike, MethodChoice, PerRow
+from auqadmm.estimators.checks import EngineChoice, MatrixLike, MethodChoice, PerRow
+from auqadmm.estimators.fitting import INFERENCE_UNKNOWNS, FitSettings, WeightedElasticNet, named_blocks, solved
+from auqadmm.estimators.targets import EXPOSURE, check_binary, offset_of, offsets_of, shares
 from auqadmm.inference.inference import Inference
+from auqadmm.inference.size import SizeSearch
+from auqadmm.inference.statistics import WITHOUT_NULL
+from auqadmm.inference.undetermined import shortest
 from auqadmm.problem import ElasticNet, InputError, NegativeBinomial, Problem, Zero
-from auqadmm.problem.ingest import read_blocks
-from auqadmm.problem.named_family import LOGARITHMIC, NamedFamily, mean_of
+from auqadmm.problem.families import LOGARITHMIC, NamedFamily, mean_of
+from auqadmm.problem.made_of_losses import SiteIntercepts, Trials
 from auqadmm.problem.regularizers import Regularizer
-from auqadmm.problem.site_intercepts import SiteIntercepts
-from auqadmm.problem.trials import Trials
 from auqadmm.quality.quality import Quality
 
 if TYPE_CHECKING:
     from sklearn.utils import Tags
-
-INFERENCE_UNKNOWNS = 4096  # unknowns whose information is asked for
 
 
 class ConsensusGLM(RegressorMixin, ConsensusEstimator):
@@ -206,42 +198,30 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
         elif loss.target_kind == "binary":
             check_binary(rows)
         offsets = offsets_of(rows, is_block_list(X), offset, exposure, isinstance(loss, LOGARITHMIC))
-        parts = zip(rows.X, rows.y, rows.weight, offsets, strict=True)
-        read = read_blocks([part if offset is not None or exposure is not None else part[:3] for part in parts])
-        labels = [f"block {j}" for j in range(len(read))]
-        if sites is not None:
-            labels = [str(label) for label in np.unique(np.asarray(sites))]
-        read = tuple(replace(b, name=name, columns=rows.names) for b, name in zip(read, labels, strict=True))
+        given = offset is not None or exposure is not None
+        read = named_blocks(rows, rows.y, offsets if given else None, sites)
         factors = checks.penalty_factors(self.penalty_factors, rows.features)
         penalty: Regularizer = Zero()
         if l1 or l2:
             penalty = ElasticNet(l1, l2) if factors is None else WeightedElasticNet.of(l1 * factors, l2 * factors)
         common = bool(self.fit_intercept) and not own
-        with Progress(mode="auto" if settings.verbose else "quiet", every=settings.verbose or None) as progress:
+        small = rows.features < INFERENCE_UNKNOWNS
 
-            def fitted(loss: RowLoss, start: Result | None = None) -> Result:
-                return solve(
-                    Problem(loss, penalty, read, intercept=common, site_intercepts=own),
-                    settings.method,
-                    settings.engine,
-                    max_iter=settings.max_iter,
-                    certificate_tol=settings.tol,
-                    warm_start=None if start is None else start.v,
-                    callbacks=[progress] if settings.verbose else [],
-                    inference=rows.features < INFERENCE_UNKNOWNS,
+        def fitted(loss: RowLoss, start: Result | None = None, whole: bool = True) -> Result:
+            problem = Problem(loss, penalty, read, intercept=common, site_intercepts=own)
+            return solved(problem, settings, small and (whole or WITHOUT_NULL), start)
+
+        if self._searches:
+            if not small:
+                raise InputError(
+                    f"k is searched for at most {INFERENCE_UNKNOWNS - 1} features; give it, NegativeBinomial(k)."
                 )
-
-            if self._searches:
-                if rows.features >= INFERENCE_UNKNOWNS:
-                    raise InputError(
-                        f"k is searched for at most {INFERENCE_UNKNOWNS - 1} features; give it, NegativeBinomial(k)."
-                    )
-                search = SizeSearch(lambda k, last: fitted(NegativeBinomial(k), last), penalty.quadratic)
-                size, result, self.rounds_ = search()
-                self.k_: float | None = size
-            else:
-                result = fitted(loss)
-                self.k_, self.rounds_ = getattr(loss, "k", None), result.history[-1].rounds
+            search = SizeSearch(lambda k, *last: fitted(NegativeBinomial(k), *last), penalty.quadratic)
+            size, result, self.rounds_ = search()
+            self.k_: float | None = size
+        else:
+            result = fitted(loss)
+            self.k_, self.rounds_ = getattr(loss, "k", None), result.history[-1].rounds
         result = shortest(result)
         self.coef_, self.intercept_ = result.coef, result.intercept
         self._keep([result])
@@ -345,7 +325,7 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
         self._refuse_own()
         searched = self._searches and self.k_ is not None
         loss = NegativeBinomial(self.k_) if searched else self._loss()  # type: ignore[arg-type]
-        return explained(loss, self._logits(X), y, sample_weight)
+        return deviance_explained(loss, self._logits(X), y, sample_weight)
 
     def _refuse_own(self) -> None:
         if self.site_intercepts:

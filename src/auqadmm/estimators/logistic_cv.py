@@ -16,10 +16,7 @@ from torch import Tensor
 from auqadmm.core.result import Result
 from auqadmm.estimators import checks
 from auqadmm.estimators.blocks import Rows
-from auqadmm.estimators.elastic_net_cv import site_folds
-from auqadmm.estimators.fitting import FitSettings, FitTask, ScaledFit, fit, report
-from auqadmm.estimators.logistic import ConsensusLogisticRegression, settled
-from auqadmm.estimators.types import (
+from auqadmm.estimators.checks import (
     ClassWeight,
     EngineChoice,
     Fold,
@@ -31,6 +28,9 @@ from auqadmm.estimators.types import (
     PerRow,
     Scorer,
 )
+from auqadmm.estimators.classifiers import ConsensusLogisticRegression, settled
+from auqadmm.estimators.elastic_net_cv import site_folds
+from auqadmm.estimators.fitting import FitSettings, FitTask, ScaledFit, fit, report
 from auqadmm.problem import InputError, Logistic, Multinomial
 
 

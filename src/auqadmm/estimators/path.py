@@ -31,9 +31,9 @@ from auqadmm.core.result import Result
 from auqadmm.errors import InputError
 from auqadmm.estimators import blocks, checks, squares, wide
 from auqadmm.estimators.blocks import Rows
+from auqadmm.estimators.checks import EngineChoice, Grid, MatrixLike, MethodChoice, PerRow
 from auqadmm.estimators.elastic_net import centred
 from auqadmm.estimators.fitting import FitSettings, FitTask, ScaledFit, report
-from auqadmm.estimators.types import EngineChoice, Grid, MatrixLike, MethodChoice, PerRow
 
 
 @dataclass(frozen=True)

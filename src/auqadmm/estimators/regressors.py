@@ -19,12 +19,11 @@ from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
 
 from auqadmm.estimators import checks
-from auqadmm.estimators.base import ConsensusEstimator
+from auqadmm.estimators.base import ConsensusEstimator, deviance_explained
 from auqadmm.estimators.blocks import Rows
+from auqadmm.estimators.checks import EngineChoice, MatrixLike, MethodChoice, PerRow
 from auqadmm.estimators.elastic_net import centred
 from auqadmm.estimators.fitting import FitSettings, FitTask, Fitted, fit
-from auqadmm.estimators.scores import explained
-from auqadmm.estimators.types import EngineChoice, MatrixLike, MethodChoice, PerRow
 from auqadmm.problem import Huber, InputError, Poisson, Quantile
 
 if TYPE_CHECKING:
@@ -202,7 +201,7 @@ class ConsensusPoissonRegressor(ConsensusRegressor):
         >>> round(aq.ConsensusPoissonRegressor(alpha=0.1).fit(X, y).score(X, y), 2)
         0.88
         """
-        return explained(Poisson(), self._logits(X), y, sample_weight)
+        return deviance_explained(Poisson(), self._logits(X), y, sample_weight)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -26,12 +26,12 @@ from torch import Tensor
 from auqadmm.core.result import Result
 from auqadmm.estimators import checks, squares
 from auqadmm.estimators.blocks import Rows
+from auqadmm.estimators.checks import EngineChoice, Fold, Folds, MatrixLike, MethodChoice, PerRow, Start, is_sparse
 from auqadmm.estimators.elastic_net import ConsensusElasticNet, centred
 from auqadmm.estimators.elastic_net_cv import folds_of, mse
 from auqadmm.estimators.fitting import FitSettings, FitTask, Fitted, fit, report
 from auqadmm.estimators.moments import NUMBERS_AT_ONCE, Moments, cell_rows
 from auqadmm.estimators.quadratic import ridges
-from auqadmm.estimators.types import EngineChoice, Fold, Folds, MatrixLike, MethodChoice, PerRow, Start, is_sparse
 from auqadmm.problem import InputError, LeastSquares
 
 SCORES = (None, "r2", "neg_mean_squared_error")

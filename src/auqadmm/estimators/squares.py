@@ -39,12 +39,11 @@ from auqadmm.core.solve import Iteration
 from auqadmm.core.state import Status
 from auqadmm.core.stopping import Certificate, Stopping
 from auqadmm.engines import resolve
-from auqadmm.estimators.blocks import Rows
-from auqadmm.estimators.chunks import later
+from auqadmm.estimators.blocks import Rows, later
+from auqadmm.estimators.checks import EngineChoice, Matrix
 from auqadmm.estimators.fitting import FitSettings
 from auqadmm.estimators.moments import Moments, Squares
 from auqadmm.estimators.quadratic import EPS, Quadratics, ridges
-from auqadmm.estimators.types import EngineChoice, Matrix
 from auqadmm.problem import LeastSquares, Problem, Zero
 
 MOST_FEATURES = 4096  # features

@@ -29,13 +29,12 @@ from auqadmm.core.state import ROUND_COST
 from auqadmm.core.stopping import Certificate
 from auqadmm.estimators import squares
 from auqadmm.estimators.blocks import Rows
-from auqadmm.estimators.columns import Sides, Wider
+from auqadmm.estimators.checks import Grid
 from auqadmm.estimators.fitting import FitSettings
-from auqadmm.estimators.moments import Means, Moments, Sums
+from auqadmm.estimators.moments import Means, Moments, Sides, Sums, Wider
 from auqadmm.estimators.quadratic import EPS, Kept, Quadratics
-from auqadmm.estimators.types import Grid
 from auqadmm.methods.newton.working_set import affordable
-from auqadmm.metrics.triangles import unpack
+from auqadmm.metrics.sums import unpack
 
 MOST_COLUMNS = 4096  # columns of a working set
 SLOPES = 2**24  # numbers of all gradients of a round

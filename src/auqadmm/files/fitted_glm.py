@@ -12,7 +12,8 @@ from sklearn.base import RegressorMixin
 from auqadmm.files.model import FittedModel, TableLike
 from auqadmm.files.tabular import Sheet, check_offset
 from auqadmm.problem import InputError
-from auqadmm.problem.named_family import NamedFamily
+from auqadmm.problem.families import NamedFamily
+from auqadmm.quality.measures import explained
 from auqadmm.words import quoted
 
 if TYPE_CHECKING:
@@ -101,10 +102,41 @@ class FittedGLM(RegressorMixin, FittedLikelihood):
         """
         if exposure is not None and not self.family_.takes_exposure:
             raise InputError("exposure is for families with a logarithmic link; use offset.")
+        return self.means(self.logits(self._with_shifts(X, offset, exposure)))
+
+    def _with_shifts(self, X: TableLike, offset: ArrayLike | None, exposure: ArrayLike | None) -> Sheet:
         sheet = self._sheet(X)
         sheet = replace(sheet, offset=self._per_row("offset", offset, X, sheet.rows))
-        sheet = replace(sheet, exposure=self._per_row("exposure", exposure, X, sheet.rows))
-        return self.means(self.logits(sheet))
+        return replace(sheet, exposure=self._per_row("exposure", exposure, X, sheet.rows))
+
+    def score(self, X: TableLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        """D², the share of the deviance that the model explains: 1 at best, 0 for the best constant; of squares, R².
+
+        As `score` of scikit-learn's generalised linear models, and of `ConsensusGLM`. Of "binomial" y are labels of
+        `classes_`; offsets and exposures are in the columns that the fit had.
+        """
+        logits = self.logits(self._with_shifts(X, None, None))
+        given = np.asarray(y).ravel()
+        if self.parts.classes is not None:
+            odd = np.flatnonzero(~np.isin(given, self.classes_))
+            if odd.size:
+                known = ", ".join(map(repr, self.parts.classes))
+                raise InputError(
+                    f"y[{odd[0]}] is {given.tolist()[odd[0]]!r}, which the model does not know (its classes: {known})."
+                )
+            given = given == self.classes_[1]
+        try:
+            target = given.astype(np.float64)
+            weight = (
+                np.ones(len(given)) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64).ravel()
+            )
+        except (TypeError, ValueError):
+            raise InputError("y and sample_weight must hold numbers.") from None
+        if not len(target) == len(weight) == len(logits):
+            raise InputError(f"X has {len(logits)} rows but y has {len(target)} values, weights {len(weight)}.")
+        loss = self.family_.loss()
+        loss.check_target("score", 2 * target - 1 if loss.target_kind == "binary" else target)
+        return explained(loss, logits, target, weight)
 
     def means(self, logits: np.ndarray) -> np.ndarray:
         return self.family_.mean(logits[:, 0])

@@ -32,13 +32,13 @@ from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
 from auqadmm.files import atomic
-from auqadmm.files.formula_encoding import FormulaEncoding
+from auqadmm.files.encoding import FormulaEncoding
 from auqadmm.files.preprocessing import AnyEncoding, Encoding
 from auqadmm.files.tabular import Roles, Sheet
 from auqadmm.files.tabular_arrow import sheet_of
 from auqadmm.formula.design import FormulaDesign
 from auqadmm.problem import InputError
-from auqadmm.problem.named_family import NamedFamily
+from auqadmm.problem.families import NamedFamily
 from auqadmm.words import quoted
 
 if TYPE_CHECKING:

@@ -13,21 +13,21 @@ Moments of a column are (weight, mean, Σ w(x − mean)²) over the rows that ha
 triple of both parts without cancellation (Chan, Golub and LeVeque 1979), so that one message is enough.
 
 `merge` refuses what no worker can detect alone: different columns, a column that is text in one file and
-numbers in another, a single class.
+numbers in another, a single class, ids spread over small files, one label in two spellings (suspects.py).
 
 Shapes: n rows, p columns of numbers; moments (3, p).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from auqadmm.files.encoding import Column, Encoding
-from auqadmm.files.formula_encoding import FormulaEncoding
+from auqadmm.files import suspects
+from auqadmm.files.encoding import Column, Encoding, FormulaEncoding
 from auqadmm.files.tabular import Coded, Sheet, refuse_row
 from auqadmm.files.tabular_arrow import not_a_number
 from auqadmm.problem import InputError
@@ -36,7 +36,6 @@ from auqadmm.words import listed, quoted
 AnyEncoding: TypeAlias = Encoding | FormulaEncoding
 
 # ---------------------------------------------------------------------- of one file
-MOST_LEVELS = 1000  # levels of a text column beyond which it counts as names, not categories
 MOST_CLASSES = 1000  # classes of a target beyond which it counts as numeric
 FEW_CLASSES = 20  # up to so many fractional values may be labels, whatever the number of rows
 AT_ONCE = 1 << 22  # numbers copied at a time
@@ -45,19 +44,22 @@ AT_ONCE = 1 << 22  # numbers copied at a time
 @dataclass(frozen=True)
 class Settings:
     """How columns become features. `impute`: "mean" fills what is missing. `categorical`: columns that the user named,
-    which may have any number of levels."""
+    which may have any number of levels. `labels_as_written`: texts that differ by case or blanks alone are different.
+    `advice`: what sentences may offer, options of a command or changes of a formula (suspects.py)."""
 
     standardize: bool = True
     one_hot: bool = True
     drop_first: bool = False
     impute: str | None = None
     categorical: tuple[str, ...] = ()
+    labels_as_written: bool = False
+    advice: str = suspects.OPTIONS
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One file, as sent to the others. `examples`: of every text column the first row that is no number, from 1, and
-    its value. `levels`: of every text column its values, with how often they occur where that is needed."""
+    """One file, as sent to the others. `texts_at`: of every text column the first row that is no number, from 1; its
+    value stays here. `levels`: of every text column its values, with how often they occur where that is needed."""
 
     source: str
     rows: int
@@ -65,7 +67,7 @@ class Summary:
     kinds: Mapping[str, str]
     moments: np.ndarray
     levels: Mapping[str, Mapping[str, float]]
-    examples: Mapping[str, tuple[int, str]]
+    texts_at: Mapping[str, int]
     labels: tuple[Any, ...] | None
     target: tuple[float, float, float] | None
     blocks: tuple[tuple[str, int, int], ...] = field(default=())
@@ -82,7 +84,6 @@ class Summary:
     def read(message: Mapping[str, Any]) -> Summary:
         values = dict(message)
         values["moments"] = np.array(values["moments"], dtype=np.float64).reshape(3, -1)
-        values["examples"] = {name: (row, text) for name, (row, text) in values["examples"].items()}
         values["labels"] = None if values["labels"] is None else tuple(values["labels"])
         values["target"] = None if values["target"] is None else tuple(values["target"])
         values["blocks"] = tuple((name, rows, classes) for name, rows, classes in values["blocks"])
@@ -111,7 +112,7 @@ def summarize(sheet: Sheet, settings: Settings) -> Summary:
         kinds=dict(sheet.kinds),
         moments=_sparse_moments(sheet.numbers, weights) if sheet.sparse else _moments(sheet.numbers, weights),
         levels={name: _counts(column, weights, settings) for name, column in sheet.texts.items()},
-        examples={name: _example(column) for name, column in sheet.texts.items()},
+        texts_at={name: _example(column)[0] for name, column in sheet.texts.items()},
         labels=labels,
         target=_triple(target, weights) if isinstance(target, np.ndarray) and target.ndim == 1 else None,
         blocks=tuple((name, len(rows), _distinct(target, rows)) for name, rows in blocks_of(sheet)),
@@ -145,12 +146,8 @@ def _check_texts(sheet: Sheet, settings: Settings) -> None:
             )
         if settings.impute is None and column.missing().size:
             raise _is_missing(sheet, int(column.missing()[0]), name)
-        levels = len(np.unique(column.codes[column.codes >= 0]))
-        if levels > MOST_LEVELS and name not in settings.categorical:
-            raise InputError(
-                f"{sheet.source}: column {quoted(name)} holds {levels} different texts; leave it out (--drop, or --id "
-                "if it names the rows), or list it in --categorical to encode it all the same."
-            )
+        if name not in settings.categorical:
+            suspects.refuse_own_texts(sheet, name, column, settings.advice)
 
 
 def _check_numbers(sheet: Sheet, settings: Settings) -> None:
@@ -264,7 +261,7 @@ def merge(summaries: Sequence[Summary], settings: Settings) -> Agreed:
     target = [s.target for s in summaries if s.target is not None]
     return Agreed(
         encoding=encoding,
-        classes=_classes(summaries) if summaries[0].labels is not None else None,
+        classes=_classes(summaries, settings) if summaries[0].labels is not None else None,
         target_mean=float(_added([np.array(t)[:, None] for t in target])[1, 0]) if target else 0.0,
         rows=sum(s.rows for s in summaries),
         blocks=tuple(block for s in summaries for block in s.blocks),
@@ -289,9 +286,7 @@ def _encoding(summaries: Sequence[Summary], settings: Settings) -> Encoding:
     total = sum(s.weight for s in summaries)
     mean, scale = _standard(moments, numbers, total)
     return Encoding(
-        columns=tuple(
-            [Column(name) for name in numbers] + [_category(name, summaries, settings.impute) for name in texts]
-        ),
+        columns=tuple([Column(name) for name in numbers] + [_category(name, summaries, settings) for name in texts]),
         mean=mean if settings.standardize else np.zeros(len(numbers)),
         scale=scale if settings.standardize else np.ones(len(numbers)),
         fill=mean if settings.impute else None,
@@ -340,9 +335,8 @@ def _kind(name: str, summaries: Sequence[Summary]) -> str:
     text = next((s for s in summaries if s.kinds[name] == "text"), None)
     number = next((s for s in summaries if s.kinds[name] == "number"), None)
     if text is not None and number is not None:
-        row, value = text.examples[name]
         raise InputError(
-            f"Column {quoted(name)} holds text in {text.source} (row {row}: {quoted(value)}) but numbers in "
+            f"Column {quoted(name)} holds text in {text.source} (row {text.texts_at[name]}) but numbers in "
             f"{number.source}; mend the value, or list the column in --categorical."
         )
     if text is None and number is None:
@@ -352,14 +346,26 @@ def _kind(name: str, summaries: Sequence[Summary]) -> str:
     return "number" if text is None else "text"
 
 
-def _category(name: str, summaries: Sequence[Summary], impute: str | None) -> Column:
+def _category(name: str, summaries: Sequence[Summary], settings: Settings) -> Column:
     mass: dict[str, float] = {}
     for s in summaries:
         for level, weight in s.levels.get(name, {}).items():
             mass[level] = mass.get(level, 0.0) + weight
+    having = [s for s in summaries if name in s.levels]
+    if name not in settings.categorical:
+        rows = sum(s.rows for s in having)
+        suspects.refuse_all_texts(name, listed_sources(having), len(mass), rows, settings.advice)
+    found = [(s.source, s.levels[name]) for s in having]
+    _refuse_spellings(f"Column {quoted(name)}: category", found, settings)
     levels = tuple(sorted(mass))
     # of equally frequent values the first in order, as in scikit-learn
-    return Column(name, levels, min(levels, key=lambda level: (-mass[level], level)) if impute else None)
+    return Column(name, levels, min(levels, key=lambda level: (-mass[level], level)) if settings.impute else None)
+
+
+def _refuse_spellings(what: str, found: Sequence[tuple[str, Iterable[object]]], settings: Settings) -> None:
+    if not settings.labels_as_written:
+        remedy = "" if settings.advice == suspects.FRAME else ", or --labels-as-written"
+        suspects.refuse_spellings(what, found, remedy)
 
 
 # ---------------------------------------------------------------------- sums
@@ -394,7 +400,7 @@ def _standard(moments: np.ndarray, names: Sequence[str], total: float) -> tuple[
 
 
 # ---------------------------------------------------------------------- labels
-def _classes(summaries: Sequence[Summary]) -> tuple[Any, ...]:
+def _classes(summaries: Sequence[Summary], settings: Settings) -> tuple[Any, ...]:
     """The sorted union of all labels."""
 
     def kind(label: Any) -> str:
@@ -407,6 +413,7 @@ def _classes(summaries: Sequence[Summary]) -> tuple[Any, ...]:
                 f"The target holds {what} in {s.source} but {kinds[0][1]} in {kinds[0][0].source}; use one kind of "
                 "label."
             )
+    _refuse_spellings("Label", [(s.source, s.labels or ()) for s in summaries], settings)
     labels = {label for s in summaries for label in s.labels or ()}
     if kinds[0][1] == "numbers" and all(float(label).is_integer() for label in labels):
         labels = {int(label) for label in labels}

@@ -144,7 +144,7 @@ class Sheet:
 
 def read(path: str | os.PathLike[str], roles: Roles) -> Sheet:
     """The columns of one file, checked for everything that can be seen in this file alone."""
-    from auqadmm.files import tabular_arrow
+    from auqadmm.files import suspects, tabular_arrow
 
     path = Path(path)
     readers: dict[str, Callable[[Path, Roles], Sheet]] = {
@@ -169,6 +169,8 @@ def read(path: str | os.PathLike[str], roles: Roles) -> Sheet:
         raise InputError(f"{named(path)} does not fit into the memory of this machine; split it into parts.") from None
     if sheet.rows == 0:
         raise InputError(f"{named(path)} has no rows; leave it out.")
+    if is_table(path):
+        suspects.refuse_numbered(sheet, roles)
     return sheet
 
 
@@ -236,9 +238,17 @@ def _have(header: list[str], name: str = "") -> str:
     return f"it has {listed(header)}" + (f"; perhaps {quoted(near[0])} is meant" if near else "")
 
 
-def refuse_row(source: str, row: int, column: str, what: str, remedy: str) -> InputError:
-    """`row` from 0."""
-    return InputError(f"{source}: row {row + 1}, column {quoted(column)} {what}; {remedy}.")
+VALUELESS = ("is missing", "has no target")
+
+
+def refuse_row(
+    source: str, row: int, column: str, what: str, remedy: str, shared: str = "holds a value that cannot be used"
+) -> InputError:
+    """`row` from 0; `shared`: what other processes hear in place of `what`, which may quote the value."""
+    where = f"{source}: row {row + 1}, column {quoted(column)}"
+    error = InputError(f"{where} {what}; {remedy}.")
+    error.shared = f"{where} {what if what in VALUELESS else shared}; {remedy}."
+    return error
 
 
 def check_weight(source: str, weight: np.ndarray, column: str, gaps: bool = False) -> np.ndarray:
@@ -290,8 +300,8 @@ def check_ids(source: str, ids: np.ndarray, column: str, unique: bool = True) ->
         if value is None:
             raise refuse_row(source, row, column, "is missing", "every row needs an id")
         if first.setdefault(value, row) != row and unique:
-            what = f"repeats the id {quoted(value)} of row {first[value] + 1}"
-            raise refuse_row(source, row, column, what, "every id may occur once")
+            what, shared = (f"repeats the id {told}of row {first[value] + 1}" for told in (f"{quoted(value)} ", ""))
+            raise refuse_row(source, row, column, what, "every id may occur once", shared)
     return ids
 
 

@@ -20,7 +20,8 @@ import numpy as np
 
 from auqadmm.blocks.rows import Loss
 from auqadmm.core.result import Result
-from auqadmm.files.formula_encoding import FormulaEncoding, complete, frame_of
+from auqadmm.files import suspects
+from auqadmm.files.encoding import FormulaEncoding, complete, frame_of
 from auqadmm.files.model import Parts
 from auqadmm.files.preprocessing import Agreed, AnyEncoding, Settings, Summary, blocks_of, merge, summarize
 from auqadmm.files.tabular import Coded, Roles, Sheet, read, refuse_row
@@ -38,16 +39,17 @@ from auqadmm.problem import (
     Zero,
 )
 from auqadmm.problem.agreement import Exchange, alone, together
+from auqadmm.problem.families import NamedFamily
 from auqadmm.problem.ingest import RawBlock
-from auqadmm.problem.named_family import NamedFamily
-from auqadmm.problem.one_against_rest import OneAgainstRest
+from auqadmm.problem.made_of_losses import OneAgainstRest, Trials
 from auqadmm.words import listed, quoted
 
 
 @dataclass(frozen=True)
 class Task:
     """What to fit. `l1` and `l2` are strengths beside the mean loss over all rows, for a likelihood beside their sum;
-    `smoothing` is for the svm, `ties` for "cox". `site_intercepts`: one for every worker, in place of a common one."""
+    `smoothing` is for the svm, `ties` for "cox". `site_intercepts`: one for every worker, in place of a common one.
+    `trials`: the target counts successes, the weight of a row is its number of trials."""
 
     kind: str
     l1: float = 0.0
@@ -57,9 +59,14 @@ class Task:
     family: NamedFamily | None = None
     site_intercepts: bool = False
     ties: str | None = None
+    trials: bool = False
 
     @property
     def labels(self) -> bool:
+        return not self.trials and self._labelled
+
+    @property
+    def _labelled(self) -> bool:
         return self.kind in ("logistic", "svm") if self.family is None else self.family.labels
 
     @property
@@ -80,13 +87,14 @@ class Task:
     def settings(self) -> dict[str, Any]:
         """Plain values, those of the family among them."""
         plain = {name: value for name, value in vars(self).items() if name != "family" and value is not None}
+        plain = {name: value for name, value in plain.items() if name != "trials" or value}
         if self.family is None:
             return {name: value for name, value in plain.items() if name != "site_intercepts"}
         return plain | {"family": self.family.name, "link": self.family.link, "parameter": self.family.parameter}
 
     def loss(self, classes: int) -> Loss:
         if self.family is not None:
-            return self.family.loss()
+            return Trials(self.family.loss()) if self.trials else self.family.loss()
         if self.kind == "cox":
             return Cox(self.ties or "efron")
         if self.kind == "elastic-net":
@@ -103,6 +111,7 @@ class Prepared:
 
     agreed: Agreed
     blocks: tuple[RawBlock, ...]
+    elsewhere: Any = None  # a source, in place of blocks that are here
 
     def problem(self, task: Task, together: bool = False) -> Problem:
         """`together`: other processes have blocks too."""
@@ -111,7 +120,8 @@ class Prepared:
         g = Zero() if plain else ElasticNet(task.l1, task.l2)
         make = Problem.part if together else Problem
         own = task.site_intercepts
-        return make(loss, g, list(self.blocks), intercept=task.common_intercept, site_intercepts=own)
+        blocks = list(self.blocks) if self.elsewhere is None else self.elsewhere
+        return make(loss, g, blocks, intercept=task.common_intercept, site_intercepts=own)
 
 
 def prepare(
@@ -135,14 +145,23 @@ def agreed_blocks(
     formula: Formula | None = None,
 ) -> Prepared:
     """The blocks of the sheets of this process; `formula`: how columns become features, in place of `settings`."""
+    if formula is not None:  # a factor whose levels the formula lists is meant
+        meant = [name for name, levels in formula.categories.items() if levels is not None]
+        advice = suspects.FORMULA if settings.advice == suspects.OPTIONS else settings.advice
+        settings = replace(settings, categorical=(*settings.categorical, *meant), advice=advice)
 
     def own() -> tuple[list[Sheet], list[dict[str, Any]]]:
         sheets = sheets_of()
         refuse_repeated_ids(sheets)
         for sheet in sheets:
             check_family(sheet, roles.target or "y", task.family)
+        if task.trials:
+            sheets = [shares(sheet, roles.target or "y", roles.weight or "trials") for sheet in sheets]
         if formula is not None:
             sheets = [complete(sheet) for sheet in sheets]
+            for sheet in sheets:
+                free = [name for name in formula.categories if name not in settings.categorical]
+                suspects.refuse_factors(sheet, free, settings.advice)
         return sheets, [summarize(sheet, settings).message() for sheet in sheets]
 
     sheets, messages = together(exchange, own)
@@ -212,6 +231,25 @@ def check_family(sheet: Sheet, target: str, family: NamedFamily | None) -> None:
         raise refuse_row(sheet.source, int(bad[0]), target, what, remedy)
 
 
+def shares(sheet: Sheet, target: str, trials: str) -> Sheet:
+    """Successes and trials as shares, and trials as weights."""
+    y, n = sheet.target, sheet.weights
+    wrong = {
+        trials: ((n < 1) | (n != np.floor(n)), n, "trials are whole numbers, at least 1"),
+        target: (y < 0, y, "successes are counted from 0 on"),
+    }
+    for column, (bad, values, remedy) in wrong.items():
+        rows = np.flatnonzero(bad & ~np.isnan(values))
+        if rows.size:
+            raise refuse_row(sheet.source, int(rows[0]), column, f"is {values[rows[0]]:g}", remedy)
+    rows = np.flatnonzero(y > n)
+    if rows.size:
+        k = int(rows[0])
+        what = f"is {y[k]:g}, of {n[k]:g} trials in column {quoted(trials)}"
+        raise refuse_row(sheet.source, k, target, what, "there are no more successes than trials")
+    return replace(sheet, target=y / n)
+
+
 def refuse_repeated_ids(sheets: Sequence[Sheet]) -> None:
     """No id twice in the files of this process; files of other processes are never compared row by row."""
     first: dict[Any, tuple[Sheet, int]] = {}
@@ -219,10 +257,10 @@ def refuse_repeated_ids(sheets: Sequence[Sheet]) -> None:
         for row, value in enumerate(() if sheet.ids is None else sheet.ids.tolist()):
             other, at = first.setdefault(value, (sheet, row))
             if other is not sheet:
-                raise InputError(
-                    f"{sheet.source}: row {row + 1} repeats the id {quoted(value)} of row {at + 1} of {other.source}; "
-                    "every id may occur once."
-                )
+                sentence = "{}: row {} repeats the id {}of row {} of {}; every id may occur once."
+                error = InputError(sentence.format(sheet.source, row + 1, f"{quoted(value)} ", at + 1, other.source))
+                error.shared = sentence.format(sheet.source, row + 1, "", at + 1, other.source)
+                raise error
 
 
 def model_parts(
@@ -263,7 +301,7 @@ def _raw_parts(
         encoding=encoding.unscaled(),
         coef=raw,
         intercept=intercept,
-        classes=agreed.classes,
+        classes=(0, 1) if task.trials else agreed.classes,
         roles=dict(roles),
         training=dict(training),
         versions=versions,

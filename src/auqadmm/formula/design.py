@@ -222,14 +222,22 @@ def _numeric_levels(name: str, frames: Sequence[pd.DataFrame], exchange: Exchang
     def own() -> tuple[None, list[Any]]:
         found = {plain(value) for frame in frames for value in np.unique(frame[name].to_numpy()).tolist()}
         if len(found) > FORMULA_LEVELS:
-            raise InputError(
-                f"{_source(frames[0])}: column {quoted(name)} has {len(found)} different values, too many for C(…); "
-                "use it as a number."
-            )
+            raise _too_many(f"{_source(frames[0])}: column", name, len(found))
         return None, sorted(found)
 
     _, parts = together(exchange, own)
-    return sorted({level for part in parts for level in part})
+    merged = sorted({level for part in parts for level in part})
+    if len(merged) > FORMULA_LEVELS:
+        raise _too_many("Over all sites, column", name, len(merged))
+    return merged
+
+
+def _too_many(where: str, name: str, count: int) -> InputError:
+    """Levels travel as values: those of an id would tell who is who."""
+    return InputError(
+        f"{where} {quoted(name)} has {count} different values, too many for C(…), which takes {FORMULA_LEVELS} levels: "
+        "is it an id? Leave it out, or use it as a number."
+    )
 
 
 def _ordered(formula: Formula, name: str, found: Sequence[Any]) -> tuple[Any, ...]:

@@ -27,8 +27,8 @@ from torch import Tensor
 
 from auqadmm.core.reduce import B, Reduce, Sums
 from auqadmm.errors import InputError
-from auqadmm.inference.refusals import listed
 from auqadmm.inference.sums import blocks_at
+from auqadmm.inference.undetermined import listed
 from auqadmm.verdict.model import EPS
 
 if TYPE_CHECKING:

@@ -21,11 +21,11 @@ import torch
 from auqadmm.errors import InputError
 from auqadmm.inference.columns import ChosenInverse
 from auqadmm.inference.families import Family, family_of
-from auqadmm.inference.refusals import listed, refuse_idle
 from auqadmm.inference.size import inverse_with_size, with_size
 from auqadmm.inference.statistics import Statistics
+from auqadmm.inference.undetermined import listed, refuse_idle
 from auqadmm.problem.cox import Cox
-from auqadmm.problem.site_intercepts import loss_of_rows
+from auqadmm.problem.made_of_losses import loss_of_rows
 from auqadmm.verdict.model import QuadraticModel
 
 SEPARATED = ((3.0, 0.1), (30.0, 0.03), (100.0, 0.01))  # an error and a Newton step, both times the largest |x|

@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from auqadmm.blocks.curvature import times
-from auqadmm.blocks.rows import Loss, RowLoss
+from auqadmm.blocks.loss import Loss
+from auqadmm.blocks.rows import RowLoss
 from auqadmm.problem.cox import Cox
 from auqadmm.problem.families import CLogLog, Gamma, NegativeBinomial, Probit, Tweedie, mills
 from auqadmm.problem.losses import LeastSquares, Logistic, Multinomial, Poisson
-from auqadmm.problem.site_intercepts import loss_of_rows
-from auqadmm.problem.trials import Trials
+from auqadmm.problem.made_of_losses import Trials, loss_of_rows
 
 RowFunction = Callable[[RowLoss, Tensor, Tensor], Tensor]
 

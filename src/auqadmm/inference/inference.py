@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from auqadmm.errors import AuqadmmError, InputError
-from auqadmm.inference import forest, text
+from auqadmm.inference import shown
 from auqadmm.inference.covariance import Covariance, covariance, observations
 from auqadmm.inference.families import family_of
 from auqadmm.inference.statistics import Statistics
-from auqadmm.problem.site_intercepts import loss_of_rows
+from auqadmm.problem.made_of_losses import loss_of_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -237,7 +237,7 @@ class Inference:
         str
             Lines to print.
         """
-        return text.summary(self)
+        return shown.summary(self)
 
     def to_latex(self) -> str:
         """The table for LaTeX, with the rules of the package booktabs.
@@ -247,7 +247,7 @@ class Inference:
         str
             A tabular environment.
         """
-        return text.latex(self)
+        return shown.latex(self)
 
     def to_html(self) -> str:
         """The table for a page.
@@ -257,7 +257,7 @@ class Inference:
         str
             A table element; names are escaped.
         """
-        return text.html(self)
+        return shown.html(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the covariance as plain values.
@@ -309,7 +309,7 @@ class Inference:
         k = self.names.index(column) if isinstance(column, str) else int(column)
         if not -len(self.names) <= k < len(self.names):
             raise InputError(f"There is no coefficient {column}; there are {len(self.names)}.")
-        return forest.draw(self, k, ax)
+        return shown.draw(self, k, ax)
 
 
 def infer(

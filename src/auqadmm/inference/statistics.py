@@ -1,12 +1,21 @@
 """What was summed at the solution, and how it was asked for: one reduction, and a few numbers of a null model.
 
-Shapes: m features (the intercept's ones last); v, G (m,) and H, J, R, C (m, m) in centred columns.
+Of several classes the sums are relative to one of them: adding a vector to the coefficients of all classes changes
+nothing, so that only their differences are known. With the coefficients of a reference class taken away from all,
+unknowns are the m of each of the C − 1 others, class by class:
+
+    H   Σ c (diag(p) − ppᵀ) ⊗ xxᵀ          p the probabilities of the other classes
+    G   Σ c (p − e) ⊗ x                     e the indicator of the row's own class, zero for the reference
+    R   Σ c (p − e)(p − e)ᵀ ⊗ xxᵀ
+
+Shapes: m features (the intercept's ones last); v, G (m,) and H, J, R, C (m, m) in centred columns. Of C classes
+M = (C − 1)m unknowns: v (m, C), p, e (r, C − 1), G (M,), H, R (M, M).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,31 +24,115 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.curvature import times
+from auqadmm.blocks.exact_rows import BlockRows, with_offset
 from auqadmm.blocks.rows import RowLoss
-from auqadmm.core.reduce import Reduce
+from auqadmm.core.reduce import B, Reduce, Sums
 from auqadmm.errors import InputError
 from auqadmm.inference.columns import ChosenInverse, InformationProducts, chosen_inverse, numbers_of
 from auqadmm.inference.families import family_of
-from auqadmm.inference.multinomial import SQUARES, ClassesQuery, contrasts, null_of_shares, number_of
-from auqadmm.inference.refusals import refuse_idle
-from auqadmm.inference.sums import NullSlopesQuery, SitesQuery, StatisticsQuery
-from auqadmm.inference.tweedie import SeriesQuery
-from auqadmm.metrics.triangles import unpack
+from auqadmm.inference.sums import (
+    LARGEST_ENTRY,
+    NullSlopesQuery,
+    SeriesQuery,
+    SiteInformation,
+    SitesQuery,
+    StatisticsQuery,
+    scale_of,
+)
+from auqadmm.inference.undetermined import refuse_idle
+from auqadmm.metrics.sums import pack, unpack
 from auqadmm.problem.cox import Cox
 from auqadmm.problem.families import Tweedie
 from auqadmm.problem.losses import LeastSquares, Multinomial
-from auqadmm.problem.site_intercepts import loss_of_rows
-from auqadmm.problem.trials import Trials
+from auqadmm.problem.made_of_losses import Trials, loss_of_rows
 from auqadmm.verdict.queries import ColumnMoments
 from auqadmm.verdict.queries import moments as moments_query
 
 if TYPE_CHECKING:
     from auqadmm.blocks.rows import Loss
-    from auqadmm.blocks.shard import Census
+    from auqadmm.blocks.shard import Census, Shard
     from auqadmm.problem.problem import Problem
 
+
+SQUARES = ("H", "R", "C")
 MOST = 4096  # unknowns whose information is summed as a whole
 NULL_STEPS = 60
+WITHOUT_NULL = "without null"  # asks for the sums of inference alone
+
+
+@dataclass(frozen=True)
+class ClassesQuery:
+    """All sums at v, given in centred columns; `reference`: the number of the class that others are compared with."""
+
+    centre: Tensor | None
+    reference: int
+    frequency: bool = True
+
+    def __call__(self, shard: Shard, blocks: B, v: Tensor) -> tuple[B, Sums]:
+        v = v.to(shard.device)
+        rows = BlockRows(shard, None if self.centre is None else self.centre.to(shard.device))
+        total: Sums = {}
+        for j in range(shard.blocks):
+            found = self._block(shard, rows, j, v)
+            site = SiteInformation.of(found["H"])
+            found |= {"C": torch.outer(found["G"], found["G"]), "Q": site.form(found["G"])}
+            found |= {"ranks": v.new_tensor(float(site.rank)), "sites": v.new_tensor(float(site.rank > 0))}
+            total = {name: total[name] + x if name in total else x for name, x in found.items()}
+        return blocks, {name: pack(x[None])[0] if name in SQUARES else x for name, x in total.items()}
+
+    def _block(self, shard: Shard, rows: BlockRows, j: int, v: Tensor) -> Sums:
+        m, C = v.shape
+        M, others = (C - 1) * m, [k for k in range(C) if k != self.reference]
+        new = v.new_zeros
+        sums: Sums = {name: new(()) for name in ("weight", "rows", "f", "log_weights")} | {"shares": new(C)}
+        sums |= {name: new(M) for name in ("G", "far", "xx")} | {"H": new(M, M), "R": new(M, M)}
+        for _, part in rows.chunks(j):
+            c, label = part.c * scale_of(shard), part.y.long()
+            z = with_offset(part, part.forward(v))
+            logs, own = z.log_softmax(1), torch.nn.functional.one_hot(label, C).to(z)
+            p, away = logs.exp()[:, others], (logs.exp() - own)[:, others]
+            raw = part.A if rows.centre is None else part.A + rows.centre
+            scores = (away[:, :, None] * part.A[:, None]).flatten(1)
+            sums["weight"] += c.sum()
+            sums["rows"] += (c > 0).sum()
+            sums["log_weights"] += torch.where(c > 0, c, 1.0).log().sum()
+            sums["f"] -= times(c, logs.gather(1, label[:, None])[:, 0]).sum()
+            sums["shares"] += own.mT @ c
+            sums["G"] += scores.mT @ c
+            sums["R"] += scores.mT @ ((c if self.frequency else c * c)[:, None] * scores)
+            sums["far"] += times(c.sign(), part.A.abs().clamp(max=LARGEST_ENTRY).pow(16)).sum(0).repeat(C - 1)
+            sums["xx"] += (raw.square().mT @ (c[:, None] * p * (1 - p))).mT.flatten()
+            for a in range(C - 1):
+                for b in range(a, C - 1):
+                    bend = c * p[:, a] * ((1.0 if a == b else 0.0) - p[:, b])
+                    block = part.A.mT @ (bend[:, None] * part.A)
+                    sums["H"][a * m : a * m + m, b * m : b * m + m] += block
+                    if a != b:
+                        sums["H"][b * m : b * m + m, a * m : a * m + m] += block
+        return sums
+
+
+def contrasts(v: Tensor, reference: int) -> Tensor:
+    """Coefficients (m, C) relative to one class, class by class, (M,)."""
+    others = [k for k in range(v.shape[1]) if k != reference]
+    return (v[:, others] - v[:, [reference]]).mT.flatten()
+
+
+def number_of(reference: object, classes: Sequence[object] | np.ndarray | None) -> int:
+    """The number of the class that others are compared with: the first unless it is named."""
+    known = [] if classes is None else list(classes)
+    if reference is None:
+        return 0
+    for k, label in enumerate(known):
+        if label == reference:
+            return k
+    raise InputError(f"reference {reference!r} is no class; classes are {', '.join(map(str, known))}.")
+
+
+def null_of_shares(shares: Tensor) -> float:
+    """Σcφ of the model that has no columns."""
+    return float(-torch.xlogy(shares, shares / shares.sum()).sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,11 +187,12 @@ def measured(
     expected: bool = False,
     reference: object = None,
     raw: np.ndarray | None = None,
+    null_model: bool = True,
 ) -> Statistics:
     """The sums at v. `columns`: the moments of round 0, which are asked for where they are not known; `chosen`: names
     or numbers of the coefficients whose errors are wanted, of the expected information where `expected`; None: all;
     `reference`: the class that others are compared with; `raw` (m, m): from the problem's unknowns to those that are to
-    be shown."""
+    be shown; `null_model`: search for it where rows have offsets, which takes rounds."""
     if isinstance(problem.loss, Multinomial):
         if sites or chosen is not None:
             raise InputError("sites and columns are for models of one column, and Multinomial has several.")
@@ -126,7 +220,7 @@ def measured(
     scale = 1.0 if loss.reduction == "sum" else census.weight_total
     strengths = scale * problem.g.convexity(inside)[:, 0].cpu()
     null = float(found["null"]) if "null" in found else math.nan  # Cox's has no constant: it was summed at zero
-    if "null" not in found and family_of(loss) is not None:
+    if "null" not in found and family_of(loss) is not None and (null_model or not census.offset):
         totals = {name: float(found[name]) for name in ("weight", "y", "yy", "offset")}
         null = null_loss(inner, totals, census.offset, partial(_constant, reduce))
     if isinstance(inner, Tweedie) and problem.g.quadratic and not strengths.any():
@@ -136,7 +230,10 @@ def measured(
     inverse = None
     if not whole:
         if problem.g.quadratic is False or bool((strengths > 0).any()):
-            raise InputError("columns is for models without a penalty: its errors need all of the information.")
+            raise InputError(
+                "columns is for models without a penalty; with one, the spread of a coefficient needs the whole "
+                f"information: ask without columns, which takes up to {MOST} unknowns."
+            )
         kind = "J" if expected and "J" in found else "H"
         D = found[kind]
         refuse_idle(loss, names, D.numpy(), found["xx"].numpy())

@@ -28,8 +28,8 @@ from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.weights import Weights, dot
 
 if TYPE_CHECKING:
+    from auqadmm.blocks.loss import Hessian, Point
     from auqadmm.blocks.parts import Part
-    from auqadmm.blocks.rows import Hessian, Point
 
 # ∇F_j is a sum of terms that cancel at the solution, each known to a few units in the last place: a norm below this
 # many ulps of their sizes is noise, which no step can reliably lower.

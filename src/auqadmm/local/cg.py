@@ -40,8 +40,9 @@ from torch import Tensor
 
 from auqadmm.blocks.curvature import DiagonalCurvature, RowCurvature, RowHessian
 from auqadmm.blocks.design import PARTS, DensePiece, Runs
+from auqadmm.blocks.loss import Hessian, Point
 from auqadmm.blocks.parts import runs
-from auqadmm.blocks.rows import Hessian, Point, RowLoss, RowPoint
+from auqadmm.blocks.rows import RowLoss, RowPoint
 from auqadmm.local.base import Iterate, LocalProblem, norm, over, select
 from auqadmm.local.descent import LEAVE_CPU
 from auqadmm.metrics.weights import Weights, dot

@@ -51,7 +51,7 @@ from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.weights import Diagonal, Scalar, Weights, dot
 
 if TYPE_CHECKING:
-    from auqadmm.blocks.rows import Hessian
+    from auqadmm.blocks.loss import Hessian
 
 # rows per block, at most (the nearest 160: results/speed/log.md); and the share of its data that they may take, if they
 # are more than a few

@@ -22,7 +22,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from auqadmm.blocks.rows import Line, Point, RowLine, RowPoint
+from auqadmm.blocks.loss import Line, Point
+from auqadmm.blocks.rows import RowLine, RowPoint
 from auqadmm.local.base import GRADIENT_ULPS, Iterate, LocalProblem, norm
 from auqadmm.metrics.weights import dot
 

@@ -25,8 +25,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.loss import Point
 from auqadmm.blocks.parts import Part
-from auqadmm.blocks.rows import Point
 from auqadmm.local.base import Bounded, Iterate, LocalProblem, LocalSolution, check_count, count, select
 from auqadmm.local.cg import (
     EASY,

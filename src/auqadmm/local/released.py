@@ -28,7 +28,7 @@ from torch import Tensor
 from auqadmm.core.stopping import is_number
 from auqadmm.errors import InputError
 from auqadmm.local.base import LocalProblem, LocalSolution, check_count, norm, over, select
-from auqadmm.local.inverse_hessian import Pairs
+from auqadmm.local.lbfgs import Pairs
 from auqadmm.metrics.weights import dot
 
 GRAD_TOLERANCE = 1e-7  # of torch.optim.LBFGS, as are the two below

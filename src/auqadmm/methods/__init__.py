@@ -15,7 +15,7 @@ from auqadmm.core.reduce import Reduce
 from auqadmm.core.solve import Method
 from auqadmm.core.state import Blocks, Consensus, Cost, Setup, State
 from auqadmm.errors import InputError, InputTypeError
-from auqadmm.methods.auq_lr.method import AUQLR, found
+from auqadmm.methods.auq_lr.method import AUQLR
 from auqadmm.methods.auto import ROUND_COST, Auto
 from auqadmm.methods.newton import Newton
 from auqadmm.methods.scalar import AC, RB, C
@@ -41,7 +41,6 @@ __all__ = [
     "Reduce",
     "Setup",
     "State",
-    "found",
     "resolve",
 ]
 

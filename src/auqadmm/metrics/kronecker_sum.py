@@ -28,7 +28,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from auqadmm.metrics.cg import Operator
+from auqadmm.metrics.composite import Operator
 from auqadmm.metrics.lowrank import Basis, LowRank, dense_basis, pieces, root, spectrum
 from auqadmm.metrics.weights import sum_blocks
 

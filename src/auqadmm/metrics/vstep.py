@@ -21,9 +21,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from auqadmm.metrics import cg
-from auqadmm.metrics.cg import Jacobi, Operator, Reshaped
-from auqadmm.metrics.composite import Composite, accelerated, pivot, scale
+from auqadmm.metrics import composite
+from auqadmm.metrics.composite import Composite, Jacobi, Operator, Reshaped, accelerated, pivot, scale
 from auqadmm.metrics.coupled import Coupled, CoupledSum
 from auqadmm.metrics.kronecker_sum import KroneckerSum, ShiftedProduct
 from auqadmm.metrics.lowrank import LowRank
@@ -149,7 +148,7 @@ class LowRankMetric:
         apply = ShiftedProduct(self._K.product, h)
         if self._K.shape[1] == 1:  # the inverse is exact but for rounding
             guess = guess + preconditioners[0](b - apply(guess))
-        v, residual, iterations = cg.solve(apply, preconditioners, b, guess, tol, MAX_CG, self._programs(around))
+        v, residual, iterations = composite.solve(apply, preconditioners, b, guess, tol, MAX_CG, self._programs(around))
         return VStep(v, residual, iterations)
 
     def _restricted(self, active: Tensor, h: Tensor) -> Operator:

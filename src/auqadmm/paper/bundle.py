@@ -22,9 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from auqadmm.paper.catalogue import FIGURES
 from auqadmm.paper.optimum import Optimum
-from auqadmm.paper.spec import Figure, PanelSpec, RunSpec
+from auqadmm.paper.spec import FIGURES, Figure, PanelSpec, RunSpec
 from auqadmm.paper.store import Record, Store
 
 # ---------------------------------------------------------------------- one figure

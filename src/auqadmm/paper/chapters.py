@@ -12,9 +12,8 @@ from matplotlib.figure import Figure as Drawing
 from auqadmm.comparison import GAPS
 from auqadmm.paper import curves, images
 from auqadmm.paper.bundle import Bundle, CurveLine
-from auqadmm.paper.catalogue import FIGURES, RANKS
 from auqadmm.paper.outcomes import by_reading, said
-from auqadmm.paper.spec import INTERVAL, PROTOCOLS
+from auqadmm.paper.spec import FIGURES, INTERVAL, PROTOCOLS, RANKS
 from auqadmm.paper.verdicts import verdicts
 from auqadmm.report.content import Chapter, Curve, Panel, Picture, Report, Table
 from auqadmm.report.style import RC, method_style

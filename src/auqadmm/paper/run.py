@@ -45,9 +45,8 @@ from auqadmm.core.solve import Iteration
 from auqadmm.core.state import Status
 from auqadmm.paper import bundle, pictures, problems
 from auqadmm.paper.bundle import read_optima
-from auqadmm.paper.catalogue import FIGURES, select
 from auqadmm.paper.optimum import KKT, Optimum, compute
-from auqadmm.paper.spec import PROTOCOLS, Figure, PictureSpec, ProblemSpec, RunSpec, Spec
+from auqadmm.paper.spec import FIGURES, PROTOCOLS, Figure, PictureSpec, ProblemSpec, RunSpec, Spec, select
 from auqadmm.paper.store import COLUMNS, Record, Store
 from auqadmm.problem import Problem
 

@@ -20,7 +20,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import scipy.sparse
 
-from auqadmm.blocks.rows import Loss
+from auqadmm.blocks.loss import Loss
 from auqadmm.blocks.shard import Census
 from auqadmm.errors import AuqadmmError
 from auqadmm.problem.ingest import InputError, RawBlock, agree_on_classes, labels_of, same_columns
@@ -58,7 +58,7 @@ def together(exchange: Exchange, work: Callable[[], tuple[T, Any]]) -> tuple[T, 
     answers = [json.loads(text) for text in exchange(json.dumps(answer))]
     if len(answers) == 1 and failure is not None:
         raise failure
-    return cast(T, kept), verdict(answers, failure)
+    return cast("T", kept), verdict(answers, failure)
 
 
 def attempt(work: Callable[[], tuple[T, Any]]) -> tuple[T | None, dict[str, Any], Exception | None]:
@@ -87,7 +87,8 @@ def verdict(
 
 def error_text(error: BaseException) -> str:
     """An exception as reported to other processes: input errors by their message, others with their class name."""
-    text = " ".join(str(error).split())
+    unsaid = error.shared if isinstance(error, InputError) else None  # values of rows stay where they are
+    text = " ".join((unsaid or str(error)).split())
     return text if isinstance(error, InputError | ProcessError) else f"{type(error).__name__}: {text}".rstrip(": ")
 
 

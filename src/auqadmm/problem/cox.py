@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from auqadmm.blocks.rows import Line, Loss, Point
+from auqadmm.blocks.loss import Line, Loss, Point
 from auqadmm.errors import InputError
 from auqadmm.problem.risk_sets import ENTRY, EVENT, TIME, AtRisk, RiskSets
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.func import grad, jvp, vjp, vmap
 
 from auqadmm.blocks.design import DensePiece
-from auqadmm.blocks.rows import Line, Loss, Point
+from auqadmm.blocks.loss import Line, Loss, Point
 from auqadmm.errors import InputError, InputTypeError
 from auqadmm.problem.regularizers import name_of
 

@@ -1,4 +1,4 @@
-"""More families of generalised linear models, as functions of a row's logit z = x·u (+ offset).
+"""More families of generalised linear models, as functions of a row's logit z = x·u (+ offset), and all by name.
 
     Gamma              z + y exp(−z)                                        y > 0, μ = exp(z)
     NegativeBinomial   k log(1 + μ/k) + y log(1 + k/μ)                      y ≥ 0, μ = exp(z), variance μ + μ²/k
@@ -15,6 +15,11 @@ All are convex. φ − inf φ is half the unit deviance of the family. How fast 
 
 Formulas are arranged so that nothing cancels for logits of ±1000; where exp overflows they do as `Poisson`.
 
+By name: "binomial" with link "probit" is the loss `Probit`.
+
+`parameter` is the one number that some families have: k of the negative binomial, the power of Tweedie, delta of Huber,
+q of a quantile.
+
 Shapes: R flat rows; logits z and dual points a (R, 1), targets y (R,).
 """
 
@@ -22,8 +27,8 @@ from __future__ import annotations
 
 import math
 import numbers
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -31,9 +36,11 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from auqadmm.blocks.curvature import DiagonalCurvature, RowCurvature
+from auqadmm.blocks.loss import Loss
 from auqadmm.blocks.rows import RowLoss
-from auqadmm.problem.ingest import InputError
-from auqadmm.problem.losses import NO_SHARE, check_positive
+from auqadmm.errors import InputError
+from auqadmm.problem.losses import NO_SHARE, Huber, LeastSquares, Logistic, Poisson, check_positive
+from auqadmm.problem.quantile import Quantile
 
 SMALL = 0.1  # below this series are exact to rounding
 FAR_MARGIN = -100.0  # a margin below which Mills' ratio is its asymptotic series
@@ -366,3 +373,89 @@ def _check_counts(loss: str, name: str, y: np.ndarray) -> None:
     bad = np.flatnonzero(y < 0)
     if bad.size:
         raise InputError(f"{name}: y[{bad[0]}] is {y[bad[0]]}; {loss} needs counts, which are not negative.")
+
+
+FAMILIES: dict[str, dict[str, type[RowLoss]]] = {
+    "gaussian": {"identity": LeastSquares},
+    "binomial": {"logit": Logistic, "probit": Probit, "cloglog": CLogLog},
+    "poisson": {"log": Poisson},
+    "gamma": {"log": Gamma},
+    "negative-binomial": {"log": NegativeBinomial},
+    "tweedie": {"log": Tweedie},
+    "huber": {"identity": Huber},
+    "quantile": {"identity": Quantile},
+}
+PARAMETERS = {"negative-binomial": "k", "tweedie": "power", "huber": "delta", "quantile": "q"}
+LOGARITHMIC = (Poisson, Gamma, NegativeBinomial, Tweedie)
+
+
+@dataclass(frozen=True)
+class NamedFamily:
+    """A family, its link, and its parameter where it has one; None: the default of the loss."""
+
+    name: str
+    link: str
+    parameter: float | None = None
+
+    @staticmethod
+    def of(family: str, link: str | None = None, parameter: float | None = None) -> NamedFamily:
+        """The family that a user asks for; `link` None: the first that it has."""
+        name = str(family).lower().replace("_", "-")
+        if name not in FAMILIES:
+            raise InputError(f"Unknown family {family!r}; use {', '.join(FAMILIES)} or a loss such as Tweedie(1.7).")
+        links = FAMILIES[name]
+        if link is not None and link not in links:
+            raise InputError(f"link {link!r} is not offered for family {name!r}; use {' or '.join(links)}.")
+        if parameter is not None and name not in PARAMETERS:
+            raise InputError(f"Family {name!r} has no parameter; {', '.join(PARAMETERS)} have one.")
+        made = NamedFamily(name, link or next(iter(links)), parameter)
+        made.loss()  # refuses a parameter that the loss cannot have
+        return made
+
+    @staticmethod
+    def of_loss(loss: Loss) -> NamedFamily | None:
+        """The name of a loss; None where it has none."""
+        for name, links in FAMILIES.items():
+            for link, kind in links.items():
+                if type(loss) is kind:
+                    own = PARAMETERS.get(name)
+                    return NamedFamily(name, link, None if own is None else float(getattr(loss, own)))
+        return None
+
+    def loss(self) -> RowLoss:
+        """Sums over rows, as likelihoods are."""
+        kind: Any = FAMILIES[self.name][self.link]
+        return kind() if self.parameter is None else kind(**{PARAMETERS[self.name]: self.parameter})
+
+    @property
+    def labels(self) -> bool:
+        """Whether the target is one of two labels."""
+        return self.name == "binomial"
+
+    @property
+    def searched(self) -> bool:
+        """Whether its parameter is found from the rows: k of the negative binomial, where it is not given."""
+        return self.name == "negative-binomial" and self.parameter is None
+
+    @property
+    def takes_exposure(self) -> bool:
+        return FAMILIES[self.name][self.link] in LOGARITHMIC
+
+    def mean(self, z: np.ndarray) -> np.ndarray:
+        """The expected target at logits z."""
+        return mean_of(self.loss(), torch.from_numpy(z)).numpy()
+
+    def message(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {part.name: getattr(self, part.name) for part in fields(self)}
+
+
+def mean_of(loss: RowLoss, z: Tensor) -> Tensor:
+    """The expected target at logits z."""
+    if isinstance(loss, Logistic):
+        return torch.sigmoid(z)
+    if isinstance(loss, Probit):
+        return torch.special.ndtr(z)
+    if isinstance(loss, CLogLog):
+        return -torch.expm1(-torch.exp(z))
+    return torch.exp(z) if isinstance(loss, LOGARITHMIC) else z

@@ -25,8 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from auqadmm.blocks.corners import Corner
-from auqadmm.blocks.curvature import DiagonalCurvature, RowCurvature, SoftmaxCurvature
+from auqadmm.blocks.curvature import Corner, DiagonalCurvature, RowCurvature, SoftmaxCurvature
 from auqadmm.blocks.rows import RowLoss
 from auqadmm.problem.ingest import InputError
 

@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from auqadmm.blocks.rows import Loss
+from auqadmm.blocks.loss import Loss
 from auqadmm.blocks.shard import Census, Shard, build_shard
 from auqadmm.core.stopping import whole_number
 from auqadmm.errors import InputError, InputTypeError
 from auqadmm.problem.agreement import Exchange, Tally, alone, census_of, same, together
-from auqadmm.problem.ingest import RawBlock, encode, read_blocks, read_reals
+from auqadmm.problem.ingest import RawBlock, encode, read_blocks, read_reals, source_of
+from auqadmm.problem.made_of_losses import SiteIntercepts, loss_of_rows
 from auqadmm.problem.regularizers import Regularizer, Zero
-from auqadmm.problem.site_intercepts import SiteIntercepts, loss_of_rows
-from auqadmm.problem.sources import source_of
 from auqadmm.problem.wrappers import FreeIntercept
 
 Read = tuple[tuple[RawBlock, ...], tuple[np.ndarray, ...]]  # blocks, and their targets where these are real numbers
@@ -210,6 +209,38 @@ class Problem:
             bare.__dict__.pop(name, None)
         object.__setattr__(bare, "blocks", blocks)
         return bare
+
+    def posed(self) -> dict[str, Any]:
+        """All but the blocks, by name: what a worker is sent.
+
+        Returns
+        -------
+        dict
+            For `posed_elsewhere`.
+        """
+        names = ("loss", "regularizer", "intercept", "image", "site_intercepts")
+        return {name: getattr(self, name) for name in names} | {"keep": self._keep}
+
+    @staticmethod
+    def posed_elsewhere(posed: Mapping[str, Any], blocks: Callable[[int, int], Any]) -> Problem:
+        """The problem that `posed` describes, with blocks of this process.
+
+        Parameters
+        ----------
+        posed
+            What `posed` returned elsewhere.
+        blocks
+            A function of rank and world.
+
+        Returns
+        -------
+        Problem
+            To be placed.
+        """
+        more = dict(posed)
+        keep = more.pop("keep", None)
+        problem = Problem(blocks=blocks, **more)
+        return problem if keep is None else problem.keeping(keep)
 
     def keeping(self, keep: Callable[[int, RawBlock], RawBlock]) -> Problem:
         """This problem with some of the rows of its blocks, selected where they are read; its classes stay the same.

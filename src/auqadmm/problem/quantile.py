@@ -18,8 +18,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from auqadmm.blocks.corners import Corner
-from auqadmm.blocks.curvature import DiagonalCurvature, RowCurvature
+from auqadmm.blocks.curvature import Corner, DiagonalCurvature, RowCurvature
 from auqadmm.blocks.rows import RowLoss
 from auqadmm.problem.ingest import InputError
 from auqadmm.problem.losses import check_positive, rounded

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from auqadmm.blocks.sparse import with_values
+from auqadmm.blocks.design import with_values
 
 TIME, EVENT, ENTRY, STRATUM = range(4)
 

@@ -4,37 +4,239 @@
 2   bins of the scores; squares around the mean of the target                at most a few thousand
 3   calibration, where the model is not its own best, and the null model     six numbers each, a few times
 4   figures of sites, each from its own rows                                 where asked for
+
+Calibration has an intercept and a slope, by Newton's method on those six numbers:
+
+    minimise over a, b   Σ c φ(a + b·(x·u) + offset, y)            with b = 1 + d, and a moved to the mean score
+
+(0, 1) where the model is its own best: a maximum of the likelihood on its own rows. A slope below 1 says that
+predictions are too extreme, as they are on new rows after a fit of many columns to few.
+
+Of Cox's models pairs and events are counted. Pairs are of rows of the same site and stratum; of rows that were held
+out, only those of one fold, which the same model judges.
+
+Shapes: N blocks, r rows of a block; figures of blocks (N, names).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from auqadmm.core.reduce import Reduce
+from auqadmm.core.reduce import B, Reduce, Sums
 from auqadmm.errors import InputError
+from auqadmm.inference.survival import PairCounts, hazards_of, pairs
 from auqadmm.problem.cox import Cox
+from auqadmm.problem.risk_sets import ENTRY, EVENT, TIME
 from auqadmm.quality.bins import Calibration, bins_of
-from auqadmm.quality.calibration import calibrate
-from auqadmm.quality.folds import Folds, Training
-from auqadmm.quality.measures import Figures, Measure, measure_of, middle_of
+from auqadmm.quality.measures import Figures, Known, Line, Measure, measure_of, middle_of
 from auqadmm.quality.quality import Quality
-from auqadmm.quality.rows import Models
-from auqadmm.quality.sums import COUNTS, FirstQuery, LineQuery, SecondQuery, SiteFigures, arrays, mean_or_none
-from auqadmm.quality.survival import survival_quality
+from auqadmm.quality.rows import Folds, Models, Scored, Training
 from auqadmm.words import counted, listed, short
 
 if TYPE_CHECKING:
     from auqadmm.blocks.rows import Loss
-    from auqadmm.blocks.shard import Census
+    from auqadmm.blocks.shard import Census, Shard
     from auqadmm.core.result import Result
     from auqadmm.problem.problem import Problem
     from auqadmm.verdict.queries import ColumnMoments
+
+
+CALIBRATION_STEPS = 50
+SMALL_DECREMENT = 1e-14  # of the loss: one more step is exact to rounding
+STEEPEST = 1e4  # a slope beyond this has no end: the scores separate the outcomes
+SHORTEST = 1e-6  # part of a step
+CALIBRATION_ROUNDING = 1e-12  # of AUC
+FLAT = 1e-13  # of the curvature: scores are constant
+COUNTS = ("rows", "weight")
+NUMBERS = ("rows", "weight", "concordant", "discordant", "tied", "events")
+
+
+def calibrate(line: Line, start: np.ndarray, middle: float, order: tuple[float, float] | None = None) -> Figures:
+    """Intercept and slope; None where scores are constant, or separate the outcomes. `start`: the line at (0, 0),
+    `middle`: the score that d turns around, `order`: between which values AUC is, where there is one."""
+    separated = order is not None and (order[0] >= 1 - CALIBRATION_ROUNDING or order[1] <= CALIBRATION_ROUNDING)
+    found = None if separated else minimum(line, start)
+    if found is None:
+        return {"calibration_intercept": None, "calibration_slope": None}
+    a, d = found
+    return {"calibration_intercept": a - d * middle, "calibration_slope": 1 + d}
+
+
+def minimum(line: Line, start: np.ndarray) -> tuple[float, float] | None:
+    """(a, d) of the least loss; None where there is none."""
+    at, found = np.zeros(2), start
+    for _ in range(CALIBRATION_STEPS):
+        value, g = found[0], found[1:3]
+        H = np.array([[found[3], found[4]], [found[4], found[5]]])
+        if not np.isfinite(found).all() or not np.linalg.det(H) > FLAT * H[0, 0] * H[1, 1]:
+            return None
+        step = -np.linalg.solve(H, g)
+        if -g @ step <= SMALL_DECREMENT * (abs(value) + 1):
+            return float(at[0] + step[0]), float(at[1] + step[1])
+        t = 1.0
+        while True:  # shorter until the loss falls
+            there = at + t * step
+            ahead = line(float(there[0]), float(there[1])).numpy()
+            if ahead[0] <= value + 1e-4 * t * (g @ step) + 1e-14 * abs(value):
+                break
+            t = 0.5 * t
+            if t < SHORTEST:
+                return None
+        at, found = there, ahead
+        if abs(at[1]) > STEEPEST:
+            return None
+    return None
+
+
+@dataclass(frozen=True)
+class FirstQuery:
+    """Sums that need nothing else."""
+
+    measure: Measure
+    models: Models
+
+    def __call__(self, shard: Shard, blocks: B, shared: object) -> tuple[B, Sums]:
+        return blocks, added(shard, self.models, self.measure.first)
+
+
+@dataclass(frozen=True)
+class SecondQuery:
+    """Sums around the means that the first gave, and bins."""
+
+    measure: Measure
+    models: Models
+
+    def __call__(self, shard: Shard, blocks: B, first: Known) -> tuple[B, Sums]:
+        return blocks, added(shard, self.models, lambda at: self.measure.second(at, first))
+
+
+@dataclass(frozen=True)
+class LineQuery:
+    """The loss on a line of models (`Measure.line`), and its derivatives. `first`: the sums of the first query."""
+
+    measure: Measure
+    models: Models
+    first: Known
+
+    def __call__(self, shard: Shard, blocks: B, at: tuple[float, float]) -> tuple[B, Sums]:
+        return blocks, added(shard, self.models, lambda rows: {"line": self.measure.line(rows, self.first, *at)})
+
+
+@dataclass(frozen=True)
+class SiteFigures:
+    """The figures of every block by itself, (B, names); NaN where there is none. Ranks are exact here."""
+
+    measure: Measure
+    models: Models
+
+    def __call__(self, shard: Shard, blocks: object) -> Tensor:
+        out = [self._of(at) for _, at in self.models.scored(shard)]
+        return torch.tensor(out, dtype=torch.float64, device=shard.device)
+
+    def _of(self, at: Scored) -> list[float]:
+        measure = self.measure
+        first = arrays(measure.first(at))
+        if not float(first["weight"]) > 0:
+            return [float(first["rows"]), 0.0, *[math.nan] * len(measure.names)]
+        second = arrays(measure.second(at, first))
+
+        def line(a: float, d: float) -> Tensor:
+            return measure.line(at, first, a, d).cpu()
+
+        figures = measure.figures(first, second, measure.null(first, line, at.o is not None))
+        aucs = measure.exact(at)
+        auc = mean_or_none(aucs)
+        figures |= {"auc": auc} if aucs else {}
+        if measure.calibrated and not (measure.ranked and auc is None):
+            figures |= calibrate(line, second["line"], middle_of(first), None if auc is None else (auc, auc))
+        return [float(first[name]) for name in COUNTS] + [_number(figures, name) for name in measure.names]
+
+
+def added(shard: Shard, models: Models, of: Callable[[Scored], Sums]) -> Sums:
+    """Sums of all blocks of a shard."""
+    total: Sums = {}
+    for _, at in models.scored(shard):
+        for name, x in of(at).items():
+            total[name] = total[name] + x if name in total else x
+    return total
+
+
+def arrays(sums: Sums) -> dict[str, np.ndarray]:
+    return {name: x.detach().cpu().numpy() for name, x in sums.items()}
+
+
+def mean_or_none(values: list[float | None]) -> float | None:
+    """Of all classes; None where one has none."""
+    known = [x for x in values if x is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def _number(figures: Figures, name: str) -> float:
+    value = figures.get(name)
+    return math.nan if value is None else value
+
+
+@dataclass(frozen=True, eq=False)
+class SurvivalQuery:
+    """`NUMBERS` of every block, (B, 6), at the model v (m, 1), or with folds at v (F, m, 1)."""
+
+    v: Tensor
+    folds: Folds | None = None
+
+    def __call__(self, shard: Shard, blocks: object) -> Tensor:
+        several = self.v if self.folds is not None else self.v[None]
+        out = torch.zeros(shard.blocks, len(NUMBERS), dtype=torch.float64)
+        for k, v in enumerate(several):
+            for j, at in enumerate(hazards_of(shard, v)):
+                chosen = torch.ones(len(at.y), dtype=torch.bool, device=at.y.device)
+                if self.folds is not None:
+                    fold = torch.from_numpy(self.folds.of_block(shard.index[j], shard.rows[j]))
+                    chosen = (fold == k).to(chosen.device)[at.sets.rows]
+                y, w = at.y[chosen].cpu().numpy(), at.sets.weight[chosen].cpu().numpy()
+                score, group = at.score[chosen].cpu().numpy(), at.sets.group[chosen].cpu().numpy()
+                found = pairs(score, y[:, TIME], y[:, EVENT], y[:, ENTRY], group, w)
+                own = [len(y), w.sum(), found.concordant, found.discordant, found.tied, (y[:, EVENT] > 0).sum()]
+                out[j] += torch.tensor(own, dtype=torch.float64)
+        return out
+
+
+def survival_quality(reduce: Reduce, v: Tensor, sites: bool, folds: Folds | None, notes: tuple[str, ...]) -> Quality:
+    """Of the model v (m, 1), or with folds of the models v (F, m, 1)."""
+    if not bool(v.isfinite().all()):
+        raise InputError("The model holds numbers that are not finite: it has no quality.")
+    before = reduce.traffic.rounds, reduce.traffic.up
+    each = reduce.gather(SurvivalQuery(v.to(torch.float64), folds), None).cpu().numpy()
+    told = [dict(zip(NUMBERS, row.tolist(), strict=True)) for row in each]
+    names = tuple(reduce.engine.names)
+    whole = dict(zip(NUMBERS, each.sum(0).tolist(), strict=True))
+    alone = [name for name, site in zip(short(names), told, strict=True) if _figures(site)["concordance"] is None]
+    if sites and alone and len(alone) < len(names):
+        notes = (*notes, f"No concordance of its own, for want of pairs that can be compared: {listed(alone, 4)}.")
+    return Quality(
+        figures=_figures(whole),
+        rows=round(whole["rows"]),
+        weight=whole["weight"],
+        site_names=names if sites else (),
+        site_figures=tuple({name: site[name] for name in ("rows", "weight")} | _figures(site) for site in told)
+        if sites
+        else (),
+        by="" if folds is None else folds.words,
+        notes=notes,
+        rounds=reduce.traffic.rounds - before[0],
+        numbers=(reduce.traffic.up - before[1]) // 8,
+    )
+
+
+def _figures(sums: dict[str, float]) -> dict[str, float | None]:
+    index = PairCounts(sums["concordant"], sums["discordant"], sums["tied"]).index
+    return {"concordance": None if math.isnan(index) else index, "events": sums["events"]}
 
 
 def quality_at(

@@ -27,7 +27,8 @@ import torch
 from torch import Tensor
 
 from auqadmm.blocks.curvature import times
-from auqadmm.blocks.rows import Loss, RowLoss
+from auqadmm.blocks.loss import Loss
+from auqadmm.blocks.rows import RowLoss
 from auqadmm.core.reduce import Sums
 from auqadmm.errors import InputError
 from auqadmm.inference.statistics import null_loss
@@ -41,8 +42,8 @@ from auqadmm.problem import (
     Quantile,
     SmoothedHinge,
 )
-from auqadmm.problem.named_family import LOGARITHMIC, mean_of
-from auqadmm.problem.site_intercepts import loss_of_rows
+from auqadmm.problem.families import LOGARITHMIC, mean_of
+from auqadmm.problem.made_of_losses import loss_of_rows
 from auqadmm.quality.bins import Grid, auc_bounds, bins_of, exact_auc
 from auqadmm.quality.rows import Scored
 
@@ -366,6 +367,17 @@ def measure_of(loss: Loss, classes: int) -> Measure:
             f"quality needs a loss of rows, and {type(inner).__name__} is none; write it as an auqadmm.losses.RowLoss."
         )
     return (known or OTHERS[inner.target_kind])(inner, classes)
+
+
+def explained(loss: RowLoss, logits: np.ndarray, y: np.ndarray, weight: np.ndarray) -> float:
+    """1 less the share of the best constant's deviance that is left, of rows in one place: logits (n, 1), y of 0 and 1
+    for two classes."""
+    z, w = torch.from_numpy(logits.astype(np.float64)), torch.from_numpy(weight)
+    t = torch.from_numpy(2 * y - 1 if loss.target_kind == "binary" else y)
+    null = loss.null_logits((w * t).sum()[None] / w.sum(), 1).expand(len(t), 1)
+    least = loss.row_infimum(t)
+    left, whole = (float((w * (loss.row_value(x, t) - least)).sum()) for x in (z, null))
+    return 1 - left / whole if whole > 0 else 0.0
 
 
 def middle_of(first: Known) -> float:

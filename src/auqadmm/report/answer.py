@@ -270,16 +270,25 @@ def left(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]], encod
     ]
     found = summary.get("quality")
     if found:
+        ranks = "concordance" in found["figures"]
         own = sum(len(site) - 1 for site in found["sites"][:1])
         rows.append(
             (
                 "quality",
-                f"errors and scores in bins, in {counted(found['rounds'], 'round')}",
+                "pairs of rows in order, and events"
+                if ranks
+                else f"errors and scores in bins, in {counted(found['rounds'], 'round')}",
                 str(found["numbers"] - own),
             )
         )
         if own:
-            rows.append(("figures of the site", "accuracy and the like, of its own rows", str(own)))
+            rows.append(
+                (
+                    "figures of the site",
+                    f"{'concordance and events' if ranks else 'accuracy and the like'}, of its own rows",
+                    str(own),
+                )
+            )
     held = summary.get("cross_validation")
     if held:
         rows.append(

@@ -27,17 +27,17 @@ RADIUS = (3.0, 6.0)
 def forest_html(forest: Forest) -> str:
     """A table with a bar in every row, an axis below."""
     scale = Scale.of(forest)
-    head = "".join(f'<th scope="col" class="number">{_safe(name)}</th>' for name in forest.header)
+    head = "".join(f'<th scope="col" class="number">{escape(name)}</th>' for name in forest.header)
     rows = "".join(_row(row, forest.header, scale) for row in forest.rows)
     ticks = "".join(
         f'<svg x="{scale.at(t):.2f}%" overflow="visible"><path class="tick-mark" d="M0 0V4"/>'
-        f'<text y="16" text-anchor="middle">{_safe(number(scale.shown(t)))}</text></svg>'
+        f'<text y="16" text-anchor="middle">{escape(number(scale.shown(t)))}</text></svg>'
         for t in scale.ticks()
     )
     return f"""<figure class="forest">
-<figcaption>{_safe(forest.title)}</figcaption>
+<figcaption>{escape(forest.title)}</figcaption>
 <table><thead><tr><th scope="col"><span class="hidden">name</span></th>
-<th scope="col" class="bars">{_safe(forest.axis)}</th>{head}</tr></thead>
+<th scope="col" class="bars">{escape(forest.axis)}</th>{head}</tr></thead>
 <tbody>
 {rows}<tr class="axis" aria-hidden="true"><td></td><td class="bars"><svg width="100%" height="20">
 <path class="baseline" d="M0 0H4000"/>{ticks}</svg></td>{"<td></td>" * len(forest.header)}</tr>
@@ -49,11 +49,11 @@ def forest_html(forest: Forest) -> str:
 def _row(row: Interval, header: tuple[str, ...], scale: Scale) -> str:
     kind = "common" if row.common else "single"
     cells = "".join(
-        f'<td class="number" data-name="{_safe(name)}">{_safe(text)}</td>'
+        f'<td class="number" data-name="{escape(name)}">{escape(text)}</td>'
         for name, text in zip(header, row.cells, strict=True)
     )
     return (
-        f'<tr class="{kind}"><th scope="row">{_safe(row.label)}</th>'
+        f'<tr class="{kind}"><th scope="row">{escape(row.label)}</th>'
         f'<td class="bars"><svg width="100%" height="22" aria-hidden="true">{_bar(row, scale)}</svg></td>{cells}</tr>\n'
     )
 
@@ -151,7 +151,7 @@ def agreement_html(plot: Agreement) -> str:
 
     grid = ""
     for t in round_values(low, high, 6):
-        text = _safe(number(t))
+        text = escape(number(t))
         grid += f'<path class="grid" d="M{x(t):.1f} {top}V{bottom}M{left} {y(t):.1f}H{right}"/>'
         grid += f'<text x="{x(t):.1f}" y="{bottom + 16}" text-anchor="middle">{text}</text>'
         grid += f'<text x="{left - 6}" y="{y(t) + 4:.1f}" text-anchor="end">{text}</text>'
@@ -168,17 +168,17 @@ def agreement_html(plot: Agreement) -> str:
         drawn += f'<path class="trace {kind}" d="{path}"/>{marks}'
         legend += (
             f'<li><svg width="16" height="12" aria-hidden="true"><circle class="{kind}" cx="8" cy="6" r="5"/></svg> '
-            f"{_safe(label)}</li>"
+            f"{escape(label)}</li>"
         )
     rows = "".join(
-        f'<tr><th scope="row">{_safe(label)}</th><td>{number(p)}</td><td>{number(o)}</td><td>{number(w)}</td></tr>'
+        f'<tr><th scope="row">{escape(label)}</th><td>{number(p)}</td><td>{number(o)}</td><td>{number(w)}</td></tr>'
         for label, series in plot.series.items()
         for p, o, w in series
     )
     head = "".join(f'<th scope="col">{name}</th>' for name in ("rows", "predicted", "observed", "weight"))
     return f"""<figure class="agreement">
-<figcaption>{_safe(plot.title)}</figcaption>
-<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" aria-label="{_safe(plot.title)}">
+<figcaption>{escape(plot.title)}</figcaption>
+<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" aria-label="{escape(plot.title)}">
 {grid}<path class="diagonal" d="M{x(low):.1f} {y(low):.1f}L{x(high):.1f} {y(high):.1f}"/>
 {drawn}
 <text class="axis-name" x="{(left + right) / 2}" y="{height - 5}" text-anchor="middle">predicted</text>
@@ -209,7 +209,8 @@ def number(x: float) -> str:
     return "0" if abs(x) < 1e-300 else f"{x:.4g}".replace("-", "−", 1) if x < 0 else f"{x:.4g}"
 
 
-def _safe(text: str) -> str:
+def escape(text: str) -> str:
+    """Safe in an element and in a quoted attribute; characters that UTF-8 cannot encode become question marks."""
     return html.escape(text.encode("utf-8", "replace").decode("utf-8"), quote=True)
 
 

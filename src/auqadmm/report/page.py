@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from auqadmm.report.content import Agreement, Chapter, Picture, Report, Table, Verdict
-from auqadmm.report.drawings import drawings_html
+from auqadmm.report.drawings import drawings_html, escape
 from auqadmm.report.page_data import Palette, report_data, script_json
 from auqadmm.report.tables import whole
 
@@ -280,11 +279,6 @@ def _hash(text: str) -> str:
 
 def _asset(name: str) -> str:
     return (files(__package__) / "assets" / name).read_text(encoding="utf-8").replace("\r\n", "\n")
-
-
-def escape(text: str) -> str:
-    """Safe in an element and in a quoted attribute; characters that UTF-8 cannot encode become question marks."""
-    return html.escape(text.encode("utf-8", "replace").decode("utf-8"), quote=True)
 
 
 def lines(text: str) -> str:

@@ -101,7 +101,7 @@ def convergence(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]]
     return Chapter(
         "convergence",
         "How it converged",
-        "The objective is the mean loss over the rows of all workers plus the penalty. The gap is how far it can still "
+        f"The objective is {_objective(summary)}. The gap is how far it can still "
         "be above its optimum, relative to what is left of it or explained, and how that is known. The KKT residual "
         "and the method's own residuals are there for the eye.",
         panels=tuple(panels),
@@ -227,3 +227,13 @@ def _panel(title: str, runs: Sequence[MethodRun], key: str, words: str) -> Panel
         y = tuple(map(float, run.gaps)) if key == "gap" else tuple(history.column("kkt"))
         curves.append(Curve(run.method, method_style(run.method).label, x, {key: y}))
     return Panel(title, tuple(curves), COSTS, {key: words}, ("iteration", "rounds"), (key,), {key: GAP_FLOOR})
+
+
+def _objective(summary: Mapping[str, Any]) -> str:
+    """What was minimised: a likelihood is a sum over rows, other losses are means."""
+    kind = summary["model"]["kind"] if isinstance(summary.get("model"), dict) else summary.get("model")
+    if kind == "cox":
+        return "minus the logarithm of the partial likelihood, plus the penalty where there is one"
+    if summary.get("family"):
+        return "the sum over the rows of all workers of minus the log-likelihood, plus the penalty where there is one"
+    return "the mean loss over the rows of all workers plus the penalty"

@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from auqadmm.api import solve
-from auqadmm.blocks.rows import Loss, Point
+from auqadmm.blocks.loss import Loss, Point
 from auqadmm.blocks.shard import Shard
 from auqadmm.engines import shards_of
 from auqadmm.problem import L2, Problem, Zero

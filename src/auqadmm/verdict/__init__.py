@@ -5,7 +5,7 @@
 - model: δ, the predicted decrease of one proximal Newton step, from the triangle of the Hessian
 - duality: the duality gap, with a free intercept too, and the round it may take; objective, KKT residual and gap
   without a run
-- judge: the rule, with its two ways (triangle, products), and what is judged, or why not (point)
+- judge: the rule, with its two ways (delta: triangle, products), and what is judged, or why not (point)
 - monitor: when a verdict is worth its cost, in the course of a run
 """
 

@@ -24,12 +24,11 @@ from torch import Tensor
 from auqadmm.core.reduce import Reduce, Sums, score
 from auqadmm.core.state import Setup
 from auqadmm.core.stopping import Certificate
+from auqadmm.verdict.delta import DIRECTIONS, by_products, by_triangle
 from auqadmm.verdict.duality import at_least_rounding
 from auqadmm.verdict.model import HOST_FAST_UNKNOWNS
 from auqadmm.verdict.point import JudgedPoint, Verdict, infinite, notes, relative_to
-from auqadmm.verdict.products import DIRECTIONS, by_products
 from auqadmm.verdict.queries import ColumnMoments, NullQuery, moments
-from auqadmm.verdict.triangle import by_triangle
 
 # Chosen, not measured one by one; numbers that verdicts send with them: results/verdict.
 TRIANGLE_UNKNOWNS = 4096  # unknowns whose triangle is formed at most

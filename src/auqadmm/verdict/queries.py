@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from auqadmm.core.reduce import B, Sums
-from auqadmm.metrics import double_double
+from auqadmm.metrics import sums
 
 if TYPE_CHECKING:
-    from auqadmm.blocks.rows import Loss
+    from auqadmm.blocks.loss import Loss
     from auqadmm.blocks.shard import Shard
 
 EPS = torch.finfo(torch.float64).eps
@@ -100,7 +100,7 @@ class ColumnMoments:
     def _moved(self, v: Tensor, sign: float) -> Tensor:
         if self.centre is None:
             return v
-        return torch.cat([v[:-1], double_double.dot(sign * self.centre[:-1], v[:-1], v[-1]).to(v)[None]])
+        return torch.cat([v[:-1], sums.dot(sign * self.centre[:-1], v[:-1], v[-1]).to(v)[None]])
 
     def slopes(self, G: Tensor) -> Tensor:
         """The gradient by centred columns."""

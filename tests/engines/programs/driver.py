@@ -17,8 +17,9 @@ def main():
         with (folder / "log").open("a") as log:
             log.write(f"{event.row.iteration}\n")
 
+    engine = {"ray": aq.engines.Ray, "dask": aq.engines.Dask}[sys.argv[1]](own_code=True)
     found = aq.solve(
-        problem([rows(j) for j in range(4)]), "c-admm", sys.argv[1], local=Slow(tol=1e-13), callbacks=[note], **ENDLESS
+        problem([rows(j) for j in range(4)]), "c-admm", engine, local=Slow(tol=1e-13), callbacks=[note], **ENDLESS
     )
     saw = {"status": str(found.status), "n_iter": found.n_iter, "message": found.message, "v": found.v.tolist()}
     (folder / "result.json").write_text(json.dumps({**saw, "lam": list(found.lam.shape), "kkt": found.certificate.kkt}))

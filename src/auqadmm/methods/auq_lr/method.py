@@ -11,7 +11,7 @@ The iteration is S2 written on z_j = W_j v − λ_j. One round:
 
 In the metric W = H the reflected resolvent of a quadratic f vanishes, so α near 2 makes this Newton's method.
 Weights are renewed at iterations 2, 4, 7, …, 1024 if they changed by a tenth (server.py): finitely often, so
-S8 applies. What blocks send of them is in message.py, what is proved in docs/theory.md.
+S8 applies. What blocks send of them is in blocks.py, what is proved in docs/theory.md.
 
 Shapes: N blocks, m features, C columns, r directions per block; v and sums over blocks (m, C).
 """
@@ -33,8 +33,7 @@ from auqadmm.core.state import ROUND_COST, Blocks, Consensus, Residuals, Setup, 
 from auqadmm.core.stopping import is_number
 from auqadmm.curvature.posterior import Posterior, second_wins, typical_curvature
 from auqadmm.errors import InputError
-from auqadmm.methods.auq_lr.blocks import BlockRound, Directive
-from auqadmm.methods.auq_lr.message import directions, first_parts, next_parts, unpacked
+from auqadmm.methods.auq_lr.blocks import BlockRound, Directive, directions, first_parts, next_parts, unpacked
 from auqadmm.methods.auq_lr.server import (
     EPSILON,
     Anderson,
@@ -53,7 +52,7 @@ from auqadmm.metrics.vstep import LowRankMetric
 from auqadmm.problem.wrappers import ScaledRegularizer
 
 if TYPE_CHECKING:
-    from auqadmm.blocks.rows import Loss
+    from auqadmm.blocks.loss import Loss
     from auqadmm.problem.regularizers import Regularizer
 
 # Factors are geometric means over the runs of results/ablation, by the name of the switch there; the rest was chosen,
@@ -314,18 +313,8 @@ def curvature_of(regularizer: Regularizer) -> float:
 
 
 def found(weights: object) -> str:
-    """A summary of a run's weights: directions per block, and the basis of the rest.
-
-    Parameters
-    ----------
-    weights
-        W_j of all blocks, as `Result.weights` has them.
-
-    Returns
-    -------
-    str
-        The end of a sentence, beginning with "; "; empty for weights other than AUQ-LR's.
-    """
+    """A summary of a run's weights, directions per block and the basis of the rest, as the end of a sentence that
+    begins with "; "; empty for weights other than AUQ-LR's."""
     if not isinstance(weights, LowRank):
         return ""
     ranks = (weights.U != 0).any(1).sum(1)

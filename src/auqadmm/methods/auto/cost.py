@@ -23,7 +23,7 @@ from auqadmm.methods.newton.method import HESSIAN_ROOM
 from auqadmm.methods.newton.working_set import affordable, numbers, some_rest, whole
 
 if TYPE_CHECKING:
-    from auqadmm.blocks.rows import Loss
+    from auqadmm.blocks.loss import Loss
     from auqadmm.problem.regularizers import Regularizer
 
 __all__ = ["ROUND_COST", "CostEstimate", "Facts", "estimates"]

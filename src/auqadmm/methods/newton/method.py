@@ -7,7 +7,7 @@ One round sums value, gradient and Hessian at v + d, and the values of the fan: 
 sums of this test. A rejected step takes one more round. Where the fan found twice the step to be clearly
 better, the next one is doubled. Losses with corners are eased at first, and a third as much after every accepted step,
 or two thirds where steps were rejected; their curvature goes by a dual variable of each row, which follows from the
-points that were visited (blocks/corners.py), and by the Hessian itself near the optimum. For squares the Hessian is
+points that were visited (blocks/curvature.py), and by the Hessian itself near the optimum. For squares the Hessian is
 summed once, column by column as the working set grows.
 
 Columns are centred inside (verdict/queries.py), so that neither means nor units of columns matter; v, multipliers and
@@ -38,12 +38,11 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
-from auqadmm.blocks.corners import Visited
+from auqadmm.blocks.curvature import Visited
 from auqadmm.core.reduce import B, Reduce, Sums
 from auqadmm.core.state import ROUND_COST, Consensus, Cost, Setup, State
 from auqadmm.errors import InputError
 from auqadmm.methods.checks import round_cost
-from auqadmm.methods.newton.dual import scales
 from auqadmm.methods.newton.model import NewtonStep, into_domain
 from auqadmm.methods.newton.state import NewtonState, drop_screened, state_from_sums
 from auqadmm.methods.newton.working_set import (
@@ -52,6 +51,7 @@ from auqadmm.methods.newton.working_set import (
     apart,
     chosen,
     everything,
+    scales,
     some_rest,
     together,
     whole,

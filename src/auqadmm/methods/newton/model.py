@@ -30,9 +30,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from auqadmm.metrics.cg import Operator
-from auqadmm.metrics.composite import PIVOT_PATIENCE, PIVOT_ROUNDS, ActivePieces, Composite
-from auqadmm.metrics.triangles import unpack
+from auqadmm.metrics.composite import PIVOT_PATIENCE, PIVOT_ROUNDS, ActivePieces, Composite, Operator
+from auqadmm.metrics.sums import unpack
 from auqadmm.metrics.weights import Penalty
 from auqadmm.verdict.model import EPS, SINGULAR, QuadraticModel
 

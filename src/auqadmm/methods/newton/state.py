@@ -14,12 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.blocks.corners import Visited
+from auqadmm.blocks.curvature import Visited
 from auqadmm.core.state import Setup
-from auqadmm.methods.newton.dual import DualBound, dual_bound, predicted_bound
 from auqadmm.methods.newton.model import GroupedHessian, NewtonStep, newton_step
-from auqadmm.methods.newton.working_set import Movers
-from auqadmm.metrics.triangles import pack, unpack
+from auqadmm.methods.newton.working_set import DualBound, Movers, dual_bound, predicted_bound
+from auqadmm.metrics.sums import pack, unpack
 from auqadmm.verdict.queries import ColumnMoments
 
 # Chosen, not measured (see method.py).

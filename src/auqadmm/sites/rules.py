@@ -1,0 +1,165 @@
+"""Every operation that sites serve: how its answer leaves, and at which models it looks at rows.
+
+    sums      leave as a sum over sites, which masks can hide
+    state     changes what the site keeps; nothing leaves
+    site      something of this site alone
+    figures   counts by bins of a score: nearly rows, so they leave as masked sums only
+
+An operation that is not listed here is not served. Models are found in the arguments, so that the policy can weigh the
+rows there before anything is computed; where blocks have models of their own (ADMM), those are weighed afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from auqadmm.columns import InFrame
+from auqadmm.engines.operations import name_of
+
+Asked = tuple[Any, Any]  # the operation, and its replicated argument
+
+
+def _none(asked: Asked) -> list[Tensor]:
+    return []
+
+
+def _shared(asked: Asked) -> list[Tensor]:
+    return [asked[1]]
+
+
+def _all_shared(asked: Asked) -> list[Tensor]:
+    return list(asked[1])
+
+
+def _state(asked: Asked) -> list[Tensor]:
+    return [asked[1].v]
+
+
+def _round(asked: Asked) -> list[Tensor]:
+    directive, shared = asked[1]
+    return [shared.v] if directive.home is None else [shared.v, directive.home]
+
+
+def _centred(asked: Asked) -> list[Tensor]:
+    return [uncentred(asked[1], asked[0].centre)]
+
+
+def _first_centred(asked: Asked) -> list[Tensor]:
+    return [uncentred(asked[1][0], asked[0].centre)]
+
+
+def _fan(asked: Asked) -> list[Tensor]:
+    query, (v, d) = asked
+    steps = [v] if d is None else [v, *(v + t * d for t in query.fan)]
+    return [uncentred(x, query.centre) for x in steps]
+
+
+def _own_v(asked: Asked) -> list[Tensor]:
+    return [uncentred(asked[0].v, getattr(asked[0], "centre", None))]
+
+
+def _models(asked: Asked) -> list[Tensor]:
+    models = asked[0].models
+    return [uncentred(v, models.centre) for v in models.v]
+
+
+def uncentred(v: Tensor, centre: Tensor | None) -> Tensor:
+    """A model of centred columns, in the columns of the shard."""
+    if centre is None:
+        return v
+    return torch.cat([v[:-1], v[-1:] - (centre[:-1, None].to(v) * v[:-1]).sum(0, keepdim=True)])
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`leaves`: see above; `models`: at which rows are looked at; `own`: the new state has models of the blocks."""
+
+    leaves: str
+    models: Callable[[Asked], list[Tensor]] = _none
+    own: bool = False
+
+
+RULES: Mapping[str, Rule] = {
+    # a first look, and the state of blocks
+    "moments": Rule("sums"),
+    "start": Rule("state"),
+    "enter columns": Rule("state"),
+    "unpack": Rule("state"),
+    "weights": Rule("state"),
+    "pack": Rule("state"),
+    "holds": Rule("sums"),
+    "why refused": Rule("site"),
+    # methods
+    "score": Rule("sums", _shared),
+    "value and gradient": Rule("sums", _shared),
+    "value and next gradient": Rule("sums", _all_shared),
+    "scores and next gradient": Rule("sums", _all_shared),
+    "typical curvature": Rule("sums", _shared),
+    "newton": Rule("sums", _fan),
+    "dual": Rule("sums", _state),
+    "primal": Rule("sums", _state, own=True),
+    "dual and primal": Rule("sums", _state, own=True),
+    "ranges": Rule("site", _state),
+    "auq-lr round": Rule("sums", _round, own=True),
+    "auq-lr first parts": Rule("site"),
+    "auq-lr next parts": Rule("site"),
+    "lbfgs-w visit": Rule("sums", _shared),
+    # verdicts
+    "null": Rule("sums"),
+    "triangle": Rule("sums", _centred),
+    "products": Rule("sums", _first_centred),
+    "slope sizes": Rule("sums", _centred),
+    "conjugate": Rule("sums", _centred),
+    "reach": Rule("sums"),
+    "diagonal reach": Rule("sums"),
+    "values along": Rule("sums", _shared),
+    "bad row": Rule("site"),
+    # after the run
+    "multipliers": Rule("site"),
+    "itself": Rule("site"),
+    "shapes": Rule("site"),
+    "padded": Rule("site"),
+    "failed": Rule("site"),
+    "health": Rule("site"),
+    "distance": Rule("site"),
+    "digest": Rule("state"),
+    "statistics": Rule("sums", _centred),
+    "class statistics": Rule("sums", _centred),
+    "column products": Rule("sums", _own_v),
+    "null slopes": Rule("sums"),
+    "series": Rule("sums"),
+    "trend": Rule("sums", _shared),
+    "site estimates": Rule("site", _own_v),
+    "pairs": Rule("site", _own_v),
+    "quality first": Rule("sums", _models),
+    "quality second": Rule("figures", _models),
+    "quality line": Rule("sums", _models),
+    "quality by site": Rule("site", _models),
+    "quality of survival": Rule("site"),
+}
+TESTING = "testing "  # operations of the library's own tests
+# arrays that are powers of single rows: rounded up to a power of two, which keeps them bounds
+RAISED = {"reach": 16, "far": 16}
+# estimates and quality of one site
+FIGURES = ("site estimates", "pairs", "quality by site", "quality of survival")
+# numbers of blocks rather than of rows
+PLAIN = ("holds", "failed", "health", "why refused")
+
+
+def asked_of(operation: Any, shared: Any) -> tuple[str, Asked, str | None]:
+    """The name of an operation, what its rule reads, and the run whose columns it works in."""
+    run = None
+    while isinstance(operation, InFrame):
+        operation, run = operation.fn, operation.run
+    return name_of(operation), (operation, shared), run
+
+
+def own_models(blocks: object) -> Tensor | None:
+    """The models of blocks in their new state, (B, m, C)."""
+    u = getattr(blocks, "u", None)
+    return u if isinstance(u, Tensor) and u.ndim == 3 else None

@@ -1,0 +1,140 @@
+"""A data set of a site: a file, the columns that may be used, and what of it may be described.
+
+The coordinator learns names and kinds of columns, labels and levels, and how many rows there are; the mean and the
+spread of columns are sums over all sites. A sentence about a value of a row stays at the site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from auqadmm.errors import InputError
+from auqadmm.files.preprocessing import Agreed, Settings, summarize
+from auqadmm.files.tabular import Coded, Roles, Sheet, read
+from auqadmm.files.training import Task, check_family, rows_of
+from auqadmm.problem.ingest import RawBlock
+from auqadmm.sites.policy import Policy, PolicyError, check_binary, check_cells
+from auqadmm.words import quoted
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the coordinator asks a table for."""
+
+    roles: Roles
+    settings: Settings
+    task: Task
+
+
+class SiteTable:
+    """`columns`: those that may be used, None for all but `never`."""
+
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        own: str,
+        policy: Policy,
+        columns: Sequence[str] | None = None,
+        never: Sequence[str] = (),
+    ) -> None:
+        self.name, self.path, self.own, self.policy = name, path, own, policy
+        self.columns, self.never = columns, tuple(never)
+        self.sheet: Sheet | None = None
+        self.center = False
+
+    def header(self) -> tuple[str, ...]:
+        """The names of the columns that may be used."""
+        names = header(self.path)
+        return tuple(n for n in names if n not in self.never and (self.columns is None or n in self.columns))
+
+    def check_columns(self, columns: Sequence[str], target: str | None) -> None:
+        free = set(self.header())
+        for name in (*columns, *([] if target is None else [target])):
+            if name not in free:
+                raise PolicyError(f"the data set {quoted(self.name)} has no column {quoted(name)} for others to use")
+
+    def described(self, wanted: Wanted) -> dict[str, Any]:
+        """What the others must know: `Summary` without sums of rows."""
+        roles = replace(wanted.roles, id=None, site=None, drop=(), gaps=False)
+        used = [roles.target, roles.weight, roles.offset, roles.exposure, roles.time, roles.event, roles.entry]
+        self.check_columns([*(roles.features or ()), *(n for n in used if n is not None)], None)
+        sheet = replace(read(self.path, roles), source=self.own, ids=None, site=None)
+        check_family(sheet, roles.target or "y", wanted.task.family)
+        if sheet.sparse:
+            raise InputError("sparse files are not served by sites")
+        self._check(sheet)
+        summary = summarize(sheet, wanted.settings)
+        self.sheet, self.center = sheet, wanted.task.centred
+        bare = replace(
+            summary,
+            moments=np.zeros_like(summary.moments),
+            target=None if summary.target is None else (0.0, 0.0, 0.0),
+            dropped=0,
+        )
+        return bare.message()
+
+    def _check(self, sheet: Sheet) -> None:
+        policy = self.policy
+        if sheet.rows < policy.min_rows:
+            raise PolicyError(f"the data set {quoted(self.name)} has fewer than {policy.min_rows} rows")
+        for name, column in sheet.texts.items():
+            check_cells(policy, f"column {quoted(name)}", _counts(column))
+        check_binary(policy, sheet.number_names, sheet.numbers)
+        if isinstance(sheet.target, Coded):
+            check_cells(policy, "the target", _counts(sheet.target))
+        elif np.ndim(sheet.target) == 2 and int((sheet.target[:, 1] > 0).sum()) < policy.min_events:
+            raise PolicyError(f"the data set {quoted(self.name)} has fewer than {policy.min_events} events")
+
+    def added(self, what: str, names: Sequence[str], centre: np.ndarray | None) -> dict[str, np.ndarray]:
+        """Sums over rows, of the named columns and of the target, last: Σw and Σwx, then the "squares" Σw(x − c)²."""
+        sheet = self._read()
+        place = {name: k for k, name in enumerate(sheet.number_names)}
+        absent = np.full(sheet.rows, np.nan)
+        columns = [np.asarray(sheet.numbers[:, place[n]]) if n in place else absent for n in names]
+        plain = isinstance(sheet.target, np.ndarray) and sheet.target.ndim == 1
+        columns.append(np.asarray(sheet.target, dtype=np.float64) if plain else absent)
+        X = np.stack(columns, axis=1)
+        present = np.isfinite(X)
+        w = sheet.weights[:, None] * present
+        filled = np.where(present, X, 0.0)
+        if what == "sums":
+            return {"weight": w.sum(0), "x": (w * filled).sum(0)}
+        if what == "squares" and centre is not None and centre.shape == (X.shape[1],):
+            return {"squares": (w * np.square(filled - centre)).sum(0)}
+        raise PolicyError(f"{what[:20]!r} is not a sum over rows that is served")
+
+    def block(self, agreed: Agreed) -> RawBlock:
+        (block,) = rows_of(self._read(), agreed, self.center)
+        return replace(block, name=self.own)
+
+    def _read(self) -> Sheet:
+        if self.sheet is None:
+            raise PolicyError("the data set was not described before")
+        return self.sheet
+
+
+def _counts(column: Coded) -> Mapping[int, int]:
+    codes, counts = np.unique(column.codes[column.codes >= 0], return_counts=True)
+    return dict(zip(codes.tolist(), counts.tolist(), strict=True))
+
+
+def header(path: Path) -> tuple[str, ...]:
+    """The names of the columns of a csv or parquet file."""
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    try:
+        if path.suffix == ".parquet":
+            return tuple(pyarrow.parquet.read_schema(path).names)
+        if path.suffix == ".csv":
+            with pyarrow.csv.open_csv(path) as opened:
+                return tuple(opened.schema.names)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise InputError(f"{path} cannot be read ({type(error).__name__}).") from None
+    raise InputError(f"{path}: a data set of a site is a csv or a parquet file.")
