@@ -143,7 +143,7 @@ def test_auc_of_real_data(name, weights):
     else:
         exact = np.mean([metrics.roc_auc_score(y == k, score(loss, z, k), sample_weight=w) for k in range(z.shape[1])])
         predicted = z.argmax(1)
-    assert found.auc_bounds[0] <= exact <= found.auc_bounds[1]
+    assert found.auc_bounds[0] - 1e-15 <= exact <= found.auc_bounds[1] + 1e-15  # the oracle rounds too
     assert found.figures["auc"] == pytest.approx(exact, abs=1e-4)
     assert found.figures["accuracy"] == pytest.approx(metrics.accuracy_score(y, predicted, sample_weight=w), **EXACT)
     if isinstance(loss, aq.Multinomial):

@@ -123,6 +123,11 @@ def sparse_piece(matrices: Sequence[Any], blocks: Tensor, dtype: torch.dtype, de
     )
 
 
+def _indices(x: np.ndarray) -> Tensor:
+    # torch before 2.13 does not take numpy's array of nothing for a contiguous one
+    return torch.from_numpy(x) if x.size else torch.empty(0, dtype=torch.int64)
+
+
 def _csr(A: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
     # 32 bits where they do: half the memory of an index, and faster products
     index = torch.int32 if max(*A.shape, A.nnz) < 2**31 else torch.int64
@@ -130,7 +135,7 @@ def _csr(A: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
         warnings.simplefilter("ignore", UserWarning)
         return torch.sparse_csr_tensor(
             torch.from_numpy(A.indptr).to(index),
-            torch.from_numpy(A.indices).to(index),
+            _indices(A.indices).to(index),
             torch.from_numpy(np.asarray(A.data)).to(dtype),
             size=A.shape,
             device=device,
