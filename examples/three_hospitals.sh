@@ -45,13 +45,13 @@ told() {
     grep -qF -- "$1" "$2" || { echo "$2 does not say: $1" >&2; exit 1; }
 }
 
-# Wait for a command to succeed, 30 seconds at most.
+# Wait for a command to succeed, two minutes at most.
 within() {
-    for _ in $(seq 150); do
+    for _ in $(seq 600); do
         if "$@" >/dev/null 2>&1; then return; fi
         sleep 0.2
     done
-    echo "waited 30 s in vain: $*" >&2
+    echo "waited two minutes in vain: $*" >&2
     exit 1
 }
 
