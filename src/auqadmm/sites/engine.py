@@ -70,6 +70,8 @@ class SiteData:
         Whether columns are centred and scaled over all sites; coefficients are then per standard deviation.
     weight, offset
         Columns of sample weights and offsets.
+    asked
+        All of the above and more (a family, times of events, …) in one object, as the command line asks for it.
 
     Examples
     --------
