@@ -45,6 +45,7 @@ CASES = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # separated rows have no optimum
 @pytest.mark.parametrize("case", CASES)
 def test_the_estimator_says_it(case):
     run, told = CASES[case]
@@ -88,7 +89,8 @@ def test_the_command_on_separated_rows_and_without_events(aq, tmp_path, by):
     assert "separate" in ran.out + ran.err
     how = ["--formula", "time ~ x"] if by == "formula" else ["--time", "time", "--features", "x"]
     ran = aq("fit", path, "--site", "site", "--model", "cox", "--event", "event", *how, "--out", tmp_path / "cox")
-    assert "event" in ran.sentence
+    assert ran.code == 1
+    assert ran.err.splitlines()[-1].startswith("auqadmm: No row of positive weight has an event")
 
 
 def test_small_and_silent_sites_take_part():
@@ -108,5 +110,5 @@ def test_small_and_silent_sites_take_part():
 
 def test_numbers_of_many_values_are_no_factor():
     frame = pd.DataFrame({"id": np.arange(2500), "y": np.arange(2500) % 3, "site": np.arange(2500) % 2})
-    with pytest.raises(aq_library.InputError, match=r"'id' has \d+ different values, too many for C.* is it an id\?"):
+    with pytest.raises(aq_library.InputError, match=r"Column 'id' .* 2500 different numbers .*: is this an id\?"):
         aq_library.fit_formula("y ~ C(id)", frame, "poisson", "site")
