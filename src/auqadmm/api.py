@@ -26,6 +26,7 @@ from torch import Tensor
 from auqadmm import baselines, engines, local, methods
 from auqadmm.blocks.shard import Census
 from auqadmm.checkpoint.settings import Checkpoint, RunCheckpoints
+from auqadmm.checks import whole_number
 from auqadmm.columns import in_columns
 from auqadmm.core.history import Clock
 from auqadmm.core.processes import CallbackError, SharedCallbacks, all_weights
@@ -34,7 +35,7 @@ from auqadmm.core.reduce import Engine, Reduce, WorkerLost
 from auqadmm.core.result import Result
 from auqadmm.core.solve import Callback, Method, block_view, run
 from auqadmm.core.state import Setup, WarmStart
-from auqadmm.core.stopping import Stopping, whole_number
+from auqadmm.core.stopping import Stopping
 from auqadmm.errors import InputError, InputTypeError
 from auqadmm.inference.statistics import WITHOUT_NULL, Statistics, measured
 from auqadmm.local.base import LocalStep

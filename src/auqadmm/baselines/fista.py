@@ -43,9 +43,9 @@ from auqadmm.baselines.objective import (
     stay,
     value_and_gradient,
 )
+from auqadmm.checks import positive
 from auqadmm.core.reduce import B, Reduce, Sums, score
 from auqadmm.core.state import Consensus, Cost, Setup, State
-from auqadmm.methods.checks import positive
 from auqadmm.metrics.weights import sum_blocks
 
 if TYPE_CHECKING:

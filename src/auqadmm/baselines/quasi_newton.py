@@ -65,11 +65,11 @@ from auqadmm.baselines.objective import (
     spoiled,
     stay,
 )
+from auqadmm.checks import at_least_one, one_of
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Setup, State
 from auqadmm.errors import InputError
 from auqadmm.local.lbfgs import Pairs
-from auqadmm.methods.checks import at_least_one, one_of
 
 WOLFE_DECREASE = 1e-4  # c₁ of Wolfe's conditions, as in Nocedal and Wright, section 3.1
 C2 = 0.9  # c₂ of the curvature condition, the usual one of quasi-Newton methods

@@ -122,7 +122,7 @@ _CLASSES = {
     "methods.auq_lr.server": "Anderson BestPoint RoundSums ServerState",
     "methods.newton.state": "NewtonState",
     "methods.newton.working_set": "DualBound",
-    "methods.auto.method": "Change Plan",
+    "methods.auto.method": "AutoPlan Change",
     "baselines.objective": "Elastic ObjectivePoint",
     "baselines.fista": "FISTAMemory",
     "baselines.quasi_newton": "QuasiNewtonMemory",

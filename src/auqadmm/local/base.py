@@ -22,7 +22,7 @@ from torch import Tensor
 
 from auqadmm.blocks import single_precision
 from auqadmm.blocks.shard import Shard
-from auqadmm.core.stopping import is_number
+from auqadmm.checks import check_count, is_number
 from auqadmm.errors import InputError
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.weights import Weights, dot
@@ -411,12 +411,6 @@ class Bounded(Accurate):
         super().__post_init__()
         if self.products is not None:
             check_count("products", self.products)
-
-
-def check_count(name: str, value: int) -> None:
-    """Refuse limits below one."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{name} must be a positive integer; got {value!r}.")
 
 
 def norm(x: Tensor) -> Tensor:

@@ -53,7 +53,7 @@ class DescentState:
 
 
 @dataclass(frozen=True)
-class Progress:
+class BlockProgress:
     """Which blocks go on: `active` (B,), of which those in `doubt` may have reached rounding; which `met` their goal.
 
     `alive`: not stuck, and finite; `checked`: rounding is known. `any` says whether any is active, in doubt, or short
@@ -71,17 +71,17 @@ class Progress:
     round: int = 0
     left: Tensor | None = None
 
-    def among(self, some: Tensor) -> Progress:
+    def among(self, some: Tensor) -> BlockProgress:
         """All but these blocks (B,) stop."""
         active, doubt = self.active & some, self.doubt & some
         flags = torch.stack([active.any(), doubt.any(), self.any[2]])
         return replace(self, active=active, doubt=doubt, alive=self.alive & some, any=flags, host_flags=None).on_host()
 
-    def take(self, some: Part) -> Progress:
+    def take(self, some: Part) -> BlockProgress:
         masks = {name: getattr(self, name)[some.blocks] for name in ("active", "doubt", "met", "alive", "checked")}
         return replace(self, **masks)
 
-    def on_host(self) -> Progress:
+    def on_host(self) -> BlockProgress:
         """With the flags copied to the host, if not yet done."""
         return self if self.host_flags is not None else replace(self, host_flags=tuple(self.any.tolist()))
 
@@ -100,7 +100,7 @@ class DescentStep:
     moved: Tensor
     hvps: Tensor
     state: Any
-    progress: Progress | None = None
+    progress: BlockProgress | None = None
     most: int | None = None
 
 
@@ -115,12 +115,12 @@ class DescentMethod(Protocol):
     def products(self) -> int | None: ...
 
     def step(
-        self, problem: LocalProblem, iterate: Iterate, progress: Progress, tolerance: Tolerance, state: Any
+        self, problem: LocalProblem, iterate: Iterate, progress: BlockProgress, tolerance: Tolerance, state: Any
     ) -> DescentStep:
         """One step of the active blocks."""
         ...
 
-    def begin(self, problem: LocalProblem, iterate: Iterate, progress: Progress, state: Any) -> Any:
+    def begin(self, problem: LocalProblem, iterate: Iterate, progress: BlockProgress, state: Any) -> Any:
         """The state to begin with, from the arguments of `descend`; possibly no block will move."""
         ...
 
@@ -198,7 +198,7 @@ def descend(
 
 def _first_progress(
     problem: LocalProblem, tolerance: Tolerance, u0: Tensor, anchor: Tensor | None, who: Tensor | None, follows: bool
-) -> tuple[Iterate, Tolerance, Progress]:
+) -> tuple[Iterate, Tolerance, BlockProgress]:
     """`follows`: the tolerance depends on the outer residual, and is not fixed."""
     iterate = _iterate_at(problem, u0, anchor)
     # where slopes jump, extrapolation does not help: start at the last solution
@@ -216,8 +216,8 @@ def _iterate_at(problem: LocalProblem, u: Tensor, anchor: Tensor | None) -> Iter
 
 
 def refresh_anchors(
-    problem: LocalProblem, tolerance: Tolerance, iterate: Iterate, progress: Progress, who: Tensor | None
-) -> tuple[Iterate, Progress]:
+    problem: LocalProblem, tolerance: Tolerance, iterate: Iterate, progress: BlockProgress, who: Tensor | None
+) -> tuple[Iterate, BlockProgress]:
     """Where the anchor of a block is too far away for an accurate gradient or convergence test, the anchor
     moves to the iterate."""
     moved = single_precision.change(iterate.point)
@@ -242,7 +242,7 @@ def _next_progress(
     problem: LocalProblem,
     iterate: Iterate,
     tolerance: Tolerance,
-    progress: Progress,
+    progress: BlockProgress,
     state: Any,
     rounds: range,
     who: Tensor | None,
@@ -334,18 +334,18 @@ def blocks_to_keep(problem: LocalProblem, iterate: Iterate, active: Tensor) -> P
     return some
 
 
-def check_progress(tolerance: Tolerance, iterate: Iterate, alive: Tensor, checked: Tensor) -> Progress:
+def check_progress(tolerance: Tolerance, iterate: Iterate, alive: Tensor, checked: Tensor) -> BlockProgress:
     met = tolerance.met(iterate)
     active = alive & ~met
     doubt = active & ~checked & (iterate.grad_norm <= NEAR_ROUNDING * iterate.floor)
     short = iterate.finite & ~met
-    return Progress(active, doubt, met, alive, checked, torch.stack([active.any(), doubt.any(), short.any()]))
+    return BlockProgress(active, doubt, met, alive, checked, torch.stack([active.any(), doubt.any(), short.any()]))
 
 
 def line_search_step(
     problem: LocalProblem,
     iterate: Iterate,
-    progress: Progress,
+    progress: BlockProgress,
     P: Tensor,
     hvps: Tensor,
     state: Any,

@@ -39,10 +39,10 @@ import torch
 from torch import Tensor
 
 from auqadmm.blocks.curvature import Visited
+from auqadmm.checks import round_cost
 from auqadmm.core.reduce import B, Reduce, Sums
 from auqadmm.core.state import ROUND_COST, Consensus, Cost, Setup, State
 from auqadmm.errors import InputError
-from auqadmm.methods.checks import round_cost
 from auqadmm.methods.newton.model import NewtonStep, into_domain
 from auqadmm.methods.newton.state import NewtonState, drop_screened, state_from_sums
 from auqadmm.methods.newton.working_set import (
