@@ -39,7 +39,7 @@ from auqadmm.core.stopping import Stopping
 from auqadmm.errors import InputError, InputTypeError
 from auqadmm.inference.statistics import WITHOUT_NULL, Statistics, measured
 from auqadmm.local.base import LocalStep
-from auqadmm.methods.auq_lr.method import found
+from auqadmm.methods.auq_lr.method import directions_sentence
 from auqadmm.problem import Problem
 from auqadmm.quality.evaluate import cross_models, quality_at
 from auqadmm.quality.quality import Quality
@@ -337,7 +337,7 @@ def _labelled(result: Result, census: Census) -> Result:
     """With the problem's classes and intercept, and the reasons of "auto" for its method."""
     message, choice = result.message, result.choice
     if choice is not None:
-        message += f" (auto chose {choice.first}: {choice.reason}{found(result.weights)}.)"
+        message += f" (auto chose {choice.first}: {choice.reason}{directions_sentence(result.weights)}.)"
     return replace(result, message=message, classes=census.classes, has_intercept=census.intercept)
 
 

@@ -70,7 +70,7 @@ class WeightsQuery:
         if self.look_ahead:
             sums["stale"] = self._stale(shard, v, U, W, first=blocks is None)
         if self.contest is not None:
-            sums["contest"] = torch.stack([way.unexplained(shard, v, U) for way in (self.posterior, self.contest)])
+            sums["contest"] = torch.stack([p.unexplained(shard, v, U) for p in (self.posterior, self.contest)])
         failed = torch.zeros(shard.blocks, dtype=torch.bool, device=shard.device)
         # at a solution the local gradients are the multipliers: so a result can start ADMM
         return Blocks(u, point.grad, W, failed, {"U": U}), sums

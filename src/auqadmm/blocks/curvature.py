@@ -12,8 +12,8 @@ Rows at a corner of their loss have a dual variable each, so that curvature does
            h(1 − σw)|t'|/s              the curvature used: never negative, equal to φ'' where w = ρ
 
 With w in place of ρ the equation sw = t is linearised instead of w = t/s, which is almost a step function: the model
-holds over steps far longer than the corner is wide. w follows from the points that were visited, so nobody has to keep
-it: workers compute it anew from those points.
+holds over steps far longer than the corner is wide. w follows from the points that were visited, so it need not be
+kept: workers compute it anew from those points.
 
 References: T. F. Chan, G. H. Golub, P. Mulet, A nonlinear primal-dual method for total variation-based image
 restoration, SIAM J. Sci. Comput. 20, 1999.

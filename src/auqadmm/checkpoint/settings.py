@@ -207,7 +207,7 @@ class RunCheckpoints:
         return self.folder / name_of(self._own[-1]) if self._own else None
 
     @property
-    def way_back(self) -> str:
+    def how_to_resume(self) -> str:
         """Where the same call would resume if the run is cut off."""
         if self.iteration is None:
             return self.warning

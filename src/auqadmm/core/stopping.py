@@ -20,7 +20,6 @@ from auqadmm.core.state import Residuals
 from auqadmm.errors import InputError
 
 LEAST_SHOWN = 1e-16  # relative: smaller gaps are shown as this
-EVIDENCE = ("proved", "estimated", "rounding", "none")
 
 
 @dataclass(frozen=True)

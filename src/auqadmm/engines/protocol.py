@@ -376,6 +376,6 @@ def opened(data: bytes, known: Known, own_code: bool = False, largest: int = LAR
             raise ProtocolError("a message is not a request")
     if setup is not None:
         known = (int(setup[0]), _read(setup[1], arrays, None, own_code))
-    here = known[1] if knows == known[0] else None
-    args = tuple(_read(x, arrays, here, own_code) for x in trees)
+    current = known[1] if knows == known[0] else None
+    args = tuple(_read(x, arrays, current, own_code) for x in trees)
     return Envelope(number, frozenset(map(int, alive)), do, args, len(data)), known

@@ -58,10 +58,10 @@ class Iterate:
         return GRADIENT_ULPS * torch.finfo(self.u.dtype).eps * self.scale
 
     @property
-    def blur(self) -> Tensor | float:
-        """(B,): the gradient's error by single precision (`blocks/single_precision.py`)."""
-        moved = single_precision.change(self.point)
-        return 0.0 if moved is None else torch.finfo(torch.float32).eps * moved
+    def rounding_error(self) -> Tensor:
+        """(B,): the gradient's error, an ulp of its terms and that of `blocks/single_precision.py`."""
+        ulp, moved = torch.finfo(self.u.dtype).eps * self.plain_scale, single_precision.change(self.point)
+        return ulp if moved is None else ulp + torch.finfo(torch.float32).eps * moved
 
     @property
     def finite(self) -> Tensor:

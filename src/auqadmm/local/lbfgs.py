@@ -372,7 +372,7 @@ def _update_pairs(iterate: Iterate, there: Iterate, inverse: InverseHessian, mov
     s, y = there.u - iterate.u, there.grad - iterate.grad
     # ⟨s,y⟩ > 0 in exact arithmetic, since W_j is positive definite; a pair that is only rounding error is skipped
     eps = torch.finfo(s.dtype).eps
-    clear = (dot(s, y) > eps * norm(s) * norm(y)) & (norm(y) > CLEAR * (eps * iterate.plain_scale + iterate.blur))
+    clear = (dot(s, y) > eps * norm(s) * norm(y)) & (norm(y) > CLEAR * iterate.rounding_error)
     return inverse.push(s, y, moved & clear)
 
 

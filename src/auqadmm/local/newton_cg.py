@@ -62,7 +62,7 @@ from auqadmm.metrics.weights import Diagonal, Weights, dot
 
 # What was tried here is in results/speed/log.md; a value without a number was chosen, not measured.
 # conjugate-gradient steps of a GPU before the first host check, where the last such system is no guide
-FIRST_LOOK = 4
+FIRST_CHECK = 4
 # residual of a system that is solved at once: an extra step costs less than more rows of little curvature
 CORNER_FORCING = 0.05
 # steps over corners where more rows have curvature than fit; then conjugate gradients
@@ -252,7 +252,7 @@ class NewtonCG(Bounded, DescentSolver):
         """On a GPU direction, unit step and test run without a transfer, assuming the system takes no more steps than
         the last one of its kind and the unit step is accepted. It mostly is."""
         run, kind = problem.shard.programs, (NewtonCG, progress.round)
-        steps, limit = min(run.notes.get(kind, FIRST_LOOK), self.max_cg), self._limit(progress)
+        steps, limit = min(run.notes.get(kind, FIRST_CHECK), self.max_cg), self._limit(progress)
         short = True
         while short:
             cg_state = run.repeat(cg_step, steps, cg_state, system, problem, limit)
@@ -281,7 +281,7 @@ class NewtonCG(Bounded, DescentSolver):
 class NewtonMemory:
     """What a solve passes to the next: the diagonal D (B, m, C) of ∇²f_j, the path of the solutions, a factor of the
     Hessian where the diagonal was not enough, the products `spent` since it was made (B,) and whether a block is `due`
-    for one, u at the last anchor, how far the logits of a hinge `went` (B,), and who has a D, `has_D` (B,)."""
+    for one, u at the last anchor, how far the logits of a hinge `went` (B,), and which blocks have a D, `has_D`."""
 
     D: Tensor | None
     path: Extrapolation

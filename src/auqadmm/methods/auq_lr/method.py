@@ -311,7 +311,7 @@ def curvature_of(regularizer: Regularizer) -> float:
     return float(getattr(regularizer, "inner", regularizer).strong_convexity)
 
 
-def found(weights: object) -> str:
+def directions_sentence(weights: object) -> str:
     """A summary of a run's weights, directions per block and the basis of the rest, as the end of a sentence that
     begins with "; "; empty for weights other than AUQ-LR's."""
     if not isinstance(weights, LowRank):

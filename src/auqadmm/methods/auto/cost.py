@@ -4,7 +4,7 @@
 round trip. Rounds to a gap of 10⁻⁶ are estimated from measurements on tables and images (results/rounds); a run that
 proves them wrong switches its method (`method`).
 
-How hard a problem is, is told by the sums of round 0.
+The sums of round 0 say how hard a problem is.
 
 Shapes: m features, C columns, n = mC unknowns, N blocks; G, l2 (m, C), spread (m,).
 """
