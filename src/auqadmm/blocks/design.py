@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.blocks import products
-from auqadmm.blocks.products import SingleDesign, keeps
+from auqadmm.blocks.products import SingleDesign, survives_rounding
 from auqadmm.metrics.lowrank import Basis
 
 
@@ -346,7 +346,7 @@ class Design:
         coarse = torch.zeros(self.blocks, dtype=torch.bool)
         for piece in self.pieces:
             if isinstance(piece, DensePiece):
-                coarse[piece.blocks] = ~keeps(*piece.range)
+                coarse[piece.blocks] = ~survives_rounding(*piece.range)
         return coarse if bool(coarse.any()) else None
 
     @cached_property

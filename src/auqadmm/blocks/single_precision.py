@@ -42,7 +42,7 @@ COPY_MEMORY = 1 / 16
 TRUST = 1e-4
 
 
-def suits(shard: Shard) -> bool:
+def is_applicable(shard: Shard) -> bool:
     """Is it faster, and can the data be rounded?"""
     design = shard.design
     if os.environ.get("AUQADMM_LIGHT") == "0" or shard.device.type != "cpu" or shard.dtype != torch.float64:

@@ -96,10 +96,14 @@ class Holder:
     def do_minmax(self, fn: MapFn, at: int | None, shared: object, new: int) -> tuple[bool, dict[str, Tensor], float]:
         return self.do_sum(fn, at, shared, new)
 
-    def do_peek(self, fn: Callable[[Any, Any], object], at: int | None) -> object:
+    def do_concat(self, fn: Callable[[Any, Any], dict[str, Tensor]], at: int | None) -> dict[str, Tensor]:
         return fn(self.shard, self._version(at))
 
-    do_concat = do_gather = do_peek  # the driver treats what comes back differently
+    def do_gather(self, fn: Callable[[Any, Any], Tensor], at: int | None) -> Tensor:
+        return fn(self.shard, self._version(at))
+
+    def do_peek(self, fn: Callable[[Any, Any], object], at: int | None) -> object:
+        return fn(self.shard, self._version(at))
 
     def do_put(self, x: Tensor, new: int) -> None:
         self.versions[new] = x.to(self.shard.dtype)

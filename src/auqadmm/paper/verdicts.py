@@ -33,7 +33,7 @@ from auqadmm.paper.outcomes import (
     listed,
     long_enough,
     outcome,
-    said,
+    reading_words,
     short,
     tolerance,
 )
@@ -79,7 +79,7 @@ def fastest(figure: str, model: str, reading: Reading, lines: Sequence[CurveLine
     cells = [cell for panel, runs in by_panel(lines).items() for cell in compared(panel, runs, "auq-admm", rivals)]
     return ClaimVerdict(
         claim=f"AUQ-ADMM decreases the objective fastest: {model}",
-        protocol=said(reading),
+        protocol=reading_words(reading),
         holds=_holds(cells, lines),
         number=listed("gap, against the best other", cells),
         why=_why_fastest(reading, cells),
@@ -107,7 +107,7 @@ def control(figure: str, model: str, reading: Reading, lines: Sequence[CurveLine
     cells = [cell for panel, runs in panels.items() for cell in compared(panel, runs, "auq-admm", tuple(CONTROLS))]
     return ClaimVerdict(
         claim=f"It is the uncertainty that helps, not the penalty's size: {model}",
-        protocol=said(reading),
+        protocol=reading_words(reading),
         holds=_holds(cells, lines),
         number=listed("gap, against the best control", cells),
         why="C(a): C-ADMM at ρ = a; perm: the same weights shuffled; mean: the same weights averaged. Where a control "
@@ -131,7 +131,7 @@ def improve(figure: str, model: str, reading: Reading, lines: Sequence[CurveLine
     ]
     return ClaimVerdict(
         claim=f"RB- and AC-ADMM improve on C-ADMM: {model}",
-        protocol=said(reading),
+        protocol=reading_words(reading),
         holds=_holds(cells, lines),
         number="\n".join([listed("gap, against C at ρ = 1", cells), *counts]) if cells else "",
         why="Residuals of local problems that are not solved say nothing about the penalty: every change makes it "
@@ -160,7 +160,7 @@ def rank(reading: Reading, lines: Sequence[CurveLine]) -> ClaimVerdict:
     level = factor <= tolerance("fig-rank", reading[0], runs) and all(cell.outcome == "equal" for cell in cells)
     return ClaimVerdict(
         claim="The rank of the Hessian's approximation does not matter",
-        protocol=said(reading),
+        protocol=reading_words(reading),
         holds=("yes" if level else "partly" if factor <= 2 else "no") if long_enough(lines) else "open",
         number=listed(f"gap, against {short(largest)}", cells)
         + f"\nlargest ratio of gaps between ranks: {factor:.2f}, in iteration {worst}",
@@ -179,7 +179,7 @@ def workers(reading: Reading, lines: Sequence[CurveLine]) -> ClaimVerdict:
     }
     claim = "AUQ-ADMM is robust to more splittings"
     if len(pairs) < 2:
-        return ClaimVerdict(claim, said(reading), "open", "", "", "fig-workers")
+        return ClaimVerdict(claim, reading_words(reading), "open", "", "", "fig-workers")
     # the smallest gap that both reach everywhere; where there is none, the gaps at the end
     targets = [g for g in TARGETS if all(outcomes.reached(run, g) for pair in pairs.values() for run in pair)]
     if targets:
@@ -188,7 +188,7 @@ def workers(reading: Reading, lines: Sequence[CurveLine]) -> ClaimVerdict:
         }
         what = f"iterations to a gap of {outcomes.number(targets[0])}"
     else:
-        measured = {name: [outcomes.last(run) for run in pair] for name, pair in pairs.items()}
+        measured = {name: [outcomes.last_gap(run) for run in pair] for name, pair in pairs.items()}
         what = "gap at the end"
     few, *more = measured.items()
     tie = tolerance("fig-workers", reading[0], ("auq-admm",))
@@ -201,7 +201,7 @@ def workers(reading: Reading, lines: Sequence[CurveLine]) -> ClaimVerdict:
     judged = _holds(cells, lines)
     return ClaimVerdict(
         claim=claim,
-        protocol=said(reading),
+        protocol=reading_words(reading),
         holds="partly" if judged == "yes" and own > ROBUST else judged,
         number="\n".join([what, *parts, *listed("growth", cells).split("\n")[1:]]),
         why="Robust: it grows by a strictly smaller factor than C-ADMM's, and by at most a quarter from the fewest to "
@@ -237,7 +237,7 @@ def weights(bundle: Bundle) -> list[ClaimVerdict]:
         judged.append(
             ClaimVerdict(
                 claim=f"The weights look like class averages: {'SVM' if model == 'svm' else model}",
-                protocol=said((protocol, "mean")),
+                protocol=reading_words((protocol, "mean")),
                 holds="yes" if own >= 0.8 and right >= 0.8 * len(cells) else "partly" if own >= 0.5 else "no",
                 number=f"correlation with the worker's own class average {own:.2f} on average; most like its own "
                 f"class: {right} of {len(cells)} workers",
@@ -317,7 +317,7 @@ def cost(bundle: Bundle) -> list[ClaimVerdict]:
         judged.append(
             ClaimVerdict(
                 claim="The weights are computed at very low cost",
-                protocol=said(reading),
+                protocol=reading_words(reading),
                 holds=outcomes.holds(cells, wanted="equal"),
                 number="\n".join(parts),
                 why="Equal: r Hessian-vector products add at most a tenth to an iteration. They are as many as the "
