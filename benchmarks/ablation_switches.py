@@ -202,7 +202,7 @@ SWITCHES = (
       patches=(Patch(f"{LOCAL}.descent:Tolerance.beyond", returns(lambda self, start: self)),),
       models=SMOOTH + HINGE),
     S("nearly-half", "linear systems of local solves to 0.9 of the goal: to 0.5", "local/newton_cg.py", 2,
-      patches=(Patch(f"{NEWTON}:NEARLY", instead(0.5)),), probes=(f"{NEWTON}:_newton_system",), models=SMOOTH),
+      patches=(Patch(f"{NEWTON}:CG_SHARE", instead(0.5)),), probes=(f"{NEWTON}:_newton_system",), models=SMOOTH),
     S("forcing-0.1", "linear systems more exact as gradients shrink: always to 0.1", "local/newton_cg.py", 5,
       patches=(Patch(f"{NEWTON}:_forcing_term", returns(lambda here: torch.full_like(here.grad_norm, 0.1))),),
       models=SMOOTH + HINGE),

@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from auqadmm.baselines.objective import Elastic, advance, dot, elastic, stay
+from auqadmm.baselines.objective import Elastic, advance, dot, elastic, unchanged
 from auqadmm.blocks.design import DensePiece
 from auqadmm.blocks.rows import RowLoss
 from auqadmm.core.reduce import Reduce
@@ -231,7 +231,7 @@ class Newton:
         if not predicted < 0:  # the model's minimum is here, to rounding; corners that are too wide are not the end
             stalled = now.width == now.own
             if stalled:
-                return stay(state, reduce.cost(hvps=0), replace(now, stalled=True))
+                return unchanged(state, reduce.cost(hvps=0), replace(now, stalled=True))
             return self._arrive(state, reduce, v, now.sharper)
         cost = reduce.cost(hvps=0)
         same = now.sharper == now.width  # else the full step is judged by a value of its own
@@ -244,7 +244,7 @@ class Newton:
             return advance(state, v + d, cost, there, None)
         t = _shorter(g, ray, now.value, predicted, sums["fan"], reduce)
         if t is None:
-            return stay(state, reduce.cost(hvps=0), replace(now, stalled=True))
+            return unchanged(state, reduce.cost(hvps=0), replace(now, stalled=True))
         return self._arrive(state, reduce, v + t * d, now.sharper if t >= SHARPER else now.width)
 
     def _arrive(self, state: State, reduce: Reduce, v: Tensor, width: float) -> State:
@@ -297,7 +297,7 @@ class Gram:
     def step(self, state: State, reduce: Reduce) -> State:
         now = state.shared.memory
         if now.stalled:
-            return stay(state, reduce.cost(hvps=0), now)
+            return unchanged(state, reduce.cost(hvps=0), now)
         w = _direction(torch.zeros_like(state.shared.v), now)
         return advance(state, w, reduce.cost(hvps=0), replace(now, stalled=True), None)
 

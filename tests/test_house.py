@@ -125,6 +125,9 @@ def test_files_lines_and_rooms(tiny):
     # inner.py: __all__, LIMIT, def, return, class, pass; 11 lines of docstring
     assert (by_name["inner.py"].code, by_name["inner.py"].docstrings) == (6, 11)
     assert (by_name["core/__init__.py"].code, by_name["core/__init__.py"].docstrings) == (0, 0)
+    lines = len(FILES["inner.py"].splitlines())
+    size = f"1 files, {lines} lines: 6 of code, 11 of docstrings, {lines - 17} of comments or blank"
+    assert house.size([by_name["inner.py"]]) == size
 
 
 def test_lines_of_code():
@@ -217,5 +220,7 @@ def test_the_page_of_the_library_is_short(capsys, monkeypatch):
     assert len(lines) < 60
     files = len(list((ROOT / "src" / "auqadmm").rglob("*.py")))
     assert lines[0].startswith(f"auqadmm: {files} files, ")
+    later = sum(1 for room in house.LATER for _ in (ROOT / "src" / "auqadmm" / room).rglob("*.py"))
+    assert lines[1].startswith(f"the solver's rooms: {files - later} files, ")
     for method in house.METHODS:
         assert any(line.split()[:1] == [method] and int(line.split()[1]) > 3 for line in lines)

@@ -12,7 +12,20 @@ import pytest
 import auqadmm as aq
 
 ROOT = Path(__file__).parents[1]
-OUTSIDE = {"torch", "numpy", "scipy", "sklearn", "pandas", "matplotlib", "pyarrow", "typer", "rich", "click"}
+OUTSIDE = {
+    "torch",
+    "numpy",
+    "scipy",
+    "sklearn",
+    "pandas",
+    "matplotlib",
+    "pyarrow",
+    "typer",
+    "rich",
+    "click",
+    "httpx",
+    "cryptography",
+}
 
 
 def imported(code, *arguments):

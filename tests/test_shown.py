@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from functools import partial
 
 import numpy as np
@@ -27,6 +28,9 @@ def some(v, K=None):
 
 def test_dir_is_all():
     assert dir(aq) == sorted(aq.__all__)
+    names = "baselines callbacks curvature engines local losses methods regularizers testing weights"
+    for module in (importlib.import_module(f"auqadmm.{name}") for name in names.split()):
+        assert {name for name in dir(module) if not name.startswith("__")} == set(module.__all__), module
     assert len(set(aq.__all__)) == len(aq.__all__)
     for name in aq.__all__:
         assert getattr(aq, name) is not None

@@ -28,6 +28,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 METHODS = ("c-admm", "auq-lr", "newton", "lbfgs")
+LATER = ("formula", "inference", "quality", "sites")  # rooms that are no part of the solver
 SECTIONS = ("Parameters", "Returns", "Raises", "Examples")
 SMALLEST = 20  # words of a function's tree; below that a like body is chance or a protocol's one-liner
 ALIKE = 0.85  # share of two trees that must match, as difflib counts it
@@ -48,14 +49,14 @@ class Module:
 
 def modules(package: Path) -> list[Module]:
     """Every .py file of a package."""
-    found = []
+    files = []
     for path in sorted(package.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
-        told = docstring_lines(tree)
-        code = len(code_lines(text) - told)
-        found.append(Module(path.relative_to(package).as_posix(), len(text.splitlines()), code, len(told), tree))
-    return found
+        docstrings = docstring_lines(tree)
+        code = len(code_lines(text) - docstrings)
+        files.append(Module(path.relative_to(package).as_posix(), len(text.splitlines()), code, len(docstrings), tree))
+    return files
 
 
 def docstring_lines(tree: ast.Module) -> set[int]:
@@ -77,9 +78,24 @@ def code_lines(text: str) -> set[int]:
     return taken
 
 
+def room(module: Module) -> str:
+    """The folder below the package; "." for files of the package itself."""
+    return module.name.partition("/")[0] if "/" in module.name else "."
+
+
 def rooms(found: Iterable[Module]) -> Counter[str]:
-    """Files per folder below the package; files of the package itself are under "."."""
-    return Counter(module.name.partition("/")[0] if "/" in module.name else "." for module in found)
+    """Files per room."""
+    return Counter(map(room, found))
+
+
+def size(found: Sequence[Module]) -> str:
+    """Files and lines in words; what is neither code nor docstring is a comment or blank."""
+    lines = sum(module.lines for module in found)
+    code, docstrings = sum(module.code for module in found), sum(module.docstrings for module in found)
+    other = lines - code - docstrings
+    return (
+        f"{len(found)} files, {lines} lines: {code} of code, {docstrings} of docstrings, {other} of comments or blank"
+    )
 
 
 # ------------------------------------------------------------------ annotations
@@ -457,12 +473,13 @@ def listed(title: str, names: Mapping[str, Sequence[str]], every: bool) -> list[
 def page(package: Path, every: bool = False, profile: bool = True) -> list[str]:
     """The lines that are printed."""
     found = modules(package)
-    code, told = sum(module.code for module in found), sum(module.docstrings for module in found)
-    size = f"{len(found)} files, {sum(module.lines for module in found)} lines, {code} of them code, {told} docstrings"
-    lines = [f"{package.name}: {size}"]
+    lines = [f"{package.name}: {size(found)}"]
+    if set(LATER) <= set(rooms(found)):
+        lines.append(f"the solver's rooms: {size([module for module in found if room(module) not in LATER])}")
+        lines.append(f"    (all but {', '.join(LATER)})")
     lines += wrapped(
         'files per room (".": the package itself)',
-        (f"{room} {count}" for room, count in sorted(rooms(found).items())),
+        (f"{name} {count}" for name, count in sorted(rooms(found).items())),
         True,
     )
     if profile:
@@ -475,6 +492,8 @@ def page(package: Path, every: bool = False, profile: bool = True) -> list[str]:
             )
             if every:
                 lines += [f"            {file}" for file in sorted(middle.step)]
+                seldom = Counter(file for one in steps for file in one.step - middle.step)
+                lines += [f"            ({file}: in {count} of the others)" for file, count in sorted(seldom.items())]
     any_ = count_any(found)
     lines.append(
         f"annotations: {any_['all']}; {any_['bare']} are Any and {any_['contain']} contain it; "

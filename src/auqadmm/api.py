@@ -26,6 +26,7 @@ from torch import Tensor
 from auqadmm import baselines, engines, local, methods
 from auqadmm.blocks.shard import Census
 from auqadmm.checkpoint.settings import Checkpoint, RunCheckpoints
+from auqadmm.checks import whole_number
 from auqadmm.columns import in_columns
 from auqadmm.core.history import Clock
 from auqadmm.core.processes import CallbackError, SharedCallbacks, all_weights
@@ -34,11 +35,11 @@ from auqadmm.core.reduce import Engine, Reduce, WorkerLost
 from auqadmm.core.result import Result
 from auqadmm.core.solve import Callback, Method, block_view, run
 from auqadmm.core.state import Setup, WarmStart
-from auqadmm.core.stopping import Stopping, whole_number
+from auqadmm.core.stopping import Stopping
 from auqadmm.errors import InputError, InputTypeError
 from auqadmm.inference.statistics import WITHOUT_NULL, Statistics, measured
 from auqadmm.local.base import LocalStep
-from auqadmm.methods.auq_lr.method import found
+from auqadmm.methods.auq_lr.method import directions_sentence
 from auqadmm.problem import Problem
 from auqadmm.quality.evaluate import cross_models, quality_at
 from auqadmm.quality.quality import Quality
@@ -336,7 +337,7 @@ def _labelled(result: Result, census: Census) -> Result:
     """With the problem's classes and intercept, and the reasons of "auto" for its method."""
     message, choice = result.message, result.choice
     if choice is not None:
-        message += f" (auto chose {choice.first}: {choice.reason}{found(result.weights)}.)"
+        message += f" (auto chose {choice.first}: {choice.reason}{directions_sentence(result.weights)}.)"
     return replace(result, message=message, classes=census.classes, has_intercept=census.intercept)
 
 

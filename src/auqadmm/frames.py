@@ -99,8 +99,8 @@ class FormulaModel(FittedGLM):
 
     @property
     def reference_(self) -> dict[str, Any]:
-        found = {name: reference_of(self._encoding.design, name) for name in self.levels_}
-        return {name: level for name, level in found.items() if level is not None}
+        levels = {name: reference_of(self._encoding.design, name) for name in self.levels_}
+        return {name: level for name, level in levels.items() if level is not None}
 
     @property
     def _encoding(self) -> FormulaEncoding:
@@ -145,9 +145,9 @@ class FormulaModel(FittedGLM):
         Inference
             With `table`, `summary()` and more.
         """
-        found = self.result.inference(cov, level, **options)
-        names = (*found.names[:-1], "Intercept") if self.result.has_intercept else found.names
-        return replace(found, names=names)
+        inference = self.result.inference(cov, level, **options)
+        names = (*inference.names[:-1], "Intercept") if self.result.has_intercept else inference.names
+        return replace(inference, names=names)
 
     def summary(self) -> str:
         """The table of coefficients and the fit as text.

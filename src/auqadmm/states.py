@@ -32,7 +32,7 @@ from auqadmm.local import (
 )
 from auqadmm.methods.auq_lr.blocks import Directive
 from auqadmm.methods.auq_lr.server import Anderson, BestPoint, RoundSums, ServerState
-from auqadmm.methods.auto.method import Change, Plan
+from auqadmm.methods.auto.method import AutoPlan, Change
 from auqadmm.methods.newton.state import NewtonState
 from auqadmm.methods.newton.working_set import DualBound
 from auqadmm.metrics import lowrank, vstep, weights
@@ -55,7 +55,7 @@ REGISTRY = Registry(
         "Columns": ColumnMoments,
         "newton.Here": NewtonState,
         "newton.Dual": DualBound,
-        "auto.Plan": Plan,
+        "auto.Plan": AutoPlan,
         "auto.Change": Change,
         "Cost": state.Cost,
         "Residuals": state.Residuals,

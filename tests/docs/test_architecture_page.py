@@ -10,6 +10,7 @@ from typing import Any
 
 import auqadmm as aq
 from tests.problems import multinomial
+from tests.test_architecture import EVERYTHING, MAY_IMPORT, MUTUAL
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
@@ -68,3 +69,16 @@ def test_the_way_of_one_iteration() -> None:
     assert set(named(more)) <= ours
     assert "core/solve.py:_Loop.go" in listed
     assert "def go(" in (PACKAGE / "core" / "solve.py").read_text()
+
+
+def test_the_picture_of_rooms() -> None:
+    picture = PAGE.read_text().split("```")[1]
+    line_of = {
+        room: k
+        for k, line in enumerate(picture.splitlines())
+        for room in re.findall(r"\w+", line[len(" what people call") :])
+    }
+    assert set(line_of) == set(MAY_IMPORT)
+    for room, others in MAY_IMPORT.items():
+        for other in others - EVERYTHING:
+            assert line_of[room] < line_of[other] or {room, other} in MUTUAL, f"{room} imports {other}"

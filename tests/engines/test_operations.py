@@ -54,7 +54,7 @@ def test_every_name_stands_for_something(table):
 
 def test_the_fields_of_every_listed_class_can_be_checked():
     for place in operations.ARGUMENTS.values():
-        assert protocol.TABLE.hints_of(operations.thing(place)) is not None
+        assert protocol.ARGUMENT_CLASSES.hints_of(operations.thing(place)) is not None
 
 
 def test_names_are_unique():
@@ -145,7 +145,7 @@ def test_what_is_not_listed_cannot_be_sent(value):
 
 def test_pickles_are_not_read_where_they_are_not_asked_for():
     sent = protocol.dumps(lambda: 1, own_code=True)
-    with pytest.raises(protocol.Refusal):
+    with pytest.raises(protocol.ProtocolError):
         protocol.loads(sent)
 
 
@@ -214,7 +214,7 @@ def test_hostile_messages_are_answered_with_an_error(name):
 def test_a_message_cut_anywhere_is_refused():
     whole = protocol.dumps({"a": np.arange(5.0), "b": [1, 2, {"c": 3}]})
     for length in range(0, len(whole), 7):
-        with pytest.raises(protocol.Refusal):
+        with pytest.raises(protocol.ProtocolError):
             protocol.loads(whole[:length])
 
 

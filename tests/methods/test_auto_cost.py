@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 import auqadmm as aq
 from auqadmm.local.base import LocalStep
 from auqadmm.methods.auto.cost import CostEstimate, Facts, estimates, hardness
-from auqadmm.methods.auto.method import GOAL, RATE_LEAST, REST, Auto, Change, Plan, _observe, _remaining_cost
+from auqadmm.methods.auto.method import GOAL, RATE_LEAST, REST, Auto, AutoPlan, Change, _observe, _remaining_cost
 from tests.verdict.asking import judge_of
 
 
@@ -94,12 +94,12 @@ def test_l_bfgs_with_weights_is_considered_where_rows_bend_one_after_another():
 
 def test_the_rest_follows_the_rate():
     falls = tuple(1e-2 * 0.5**k for k in range(RATE_LEAST))
-    rest = _remaining_cost(Plan("auq-lr", None, expected=falls), 100.0 * RATE_LEAST, RATE_LEAST)
+    rest = _remaining_cost(AutoPlan("auq-lr", None, expected=falls), 100.0 * RATE_LEAST, RATE_LEAST)
     assert rest == pytest.approx(100.0 * math.log(falls[-1] / GOAL) / math.log(2), rel=1e-6)
-    assert _remaining_cost(Plan("auq-lr", None, expected=falls[1:]), 1.0, RATE_LEAST) is None
-    assert _remaining_cost(Plan("auq-lr", None, expected=falls[::-1]), 1.0, RATE_LEAST) == math.inf
+    assert _remaining_cost(AutoPlan("auq-lr", None, expected=falls[1:]), 1.0, RATE_LEAST) is None
+    assert _remaining_cost(AutoPlan("auq-lr", None, expected=falls[::-1]), 1.0, RATE_LEAST) == math.inf
     noisy = tuple(x * (3.0 if k % 2 else 1 / 3) for k, x in enumerate(falls))  # two points alone would mislead
-    assert 0 < _remaining_cost(Plan("auq-lr", None, expected=noisy), 100.0 * RATE_LEAST, RATE_LEAST) < 4 * rest
+    assert 0 < _remaining_cost(AutoPlan("auq-lr", None, expected=noisy), 100.0 * RATE_LEAST, RATE_LEAST) < 4 * rest
 
 
 @pytest.mark.parametrize("cost", [1000.0, 1e6])
@@ -133,20 +133,20 @@ def test_a_method_that_was_left_for_a_promise_comes_back_once_where_the_promise_
 
     promised = Change(266, "lbfgs-w", "auq-lr", REST, 300, 1000)
     failed = Change(269, "auq-lr", "lbfgs-w", "local problems are too hard", 310, 1100)
-    assert instead(Plan("lbfgs-w", None)) == "auq-lr"
-    assert instead(Plan("auq-lr", None, changes=(promised,))) == "lbfgs-w"  # though lbfgs has not been tried
-    assert instead(Plan("lbfgs-w", None, changes=(promised, failed))) == "lbfgs"  # nobody comes back twice
+    assert instead(AutoPlan("lbfgs-w", None)) == "auq-lr"
+    assert instead(AutoPlan("auq-lr", None, changes=(promised,))) == "lbfgs-w"  # though lbfgs has not been tried
+    assert instead(AutoPlan("lbfgs-w", None, changes=(promised, failed))) == "lbfgs"  # nobody comes back twice
     last = Change(400, "lbfgs-w", "lbfgs", "no progress in 3 iterations", 500, 2000)
-    assert instead(Plan("lbfgs", None, changes=(promised, failed, last))) is None
+    assert instead(AutoPlan("lbfgs", None, changes=(promised, failed, last))) is None
     dear = replace(promised, why="no progress in 3 iterations")
-    assert instead(Plan("auq-lr", None, changes=(dear,))) == "lbfgs"  # what has failed does not come back
+    assert instead(AutoPlan("auq-lr", None, changes=(dear,))) == "lbfgs"  # what has failed does not come back
 
 
 @pytest.mark.parametrize(("loss", "hard"), [(aq.SmoothedHinge(), 0), (aq.Logistic(), 1)])
 def test_where_rows_bend_by_turns_many_products_are_no_failure(loss, hard):
     setup = SimpleNamespace(loss=loss, blocks=2)
     shared = SimpleNamespace(setup=setup, hvps=10**6, inner_failures=2, memory=None, scored=None)
-    assert _observe(Plan("auq-lr", None), shared).hard == hard
+    assert _observe(AutoPlan("auq-lr", None), shared).hard == hard
 
 
 @pytest.mark.parametrize(("loss", "most"), [(aq.SmoothedHinge(), 28), (aq.Logistic(), 7)])

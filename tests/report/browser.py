@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from auqadmm.report.content import Chapter, Curve, Panel, Picture, Report, Table, Verdict
+from auqadmm.report.content import Chapter, ClaimVerdict, Curve, Panel, Picture, Report, Table
 from auqadmm.report.page import write_page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -139,7 +139,7 @@ def sample(chapters: int = 3, panels: int = 3, count: int = 250) -> Report:
         pictures=pictures,
     )
     verdicts = (
-        Verdict(
+        ClaimVerdict(
             "AUQ-ADMM needs fewer iterations than C-ADMM",
             "as defined",
             "yes",
@@ -147,7 +147,7 @@ def sample(chapters: int = 3, panels: int = 3, count: int = 250) -> Report:
             "On all three data sets and both models; the factor is smallest on SVHN.",
             "fig1",
         ),
-        Verdict(
+        ClaimVerdict(
             "Uncertainty weights, not their mean, make the difference",
             "as defined",
             "no",
@@ -155,10 +155,10 @@ def sample(chapters: int = 3, panels: int = 3, count: int = 250) -> Report:
             "A scalar weight per worker with the same mean does as well within the noise of five seeds.",
             "fig2",
         ),
-        Verdict(
+        ClaimVerdict(
             "Faster in seconds as well", "as released", "partly", "0.7 × to 1.9 ×", "Only where a row is dear.", "fig2"
         ),
-        Verdict("Holds for hundreds of workers", "as defined", "open", "–", "Not measured yet.", "nowhere"),
+        ClaimVerdict("Holds for hundreds of workers", "as defined", "open", "–", "Not measured yet.", "nowhere"),
     )
     about = {
         "command": "auqadmm reproduce --all",

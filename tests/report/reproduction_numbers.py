@@ -11,7 +11,7 @@ import numpy as np
 from auqadmm.paper import bundle, outcomes
 from auqadmm.paper.curves import by_panel, panel_title
 from auqadmm.paper.images import error
-from auqadmm.paper.outcomes import MODELS, by_reading, compared, said
+from auqadmm.paper.outcomes import MODELS, by_reading, compared, reading_words
 from auqadmm.paper.spec import CONTROLS, METHODS
 from auqadmm.paper.verdicts import ADAPTIVE, correlations, resemblance, verdicts
 from auqadmm.report.style import method_style
@@ -57,7 +57,7 @@ def summary(held: bundle.Bundle) -> str:
             cells["as defined, means over rows"] = f"as printed: {cells['as defined, means over rows']}"
             cells["as defined, sums over rows"] = f"with masks: {cells['with masks']}"
     order = sorted(rows, key=lambda name: int(name.split()[0]))
-    body = [[name, *(rows[name].get(said(reading), "") for reading in READINGS)] for name in order]
+    body = [[name, *(rows[name].get(reading_words(reading), "") for reading in READINGS)] for name in order]
     return _table(["claim", *READINGS.values()], body)
 
 
@@ -83,7 +83,7 @@ def _comparison(held: bundle.Bundle) -> str:
         for reading, lines in by_reading(held.of(figure)).items():
             for panel, runs in by_panel(lines).items():
                 rivals = [m for m in METHODS if m != "auq-admm"]
-                times = (outcomes.early, outcomes.last)
+                times = (outcomes.early_gap, outcomes.last_gap)
                 best = [min(rivals, key=lambda m, when=when: when(runs[m])) for when in times]
                 pairs = zip(best, times, strict=True)
                 others = " → ".join(f"{_name(m)} {outcomes.number(when(runs[m]))}" for m, when in pairs)
@@ -109,11 +109,13 @@ def _adaptive(held: bundle.Bundle) -> str:
         for reading, lines in by_reading(held.of(figure)).items():
             for panel, runs in by_panel(lines).items():
                 cells = [
-                    " → ".join(outcomes.number(when(runs[m])) for when in (outcomes.early, outcomes.last))
+                    " → ".join(outcomes.number(when(runs[m])) for when in (outcomes.early_gap, outcomes.last_gap))
                     + f": {_outcomes(panel, runs, m, ('c-admm',))}"
                     for m in ADAPTIVE
                 ]
-                plain = " → ".join(outcomes.number(when(runs["c-admm"])) for when in (outcomes.early, outcomes.last))
+                plain = " → ".join(
+                    outcomes.number(when(runs["c-admm"])) for when in (outcomes.early_gap, outcomes.last_gap)
+                )
                 rows.append([model, READINGS[reading], panel_title(panel), plain, *cells])
     header = ["model", "protocol", "data", "C at ρ = 1", *(_name(m) for m in ADAPTIVE)]
     return "**Adaptive penalties.** Gap after 10 iterations → at the end, and what it is to C's.\n\n" + _table(
@@ -172,8 +174,8 @@ def _rank(held: bundle.Bundle) -> str:
             k: outcomes.spread(outcomes.gap_at(r, k) for r in runs.values()) for k in outcomes.shared_iterations(runs)
         }
         worst = max(spreads, key=lambda k: spreads[k])
-        ends = [outcomes.number(outcomes.last(run)) for run in runs.values()]
-        controls = [outcomes.number(outcomes.last(compared[reading][m])) for m in CONTROLS]
+        ends = [outcomes.number(outcomes.last_gap(run)) for run in runs.values()]
+        controls = [outcomes.number(outcomes.last_gap(compared[reading][m])) for m in CONTROLS]
         rows.append([READINGS[reading], *ends, f"{spreads[worst]:.2f}, iteration {worst}", *controls])
     header = ["protocol", *(f"rank {r}" for r in (1, 5, 10, 100)), "largest ratio on the way"]
     header += ["C at ρ = a", "permuted", "averaged"]
@@ -189,7 +191,7 @@ def _workers(held: bundle.Bundle) -> str:
         counts = [outcomes.reached(runs[method], 1e-2) for runs in by[("defined", "mean")].values()]
         cells.append(", ".join("–" if k is None else str(k) for k in counts))
         for reading in READINGS:
-            ends = [outcomes.last(runs[method]) for runs in by[reading].values()]
+            ends = [outcomes.last_gap(runs[method]) for runs in by[reading].values()]
             factor = f" (×{outcomes.number(ends[-1] / ends[0])})" if min(ends) > outcomes.LEAST_GAP else ""
             cells.append(", ".join(map(outcomes.number, ends)) + factor)
         rows.append(cells)

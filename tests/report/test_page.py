@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from auqadmm.report.content import Chapter, Curve, Panel, Picture, Report, Table, Verdict
+from auqadmm.report.content import Chapter, ClaimVerdict, Curve, Panel, Picture, Report, Table
 from auqadmm.report.drawings import escape
 from auqadmm.report.page import page_html, slugs, write_page
 from auqadmm.report.page_data import (
@@ -68,7 +68,7 @@ def test_hostile_text_stays_text():
     panel = Panel(h, (curve,), {"k": h}, {"y": h})
     png = b"\x89PNG\r\n\x1a\n" + bytes(16)
     chapter = Chapter(h, h, h, (panel,), (Picture(png, h, h),), {h: h}, Table((h, h), ((h, h),), ((0, 1),)))
-    report = Report(h, h, (Verdict(h, h, h, h, h, h),), (chapter,), {h: {h: [h, None]}})
+    report = Report(h, h, (ClaimVerdict(h, h, h, h, h, h),), (chapter,), {h: {h: [h, None]}})
     text = page_html(report)
     assert "<img src=x" not in text
     assert text.count("</script>") == 2

@@ -4,7 +4,7 @@ import re
 import time
 from itertools import pairwise
 
-from auqadmm.report.content import Chapter, Curve, Panel, Picture, Report, Table, Verdict
+from auqadmm.report.content import Chapter, ClaimVerdict, Curve, Panel, Picture, Report, Table
 from tests.report import browser as opened
 from tests.report.browser import DESKTOP, PHONE, odd, png, sample
 from tests.report.test_page import HOSTILE
@@ -245,7 +245,7 @@ def test_hostile_text_is_shown_and_inert(show):
     curve = Curve(h, h, {"k": (1, 2, 3)}, {"y": (1.0, 0.5, 0.1)})
     panel = Panel(h, (curve,), {"k": h, "s": h}, {"y": h})
     chapter = Chapter(h, h, h, (panel,), (Picture(png(), h, h),), {h: h}, Table((h, h), ((h, h),), ((0, 1),)))
-    page = show(Report(h, h, (Verdict(h, h, h, h, h, h),), (chapter,), {h: h}))
+    page = show(Report(h, h, (ClaimVerdict(h, h, h, h, h, h),), (chapter,), {h: h}))
     page.locator(".plot").hover(position={"x": 180, "y": 100})
     page.locator(".method").click()
     page.locator(".method").click()

@@ -20,7 +20,7 @@ from auqadmm.paper.verdicts import (
     weights,
     workers,
 )
-from auqadmm.report.content import Cell, Verdict
+from auqadmm.report.content import Cell, ClaimVerdict
 from tests.report.paper_lines import comparison, run
 
 READING = ("defined", "mean")
@@ -60,10 +60,10 @@ def test_a_claim_of_equality_is_about_ties():
 
 
 def test_counts():
-    judged = Verdict("", "", "partly", "", "", cells=tuple(cells("better", "worse", "worse")))
+    judged = ClaimVerdict("", "", "partly", "", "", cells=tuple(cells("better", "worse", "worse")))
     assert judged.counts == {"better": 1, "equal": 0, "worse": 2}
     assert judged.tally == "1 better, 0 equal, 2 worse"
-    assert Verdict("", "", "open", "", "").tally == ""
+    assert ClaimVerdict("", "", "open", "", "").tally == ""
     row = markdown([judged]).splitlines()[-1]
     assert "| **partly** | 1 | 0 | 2 |" in row
 

@@ -55,3 +55,7 @@ def resolve(name: str) -> Method:
     if baseline is None:
         raise InputError(f"Unknown baseline {name!r}; known baselines are {', '.join(map(repr, KNOWN))}.")
     return baseline()
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

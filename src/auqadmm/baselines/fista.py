@@ -37,15 +37,15 @@ from torch import Tensor
 from auqadmm.baselines.objective import (
     OBJECTIVE_ULPS,
     advance,
+    diverged,
     dot,
     scored,
-    spoiled,
-    stay,
+    unchanged,
     value_and_gradient,
 )
+from auqadmm.checks import positive
 from auqadmm.core.reduce import B, Reduce, Sums, score
 from auqadmm.core.state import Consensus, Cost, Setup, State
-from auqadmm.methods.checks import positive
 from auqadmm.metrics.weights import sum_blocks
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class FISTA:
     def step(self, state: State, reduce: Reduce) -> State:
         old, now = state.shared, state.shared.memory
         if not (math.isfinite(now.f) and bool(now.G.isfinite().all())):
-            return spoiled(state, reduce.cost(hvps=0))
+            return diverged(state, reduce.cost(hvps=0))
         L, frozen, momentum = now.L, now.frozen, True
         patience = 2 * old.iteration + FISTA_PATIENCE
         for _ in range(FISTA_TRIALS):
@@ -148,7 +148,7 @@ class FISTA:
             L, frozen = L * min(max(missing, UP[0]), UP[1]), patience
         # every trial overflowed: x stays, and the next step starts with a far shorter one
         restarted = FISTAMemory(now.y, now.f, now.G, L, 1.0, patience, now.ulp)
-        return stay(state, reduce.cost(hvps=0), restarted)
+        return unchanged(state, reduce.cost(hvps=0), restarted)
 
     def _plan(self, now: FISTAMemory, x_old: Tensor, x: Tensor, frozen: bool, momentum: bool) -> _Plan:
         """The next step from x, before anything about x is known."""

@@ -140,12 +140,12 @@ def advance(state: State, v: Tensor, cost: Cost, memory: object, scored: Mapping
     return State(state.blocks, new)
 
 
-def stay(state: State, cost: Cost, memory: object) -> State:
+def unchanged(state: State, cost: Cost, memory: object) -> State:
     """One more iteration that leaves v unchanged."""
     return advance(state, state.shared.v, cost, memory, state.shared.scored)
 
 
-def spoiled(state: State, cost: Cost) -> State:
+def diverged(state: State, cost: Cost) -> State:
     """F is not finite at the start: no descent is possible, and the loop ends the run as diverged."""
     old = state.shared
     return advance(state, torch.full_like(old.v, math.nan), cost, old.memory, None)

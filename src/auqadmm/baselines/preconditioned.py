@@ -28,14 +28,13 @@ from torch import Tensor
 
 from auqadmm.baselines.objective import Objective, ObjectivePoint, Sums, dot, summands
 from auqadmm.baselines.quasi_newton import LBFGS, QuasiNewtonMemory, direction, started
+from auqadmm.checks import at_least_one, is_number
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import ROUND_COST, Blocks, Consensus, Setup, State
-from auqadmm.core.stopping import is_number
 from auqadmm.curvature.posterior import Posterior, second_wins, typical_curvature
 from auqadmm.errors import InputError
 from auqadmm.methods.auq_lr.blocks import directions, first_parts, next_parts, unpacked
 from auqadmm.methods.auq_lr.method import AUQLR, curvature_of, posterior_for
-from auqadmm.methods.checks import at_least_one
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.vstep import LowRankMetric
 from auqadmm.problem.regularizers import Regularizer
@@ -71,7 +70,7 @@ class WeightsQuery:
         if self.look_ahead:
             sums["stale"] = self._stale(shard, v, U, W, first=blocks is None)
         if self.contest is not None:
-            sums["contest"] = torch.stack([way.unexplained(shard, v, U) for way in (self.posterior, self.contest)])
+            sums["contest"] = torch.stack([p.unexplained(shard, v, U) for p in (self.posterior, self.contest)])
         failed = torch.zeros(shard.blocks, dtype=torch.bool, device=shard.device)
         # at a solution the local gradients are the multipliers: so a result can start ADMM
         return Blocks(u, point.grad, W, failed, {"U": U}), sums

@@ -60,16 +60,16 @@ from auqadmm.baselines.objective import (
     Objective,
     ObjectivePoint,
     advance,
+    diverged,
     dot,
     elastic,
-    spoiled,
-    stay,
+    unchanged,
 )
+from auqadmm.checks import at_least_one, one_of
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Setup, State
 from auqadmm.errors import InputError
 from auqadmm.local.lbfgs import Pairs
-from auqadmm.methods.checks import at_least_one, one_of
 
 WOLFE_DECREASE = 1e-4  # c₁ of Wolfe's conditions, as in Nocedal and Wright, section 3.1
 C2 = 0.9  # c₂ of the curvature condition, the usual one of quasi-Newton methods
@@ -254,16 +254,16 @@ class QuasiNewton(ABC):
         memory = state.shared.memory
         point = memory.point
         if not point.finite:
-            return spoiled(state, reduce.cost(hvps=0))
+            return diverged(state, reduce.cost(hvps=0))
         if memory.stalled:
-            return stay(state, reduce.cost(hvps=0), memory)
+            return unchanged(state, reduce.cost(hvps=0), memory)
         F = self.objective(state.shared, state.blocks, reduce)
         there = self.search(F, point, memory)
         if there is None and not memory.fresh:
             memory = replace(memory, pairs=self.no_pairs(point.v), fresh=True, ahead=None)
             there = self.search(F, point, memory)
         if there is None:
-            return stay(state, reduce.cost(hvps=0), replace(memory, stalled=True))
+            return unchanged(state, reduce.cost(hvps=0), replace(memory, stalled=True))
         return self.arrived(state, there, _update_pairs(memory, there))
 
     def objective(self, shared: Consensus, blocks: Any, reduce: Reduce) -> Objective:

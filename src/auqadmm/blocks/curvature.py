@@ -12,8 +12,8 @@ Rows at a corner of their loss have a dual variable each, so that curvature does
            h(1 − σw)|t'|/s              the curvature used: never negative, equal to φ'' where w = ρ
 
 With w in place of ρ the equation sw = t is linearised instead of w = t/s, which is almost a step function: the model
-holds over steps far longer than the corner is wide. w follows from the points that were visited, so nobody has to keep
-it: workers compute it anew from those points.
+holds over steps far longer than the corner is wide. w follows from the points that were visited, so it need not be
+kept: workers compute it anew from those points.
 
 References: T. F. Chan, G. H. Golub, P. Mulet, A nonlinear primal-dual method for total variation-based image
 restoration, SIAM J. Sci. Comput. 20, 1999.
@@ -117,7 +117,7 @@ class DiagonalCurvature:
     h: Tensor
 
     def apply(self, P: Tensor) -> Tensor:
-        return beside(self.h, P) * P
+        return with_trailing_axes(self.h, P) * P
 
     def diagonal(self) -> Tensor:
         return self.h
@@ -153,8 +153,8 @@ class SoftmaxCurvature:
     q: Tensor | None = None
 
     def apply(self, P: Tensor) -> Tensor:
-        p = beside(self.p, P)
-        q = p if self.q is None else beside(self.q, P)
+        p = with_trailing_axes(self.p, P)
+        q = p if self.q is None else with_trailing_axes(self.q, P)
         return q * (P - (p * P).sum(1, keepdim=True))
 
     def diagonal(self) -> Tensor:
@@ -215,11 +215,11 @@ class RowModel:
 
 def times(c: Tensor, x: Tensor) -> Tensor:
     """c_i x_i, and 0 where c_i is 0, whatever x_i."""
-    c = beside(c, x)
+    c = with_trailing_axes(c, x)
     return torch.where(c == 0, 0.0, c * x)
 
 
-def beside(x: Tensor, like: Tensor) -> Tensor:
+def with_trailing_axes(x: Tensor, like: Tensor) -> Tensor:
     """x with trailing axes of length 1, to multiply `like`."""
     return x.reshape(x.shape + (1,) * (like.ndim - x.ndim))
 

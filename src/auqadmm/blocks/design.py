@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.blocks import products
-from auqadmm.blocks.products import SingleDesign, keeps
+from auqadmm.blocks.products import SingleDesign, survives_rounding
 from auqadmm.metrics.lowrank import Basis
 
 
@@ -268,13 +268,13 @@ Piece = DensePiece | SparsePiece
 class Design:
     """All pieces. `rows` is R; a row's position in flat arrays follows the order of the pieces.
 
-    `held` caches arrays computed from the data.
+    `cache` holds arrays computed from the data.
     """
 
     pieces: tuple[Piece, ...]
     blocks: int
     features: int
-    held: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    cache: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def rows(self) -> int:
@@ -302,20 +302,20 @@ class Design:
     def along(self, U: Tensor, single_precision: bool = False) -> Tensor:
         """`forward` of directions that are used repeatedly, (B, m, r) -> (R, r): the last result is cached, if
         they are few. Same values as without the cache."""
-        known = self.held.get("along")
+        known = self.cache.get("along")
         if known is not None and known[0] is U:
             return known[1]
         z = self.forward(U, single_precision)
-        self.held.pop("along", None)
+        self.cache.pop("along", None)
         if U.shape[2] * PARTS <= self.features:
-            self.held["along"] = (U, z)
+            self.cache["along"] = (U, z)
         return z
 
     def squares(self, like: Tensor) -> Tensor:
         """|x_i|² of every row, (R,), in the dtype and on the device of `like`, the same as the data's."""
-        if "squares" not in self.held:
-            self.held["squares"] = torch.cat([p.squares(like) for p in self.pieces])
-        return self.held["squares"]
+        if "squares" not in self.cache:
+            self.cache["squares"] = torch.cat([p.squares(like) for p in self.pieces])
+        return self.cache["squares"]
 
     def adjoint(self, z: Tensor, single_precision: bool = False, only: Runs = ()) -> Tensor:
         """(R, …) -> (B, m, …), the transpose of `forward`; `only`: z is zero in the rows of other blocks."""
@@ -351,7 +351,7 @@ class Design:
         coarse = torch.zeros(self.blocks, dtype=torch.bool)
         for piece in self.pieces:
             if isinstance(piece, DensePiece):
-                coarse[piece.blocks] = ~keeps(*piece.range)
+                coarse[piece.blocks] = ~survives_rounding(*piece.range)
         return coarse if bool(coarse.any()) else None
 
     @cached_property

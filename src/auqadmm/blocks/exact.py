@@ -399,9 +399,9 @@ class ExactSums:
                     A = centred(X[some].double(), self.centre)
                     yield DenseRows(A, y[some], c[some], None if o is None else o[some])
                 continue
-            columns_of = partial(by_columns, design.held, piece)
+            columns_of = partial(by_columns, design.cache, piece)
             if joined and shard.device.type == "cpu":
-                A, At = joint(design.held, piece)
+                A, At = joint(design.cache, piece)
                 rows = SparseRows(A, At, 1, self.centre, y, c, columns_of, o)
             else:
                 A, At = (with_values(x, x.values().double()) for x in (piece.A, piece.At))

@@ -263,11 +263,8 @@ class Loss(ABC):
     """What is said where all blocks are `silent`."""
     dispersed: ClassVar[bool] = False
     """Whether a likelihood would use φ over its mean, not φ itself: φ has the units of y."""
-
-    @property
-    def cornered(self) -> bool:
-        """Whether rows have curvature near one point only, so that few of them have it at a time."""
-        return False
+    cornered: ClassVar[bool] = False
+    """Whether rows have curvature near one point only, so that few of them have it at a time."""
 
     def __post_init__(self) -> None:
         if self.reduction not in REDUCTIONS:

@@ -88,8 +88,8 @@ def part(shard: Shard, keep: Sequence[int], copies: bool = True) -> Part | None:
         index=tuple(shard.index[j] for j in keep),
         names=tuple(shard.names[j] for j in keep),
     )
-    if "squares" in shard.design.held:
-        some.design.held["squares"] = shard.design.held["squares"][where]
+    if "squares" in shard.design.cache:
+        some.design.cache["squares"] = shard.design.cache["squares"][where]
     where_to = torch.tensor(list(keep), device=device)
     if "single_precision" in vars(shard):
         vars(some)["single_precision"] = shard.single_precision

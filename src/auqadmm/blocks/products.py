@@ -66,7 +66,7 @@ class SingleDesign:
     def of(cls, X: Tensor, low: Tensor, high: Tensor) -> SingleDesign:
         """From X (b, n, m) and the minima and maxima of its columns, (b, m)."""
         used = ((low != 0) | (high != 0)).any(0)
-        coarse = ~keeps(low, high)
+        coarse = ~survives_rounding(low, high)
         exact = (coarse, X) if bool(coarse.any()) else (None, None)
         if not used.any() or (~used).sum() <= EMPTY * len(used):
             return cls(X.float(), None, len(used), *exact)
@@ -119,7 +119,7 @@ class SingleDesign:
         return u.new_zeros(len(u), self.features, u.shape[2]).index_copy_(1, self.columns, u)
 
 
-def keeps(low: Tensor, high: Tensor) -> Tensor:
+def survives_rounding(low: Tensor, high: Tensor) -> Tensor:
     """(b,): does rounding preserve columns with these minima and maxima (b, m)? A block without rows has none."""
     size = torch.maximum(low.abs(), high.abs())
     constant, tiny = low == high, (size < LEAST_SINGLE) & (size > 0)

@@ -134,7 +134,7 @@ class Shard:
         """May local solves multiply in single precision (`single_precision.py`)?"""
         from auqadmm.blocks import single_precision  # circular imports
 
-        return single_precision.suits(self)
+        return single_precision.is_applicable(self)
 
     @cached_property
     def plain(self) -> bool:

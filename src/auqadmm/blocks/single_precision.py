@@ -42,7 +42,7 @@ COPY_MEMORY = 1 / 16
 TRUST = 1e-4
 
 
-def suits(shard: Shard) -> bool:
+def is_applicable(shard: Shard) -> bool:
     """Is it faster, and can the data be rounded?"""
     design = shard.design
     if os.environ.get("AUQADMM_LIGHT") == "0" or shard.device.type != "cpu" or shard.dtype != torch.float64:
@@ -68,7 +68,7 @@ def memory() -> int:
 
 def anchored(shard: Shard, u: Tensor) -> RowPoint:
     """f_j at u in double precision, its own anchor. The last one is cached: a solve may start near another's start."""
-    kept = shard.design.held.get("anchor")
+    kept = shard.design.cache.get("anchor")
     if kept is not None and kept[0] is u:
         return kept[1]
     assert isinstance(shard.loss, RowLoss)
@@ -76,7 +76,7 @@ def anchored(shard: Shard, u: Tensor) -> RowPoint:
     exact = shard.loss.linearize(shard, u) if u.any() else RowPoint(shard.loss, shard, u, _no_logits(shard))
     point = RowPoint(exact.loss, shard, u, exact.z, exact)
     vars(point).update(grad=exact.grad, slope=exact.slope, _prepared=vars(exact)["_prepared"])  # same values
-    shard.design.held["anchor"] = (u, point)
+    shard.design.cache["anchor"] = (u, point)
     return point
 
 
@@ -96,7 +96,7 @@ def reanchored(point: RowPoint, some: Tensor) -> RowPoint:
     vars(exact)["grad"] = grad
     anchor = RowPoint(loss, shard, exact.u, z, exact)
     vars(anchor).update(grad=grad, slope=exact.slope, _prepared=vars(exact)["_prepared"])
-    design.held["anchor"] = (exact.u, anchor)
+    design.cache["anchor"] = (exact.u, anchor)
     moved = RowPoint(loss, shard, point.u, torch.where(rows, z, point.z), exact)
     vars(moved).update(grad=torch.where(own, grad, point.grad), slope=torch.where(rows, exact.slope, point.slope))
     return moved
@@ -106,7 +106,7 @@ def gathered(point: Point, some: Part) -> Tensor | None:
     """u at the anchors (B, m, C), after some blocks continued alone and moved theirs; None without an anchor."""
     if not isinstance(point, RowPoint) or point.anchor is None:
         return None
-    own, moved = point.anchor, some.shard.design.held.get("anchor")
+    own, moved = point.anchor, some.shard.design.cache.get("anchor")
     if moved is None:
         return own.u
     new = moved[1]
@@ -116,7 +116,7 @@ def gathered(point: Point, some: Part) -> Tensor | None:
     vars(exact)["grad"] = own.grad.index_copy(0, some.blocks, new.grad)
     anchor = RowPoint(exact.loss, exact.shard, exact.u, exact.z, exact)
     vars(anchor).update(grad=exact.grad, slope=exact.slope, _prepared=vars(exact)["_prepared"])
-    own.shard.design.held["anchor"] = (exact.u, anchor)
+    own.shard.design.cache["anchor"] = (exact.u, anchor)
     return exact.u
 
 

@@ -14,3 +14,7 @@ from auqadmm.callbacks.progress import Progress
 from auqadmm.callbacks.trackers import MLflow, TensorBoard
 
 __all__ = ["EarlyStop", "MLflow", "Progress", "TensorBoard"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from auqadmm.checks import is_number, whole_number
 from auqadmm.core.solve import Iteration
-from auqadmm.core.stopping import is_number, whole_number
 from auqadmm.errors import InputError, InputTypeError
 
 

@@ -44,7 +44,7 @@ def line(title: str, event: Iteration, glance: Glance) -> str:
         against = f" (tolerance {number(tolerance)})" if tolerance else ""
         parts.append(f"{name} {number(value)}{against}")
     parts.append(speed(glance.rate))
-    parts += [text for text in (rest(glance), far(glance), slow(event), failed(event)) if text]
+    parts += [text for text in (rest(glance), furthest_words(glance), slow(event), failed(event)) if text]
     return ", ".join(parts)
 
 
@@ -70,7 +70,7 @@ def drawing(title: str, event: Iteration, glance: Glance) -> Group:
         second.append(f"  {name} ")
         second.append(number(value), style="green" if within else "")
         second.append(f"/{number(tolerance)}" if tolerance else "", style="dim")
-    notes = "  ".join(text for text in (far(glance), slow(event), failed(event)) if text)
+    notes = "  ".join(text for text in (furthest_words(glance), slow(event), failed(event)) if text)
     third = [Text(f"  {notes}", style="yellow", no_wrap=True, overflow="ellipsis")] if notes else []
     return Group(first, second, *third)
 
@@ -98,7 +98,7 @@ def rest(glance: Glance) -> str:
     return f"about {duration(glance.left)} {'left' if glance.meets else 'to the limit'}"
 
 
-def far(glance: Glance) -> str:
+def furthest_words(glance: Glance) -> str:
     if glance.furthest is None:
         return ""
     name, share = glance.furthest

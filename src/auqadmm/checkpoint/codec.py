@@ -37,7 +37,7 @@ from auqadmm.errors import AuqadmmError
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 ALIGNMENT = 64  # bytes; what torch's allocator gives
-SPARE = 8  # memory that strides with gaps may take, relative to the entries
+STRIDE_WASTE = 8  # memory that strides with gaps may take, relative to the entries
 
 
 class CheckpointError(AuqadmmError, ValueError):
@@ -162,7 +162,7 @@ def _sound(shape: Sequence[int], stride: Sequence[int], count: int) -> bool:
         if s < end:
             return False
         end = s * (n - 1) + end
-    return end <= SPARE * count
+    return end <= STRIDE_WASTE * count
 
 
 # ---------------------------------------------------------------------- reading

@@ -23,9 +23,9 @@ from pathlib import Path
 from auqadmm.checkpoint.codec import CheckpointError, Identity, Registry
 from auqadmm.checkpoint.files import Folder, as_message, from_message, name_of
 from auqadmm.checkpoint.run import PackBlocks, Saved, UnpackBlocks, from_files, reasons, split, to_files
+from auqadmm.checks import whole_number
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Setup, State
-from auqadmm.core.stopping import whole_number
 from auqadmm.errors import InputError
 
 __all__ = ["Checkpoint", "RunCheckpoints", "Saved"]
@@ -207,7 +207,7 @@ class RunCheckpoints:
         return self.folder / name_of(self._own[-1]) if self._own else None
 
     @property
-    def way_back(self) -> str:
+    def how_to_resume(self) -> str:
         """Where the same call would resume if the run is cut off."""
         if self.iteration is None:
             return self.warning

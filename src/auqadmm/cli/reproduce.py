@@ -31,7 +31,7 @@ from auqadmm.paper.run import Done, Job, Runner, jobs_of, needed_optima, perform
 from auqadmm.paper.spec import FIGURES, PROTOCOLS, Figure, Samples, WeightImages, essential, select
 from auqadmm.paper.store import Store
 from auqadmm.paper.verdicts import markdown, verdicts
-from auqadmm.report.content import OUTCOMES, Verdict
+from auqadmm.report.content import OUTCOMES, ClaimVerdict
 from auqadmm.report.figures import save
 from auqadmm.report.page import write_page
 
@@ -165,7 +165,7 @@ def about(results: bundle.Bundle) -> dict[str, str]:
     return lines
 
 
-def verdict_table(judged: Sequence[Verdict]) -> Table:
+def verdict_table(judged: Sequence[ClaimVerdict]) -> Table:
     title = f"Verdicts; b/e/w: comparisons that are strictly {', '.join(OUTCOMES)}"
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, title=title, title_justify="left")
     for name in ("claim", "protocol", "holds", "b/e/w"):

@@ -183,7 +183,7 @@ class Survival:
 
 
 @dataclass(frozen=True)
-class Study:
+class StudyOptions:
     """What was asked beside the options that all models have."""
 
     kind: str
@@ -250,7 +250,7 @@ def study(
     files: Sequence[Path] = (),
     target: str | None = None,
     trials: str | None = None,
-) -> Study:
+) -> StudyOptions:
     """What is asked for, or wrong usage: exit code 2."""
     if model is None and family is None:
         raise typer.BadParameter("--model or --family is missing: say what to fit.")
@@ -261,7 +261,7 @@ def study(
         others["--trials"] = trials
         others["--site-intercepts (every worker has a baseline hazard)"] = site_intercepts
         columns = survival.checked(files, target, others, read)
-        return Study("cox", None, read, offset=offset, survival=columns)
+        return StudyOptions("cox", None, read, offset=offset, survival=columns)
     survival.refuse_without_cox()
     if family is None:
         given = {
@@ -273,7 +273,7 @@ def study(
         wrong = next((name for name, value in given.items() if value is not None), None)
         if wrong is not None:
             raise typer.BadParameter(f"{wrong} goes with --family: {', '.join(FAMILIES)}.")
-        return Study(str(model))
+        return StudyOptions(str(model))
     if model not in (None, "glm"):
         raise typer.BadParameter(f"--model {model} and --family exclude each other; leave one of the two out.")
     try:
@@ -290,7 +290,7 @@ def study(
     read = None if formula is None else parse(formula)
     if read is not None and site_intercepts and not read.intercept:
         raise typer.BadParameter("--site-intercepts are in place of the common one: leave `0 +` or `- 1` out.")
-    return Study("glm", named, read, site_intercepts, exposure, offset, trials=trials)
+    return StudyOptions("glm", named, read, site_intercepts, exposure, offset, trials=trials)
 
 
 def refuse_beside_formula(

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
+from auqadmm.checks import relaxation
 from auqadmm.core.reduce import Reduce, failed_blocks, score
 from auqadmm.core.state import Blocks, Consensus, Residuals, Setup, State
-from auqadmm.core.stopping import is_number
 from auqadmm.errors import InputError
 from auqadmm.metrics.weights import DiagonalMetric, Metric, Weights, sum_blocks, sum_squares
 
@@ -107,8 +107,7 @@ class ConsensusADMM(ABC):
     accuracy: ClassVar[float] = 1.0  # of local solves, relative to the solver's own tolerance
 
     def __post_init__(self) -> None:
-        if not (is_number(self.relaxation) and 1.0 <= self.relaxation < 2.0):
-            raise InputError(f"relaxation must lie in [1, 2), got {self.relaxation!r}.")
+        relaxation(self.relaxation)
         if self.residuals not in ("weighted", "paper"):
             raise InputError(f"residuals must be 'weighted' or 'paper', got {self.residuals!r}.")
 

@@ -250,9 +250,9 @@ class Result:
         """The sums at v, kept for the next call where they are those of all columns."""
         if weights not in ("frequency", "precision"):
             raise InputError(f"weights must be 'frequency' or 'precision', got {weights!r}.")
-        held = vars(self).setdefault("_held", {})
+        statistics = vars(self).setdefault("_known_statistics", {})
         plain = columns is None and reference is None
-        known = held.get((weights, sites)) or held.get((weights, True)) if plain else None
+        known = statistics.get((weights, sites)) or statistics.get((weights, True)) if plain else None
         if known is None and self.statistics is not None and weights == "frequency" and not sites and plain:
             known = self.statistics
         if known is None and self.source is None:
@@ -263,8 +263,8 @@ class Result:
         if not plain:
             asked = weights == "frequency", sites, columns, expected, reference
             return self.source.measured(self.v, self.moments, *asked)
-        held[weights, sites] = known or self.source.measured(self.v, self.moments, weights == "frequency", sites)
-        return held[weights, sites]
+        statistics[weights, sites] = known or self.source.measured(self.v, self.moments, weights == "frequency", sites)
+        return statistics[weights, sites]
 
     def quality(self, cv: int | str | None = None, *, seed: int = 0, sites: bool = True) -> Quality:
         """How good the model is: accuracy, AUC, calibration, errors, explained deviance, as suits the loss.

@@ -313,7 +313,7 @@ class _Loop:
         """A worker is lost: return the last complete iterate, and name the checkpoint."""
         at = self.record.at
         lost.saved = None if self.keeper is None else self.keeper.iteration
-        more = "" if self.keeper is None else self.keeper.way_back
+        more = "" if self.keeper is None else self.keeper.how_to_resume
         lost.left = None if at is None else lost_worker_result(at, self._name(at.state), lost, more)
 
     def certified(self, ended: Ending) -> Ending:

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Real
 
+from auqadmm.checks import is_number, whole_number
 from auqadmm.core.state import Residuals
 from auqadmm.errors import InputError
 
 LEAST_SHOWN = 1e-16  # relative: smaller gaps are shown as this
-EVIDENCE = ("proved", "estimated", "rounding", "none")
 
 
 @dataclass(frozen=True)
@@ -176,15 +175,3 @@ class Stopping:
         """The test of S3."""
         eps_primal, eps_dual = self.thresholds(r)
         return r.primal <= eps_primal and r.dual <= eps_dual
-
-
-def is_number(value: object) -> bool:
-    """A real number, not a bool."""
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def whole_number(name: str, value: float, least: int = 0) -> int:
-    """`value` as an int, or one clear sentence."""
-    if not is_number(value) or not math.isfinite(value) or int(value) != value or value < least:
-        raise InputError(f"{name} must be a whole number ≥ {least}, got {value!r}.")
-    return int(value)

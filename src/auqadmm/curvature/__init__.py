@@ -64,3 +64,7 @@ def resolve(curvature: str | Curvature, rank: int = 5, seed: int = 0) -> Curvatu
             "or an object with a method diagonal(point)."
         )
     return curvature
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -26,13 +26,12 @@ Shapes: B blocks, m features, C columns, n = m·C unknowns, k right-hand sides, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from auqadmm.errors import InputError
+from auqadmm.checks import check_integer
 
 DISTRIBUTIONS = ("gaussian", "rademacher")
 
@@ -121,14 +120,6 @@ def draw(shape: tuple[int, ...], distribution: str, seed: int, like: Tensor) -> 
     else:
         x = 2.0 * torch.randint(0, 2, shape, generator=generator).double() - 1.0
     return x.to(device=like.device, dtype=like.dtype)
-
-
-def check_integer(name: str, value: object, least: int | None = None) -> None:
-    """Refuse a parameter that is not an integer, or is below `least`."""
-    ok = isinstance(value, Integral) and not isinstance(value, bool)
-    if not ok or (least is not None and int(value) < least):  # type: ignore[call-overload]
-        bound = "" if least is None else f" of at least {least}"
-        raise InputError(f"{name} must be an integer{bound}, got {value!r}.")
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from auqadmm.curvature.base import DISTRIBUTIONS, Estimate, HessianPoint, check_integer, draw
+from auqadmm.checks import check_integer
+from auqadmm.curvature.base import DISTRIBUTIONS, Estimate, HessianPoint, draw
 from auqadmm.errors import InputError
 
 

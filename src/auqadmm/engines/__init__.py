@@ -105,3 +105,7 @@ def resolve(engine: object) -> Place:
         known = ", ".join(map(repr, KNOWN))
         raise InputError(f"Unknown engine {engine!r}; the known engines are {known}, or pass an object with `place`.")
     return cast("Place", engine)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

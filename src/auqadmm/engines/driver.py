@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from auqadmm.blocks.shard import Shard
+from auqadmm.checks import is_number, whole_number
 from auqadmm.core.reduce import MapFn, WorkerLost
-from auqadmm.core.stopping import is_number, whole_number
 from auqadmm.engines import protocol
 from auqadmm.engines.protocol import Known
 from auqadmm.engines.world import span
@@ -65,7 +65,7 @@ class Holder:
         self.seen = envelope.number
         self.versions = {k: x for k, x in self.versions.items() if k in envelope.alive}
         if envelope.do not in REQUESTS:
-            raise protocol.Refusal(f"{envelope.do[:40]!r} is not a request")
+            raise protocol.ProtocolError(f"{envelope.do[:40]!r} is not a request")
         return getattr(self, f"do_{envelope.do}")(*envelope.args)
 
     # ------------------------------------------------------------------ placing blocks

@@ -98,7 +98,7 @@ class Lease:
 
 
 # ---------------------------------------------------------------------- in the driver
-FAREWELL = 2.0  # seconds to say goodbye to workers
+GOODBYE_SECONDS = 2.0  # seconds to say goodbye to workers
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ class DaskPool:
     def close(self) -> None:
         with contextlib.suppress(Exception):  # they may be gone, or the cluster
             self.leases = []
-            self._ask({a: (close_slot, self.run, a) for a in self.pids}, FAREWELL)
+            self._ask({a: (close_slot, self.run, a) for a in self.pids}, GOODBYE_SECONDS)
         self.closing.close()
 
 

@@ -122,7 +122,7 @@ _CLASSES = {
     "methods.auq_lr.server": "Anderson BestPoint RoundSums ServerState",
     "methods.newton.state": "NewtonState",
     "methods.newton.working_set": "DualBound",
-    "methods.auto.method": "Change Plan",
+    "methods.auto.method": "AutoPlan Change",
     "baselines.objective": "Elastic ObjectivePoint",
     "baselines.fista": "FISTAMemory",
     "baselines.quasi_newton": "QuasiNewtonMemory",
@@ -170,10 +170,10 @@ PACKAGE = "auqadmm."
 def thing(place: str) -> Any:
     """What stands at a place of the table, "module:name"."""
     module, name = place.split(":")
-    found: Any = importlib.import_module(PACKAGE + module)
+    value: Any = importlib.import_module(PACKAGE + module)
     for part in name.split("."):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def place_of(x: Any) -> str:
@@ -188,7 +188,6 @@ def _names(table: Mapping[str, str]) -> dict[str, str]:
 ARGUMENTS: Mapping[str, str] = {**CLASSES, **QUERIES}
 ARGUMENT_NAMES = _names(ARGUMENTS)
 FUNCTION_NAMES = _names(FUNCTIONS)
-STEP_NAMES = _names(STEPS)
 
 
 class Annotated(dict[str, Any]):

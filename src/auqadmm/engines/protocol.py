@@ -11,7 +11,7 @@ Values are written as in checkpoints, with more kinds of them:
     numpy arrays, dtypes, sets, ranges, bytes, sparse matrices
     a user's own code               {"pickle": name}; only where both ends allow it (`own_code`)
 
-Reading makes objects of listed classes only, with fields of the annotated kinds. Anything else is a `Refusal`.
+Reading makes objects of listed classes only, with fields of the annotated kinds. Anything else is a `ProtocolError`.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ DEEPEST = 60  # levels of nesting
 ARRAYS = "fiub"  # kinds of numpy arrays that go as they are; others as bytes of their kind
 
 
-class Refusal(InputError):
+class ProtocolError(InputError):
     """Something that the protocol has no word for."""
 
 
-class Table(Registry):
+class ArgumentClasses(Registry):
     """The listed classes; each is loaded when a message names it."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ def _hints(cls: type) -> Mapping[str, Any]:
     return typing.get_type_hints(cls, localns=Annotated())
 
 
-TABLE = Table()
+ARGUMENT_CLASSES = ArgumentClasses()
 
 
 # ---------------------------------------------------------------------- values to text and arrays
@@ -101,13 +101,17 @@ class Encoder(Writer):
             return {"ref": "setup"}
         if (own := self._plain(value, path)) is not None:
             return own
-        if TABLE.name_of(value) is None and callable(value) and (operation := self._operation(value, path)) is not None:
+        if (
+            ARGUMENT_CLASSES.name_of(value) is None
+            and callable(value)
+            and (operation := self._operation(value, path)) is not None
+        ):
             return operation
         try:
             return super().encode(value, path)
         except CheckpointError:
             if not self.own_code:
-                raise Refusal(_unknown(value)) from None
+                raise ProtocolError(_unknown(value)) from None
         self.arrays[path] = torch.frombuffer(bytearray(_pickled(value)), dtype=torch.uint8)
         return {"pickle": path}
 
@@ -204,7 +208,7 @@ class Decoder(Reader):
             return tree
         self.depth += 1
         if self.depth > DEEPEST:
-            raise Refusal("a message is nested too deeply")
+            raise ProtocolError("a message is nested too deeply")
         try:
             return self._decoded(tree)
         finally:
@@ -216,7 +220,7 @@ class Decoder(Reader):
                 return self._operation(name, rest)  # type: ignore[arg-type]  # JSON
             case {"ref": "setup", **rest} if not rest:
                 if self.setup is None:
-                    raise Refusal("the settings of this run are not known here")
+                    raise ProtocolError("the settings of this run are not known here")
                 return self.setup
             case {"constant": str(name), **rest} if not rest and name in CONSTANTS:
                 return thing(CONSTANTS[name])
@@ -246,20 +250,20 @@ class Decoder(Reader):
 
     def _numbers(self, name: str) -> np.ndarray:
         if name not in self.arrays:
-            raise Refusal(f"the array {name[:60]!r} is missing")
+            raise ProtocolError(f"the array {name[:60]!r} is missing")
         return self.arrays[name].numpy()
 
     def _array(self, name: str, shape: list[Any], kind: Any) -> np.ndarray:
         array = self._numbers(name)
         if kind is not None:
             if not isinstance(kind, str) or np.dtype(kind).kind not in ARRAYS + "USMm":
-                raise Refusal(f"an array of the kind {str(kind)[:20]!r} is not read")
+                raise ProtocolError(f"an array of the kind {str(kind)[:20]!r} is not read")
             array = np.frombuffer(array.tobytes(), dtype=np.dtype(kind))
         return array.reshape(shape)
 
     def _sparse(self, parts: Mapping[str, Json], shape: tuple[int, int]) -> scipy.sparse.csr_matrix:
         if set(parts) != {"data", "indices", "indptr"}:
-            raise Refusal("a sparse matrix is not complete")
+            raise ProtocolError("a sparse matrix is not complete")
         made = {name: self.decode(x) for name, x in parts.items()}
         matrix = scipy.sparse.csr_matrix((made["data"], made["indices"], made["indptr"]), shape=shape)
         matrix.check_format(full_check=True)
@@ -277,7 +281,7 @@ class Decoder(Reader):
             called = STEPS[name].rsplit(".", 1)[1]
             if is_step(owner, called, STEPS[name]):
                 return getattr(owner, called)
-        raise Refusal(f"{name[:60]!r} is not an operation that is known here")
+        raise ProtocolError(f"{name[:60]!r} is not an operation that is known here")
 
 
 # ---------------------------------------------------------------------- messages
@@ -291,24 +295,24 @@ def message(tree: Json, arrays: Mapping[str, Any]) -> bytes:
 def parsed(data: bytes, largest: int = LARGEST) -> tuple[Any, dict[str, Tensor]]:
     """The inverse; sizes are checked before anything is read."""
     if not 8 <= len(data) <= largest:
-        raise Refusal(f"a message of {len(data)} bytes is not read")
+        raise ProtocolError(f"a message of {len(data)} bytes is not read")
     length = int.from_bytes(data[:8], "little")
     if length > len(data) - 8:
-        raise Refusal("a message is cut off")
+        raise ProtocolError("a message is cut off")
     try:
         tree = json.loads(data[8 : 8 + length])
         arrays = load(data[8 + length :])
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # any error of a parser on hostile bytes; a Rust panic is no Exception
-        raise Refusal(f"a message cannot be read ({type(error).__name__})") from None
+        raise ProtocolError(f"a message cannot be read ({type(error).__name__})") from None
     # arrays of a message are not writable, which torch warns of; nothing writes into a state
     return tree, {name: torch.from_numpy(x if x.flags.writeable else x.copy()) for name, x in arrays.items()}
 
 
 def dumps(value: object, own_code: bool = False) -> bytes:
     """The bytes of a value."""
-    encoder = Encoder(TABLE, {}, torch.device("cpu"), own_code=own_code)
+    encoder = Encoder(ARGUMENT_CLASSES, {}, torch.device("cpu"), own_code=own_code)
     return message(encoder.encode(value, "x"), encoder.arrays)
 
 
@@ -319,13 +323,13 @@ def loads(data: bytes, own_code: bool = False, largest: int = LARGEST) -> Any:
 
 
 def _read(tree: Json, arrays: Mapping[str, Tensor], setup: Setup | None, own_code: bool) -> Any:
-    decoder = Decoder(TABLE, {}, torch.device("cpu"), arrays, setup=setup, own_code=own_code)
+    decoder = Decoder(ARGUMENT_CLASSES, {}, torch.device("cpu"), arrays, setup=setup, own_code=own_code)
     try:
         return decoder.decode(tree)
-    except Refusal:
+    except ProtocolError:
         raise
     except Exception as error:  # of a constructor that was given what it cannot use
-        raise Refusal(f"a message is refused: {' '.join(str(error).split())[:300]}") from None
+        raise ProtocolError(f"a message is refused: {' '.join(str(error).split())[:300]}") from None
 
 
 @dataclass(frozen=True)
@@ -344,11 +348,11 @@ def request(
     number: int, alive: set[int], do: str, args: tuple[object, ...], known: Known, own_code: bool = False
 ) -> tuple[bytes, Known]:
     """The bytes of a request, and the setup that its reader then has."""
-    encoder = Encoder(TABLE, {}, torch.device("cpu"), known=known, own_code=own_code)
+    encoder = Encoder(ARGUMENT_CLASSES, {}, torch.device("cpu"), known=known, own_code=own_code)
     trees = [encoder.encode(x, f"x.{i}") for i, x in enumerate(args)]
     setup: Json = None
     if encoder.setup is not known:
-        whole = Encoder(TABLE, {}, torch.device("cpu"), arrays=encoder.arrays, own_code=own_code)
+        whole = Encoder(ARGUMENT_CLASSES, {}, torch.device("cpu"), arrays=encoder.arrays, own_code=own_code)
         setup = [encoder.setup[0], whole.encode(encoder.setup[1], "setup")]
     knows = None if encoder.setup[1] is None else encoder.setup[0]
     head: Json = {"number": number, "alive": [*sorted(alive)], "setup": setup, "knows": knows, "do": do, "with": trees}
@@ -369,9 +373,9 @@ def opened(data: bytes, known: Known, own_code: bool = False, largest: int = LAR
         }:
             pass
         case _:
-            raise Refusal("a message is not a request")
+            raise ProtocolError("a message is not a request")
     if setup is not None:
         known = (int(setup[0]), _read(setup[1], arrays, None, own_code))
-    here = known[1] if knows == known[0] else None
-    args = tuple(_read(x, arrays, here, own_code) for x in trees)
+    current = known[1] if knows == known[0] else None
+    args = tuple(_read(x, arrays, current, own_code) for x in trees)
     return Envelope(number, frozenset(map(int, alive)), do, args, len(data)), known

@@ -24,9 +24,9 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
+from auqadmm.checks import is_number
 from auqadmm.core.processes import StopRequests
 from auqadmm.core.reduce import MapFn, byte_array
-from auqadmm.core.stopping import is_number
 from auqadmm.engines.world import HEAD, World, digest, entry_size, packed, raw, span, to_bytes, unpacked
 from auqadmm.errors import InputError
 from auqadmm.problem import Problem

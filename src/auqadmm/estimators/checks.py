@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import validation
 from sklearn.utils.class_weight import compute_class_weight
 
-from auqadmm.core.stopping import is_number, whole_number
+from auqadmm.checks import is_number, whole_number
 from auqadmm.problem import InputError
 
 if TYPE_CHECKING:

@@ -383,7 +383,7 @@ class _Sparse:
 
 def _blocks(shard: Shard, cells: tuple[int, ...]) -> list[tuple[int, _Dense | _Sparse]]:
     """The cell and the rows of every block of this process, cached with the data."""
-    cache = shard.design.held
+    cache = shard.design.cache
     if cache.get("cells", (None,))[0] != cells:
         rows: list[tuple[int, _Dense | _Sparse]] = []
         for c, X, target, s in cell_rows(shard, cells):

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from auqadmm.files.tabular import Roles, refuse_row
+from auqadmm.problem.risk_sets import ENTRY, EVENT, TIME
 
-TIME, EVENT, ENTRY = range(3)
 NEEDED = {
     "time": "times are numbers above zero, measured from where a row begins",
     "event": "an event is 1 or true, a censored row 0 or false",

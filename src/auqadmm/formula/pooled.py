@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 HISTOGRAM_STEPS = 7  # a step is about 2⁻⁷ of the standard deviation
 ODD = 0.3183  # added to log₂ of the deviation, so that round numbers are far from where the step doubles
-NOTHING = 1e-18  # of the square of a polynomial, relative to the one before: what rounding leaves of zero
+ZERO_NORM = 1e-18  # of the square of a polynomial, relative to the one before: what rounding leaves of zero
 MOST_DEGREE = 20  # of polynomials and splines
 
 
@@ -123,7 +123,7 @@ def _poly(call: Call, pool: PooledColumns) -> dict[str, Any]:
     for _ in range(degree + 1):
         norm, first = pool.total(sums)
         spread = norms[1] / norms[0] if len(norms) > 1 else 0.0
-        if not norm > NOTHING * spread * (norms[-1] if norms else 0.0):
+        if not norm > ZERO_NORM * spread * (norms[-1] if norms else 0.0):
             raise InputError(f"{quoted(call.key)} needs more different values than its degree, {degree}.")
         norms.append(float(norm))
         alpha.append(float(first / norm))

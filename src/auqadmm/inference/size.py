@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 SIZE_STEPS = 60
 FAR = math.log(20.0)  # the longest step in log k
 SIZE_ENOUGH = 1e-9  # the step in log k, found by Newton's method, that ends the search: the next one is its square
-LARGEST = 1e5  # times the mean count: a larger k adds less than 1e-5 to the variance of Poisson
+LARGEST_SIZE = 1e5  # times the mean count: a larger k adds less than 1e-5 to the variance of Poisson
 
 
 def size_terms(k: float, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -88,7 +88,7 @@ class SizeSearch:
             assert at is not None
             slope, bend = self._derivatives(at, math.exp(t))
             low, high = (t, high) if slope < 0 else (low, t)
-            if slope < 0 and math.exp(t) > LARGEST * max(1.0, at.number("y") / at.number("weight")):
+            if slope < 0 and math.exp(t) > LARGEST_SIZE * max(1.0, at.number("y") / at.number("weight")):
                 raise InputError(
                     "The counts vary no more than Poisson's: the most likely k is infinite; use family='poisson'."
                 )

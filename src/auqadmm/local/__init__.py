@@ -109,3 +109,7 @@ def direct_suits(shard: Shard) -> bool:
         return False
     sizes = (min(piece.X.shape[1:]) for piece in shard.design.pieces if isinstance(piece, DensePiece))
     return max(sizes) <= LARGEST_FACTOR
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from auqadmm.blocks import single_precision
 from auqadmm.blocks.shard import Shard
-from auqadmm.core.stopping import is_number
+from auqadmm.checks import check_count, is_number
 from auqadmm.errors import InputError
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.weights import Weights, dot
@@ -58,10 +58,10 @@ class Iterate:
         return GRADIENT_ULPS * torch.finfo(self.u.dtype).eps * self.scale
 
     @property
-    def blur(self) -> Tensor | float:
-        """(B,): the gradient's error by single precision (`blocks/single_precision.py`)."""
-        moved = single_precision.change(self.point)
-        return 0.0 if moved is None else torch.finfo(torch.float32).eps * moved
+    def rounding_error(self) -> Tensor:
+        """(B,): the gradient's error, an ulp of its terms and that of `blocks/single_precision.py`."""
+        ulp, moved = torch.finfo(self.u.dtype).eps * self.plain_scale, single_precision.change(self.point)
+        return ulp if moved is None else ulp + torch.finfo(torch.float32).eps * moved
 
     @property
     def finite(self) -> Tensor:
@@ -411,12 +411,6 @@ class Bounded(Accurate):
         super().__post_init__()
         if self.products is not None:
             check_count("products", self.products)
-
-
-def check_count(name: str, value: int) -> None:
-    """Refuse limits below one."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{name} must be a positive integer; got {value!r}.")
 
 
 def norm(x: Tensor) -> Tensor:

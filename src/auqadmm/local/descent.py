@@ -53,7 +53,7 @@ class DescentState:
 
 
 @dataclass(frozen=True)
-class Progress:
+class BlockProgress:
     """Which blocks go on: `active` (B,), of which those in `doubt` may have reached rounding; which `met` their goal.
 
     `alive`: not stuck, and finite; `checked`: rounding is known. `any` says whether any is active, in doubt, or short
@@ -71,17 +71,17 @@ class Progress:
     round: int = 0
     left: Tensor | None = None
 
-    def among(self, some: Tensor) -> Progress:
+    def among(self, some: Tensor) -> BlockProgress:
         """All but these blocks (B,) stop."""
         active, doubt = self.active & some, self.doubt & some
         flags = torch.stack([active.any(), doubt.any(), self.any[2]])
         return replace(self, active=active, doubt=doubt, alive=self.alive & some, any=flags, host_flags=None).on_host()
 
-    def take(self, some: Part) -> Progress:
+    def take(self, some: Part) -> BlockProgress:
         masks = {name: getattr(self, name)[some.blocks] for name in ("active", "doubt", "met", "alive", "checked")}
         return replace(self, **masks)
 
-    def on_host(self) -> Progress:
+    def on_host(self) -> BlockProgress:
         """With the flags copied to the host, if not yet done."""
         return self if self.host_flags is not None else replace(self, host_flags=tuple(self.any.tolist()))
 
@@ -100,7 +100,7 @@ class DescentStep:
     moved: Tensor
     hvps: Tensor
     state: Any
-    progress: Progress | None = None
+    progress: BlockProgress | None = None
     most: int | None = None
 
 
@@ -115,12 +115,12 @@ class DescentMethod(Protocol):
     def products(self) -> int | None: ...
 
     def step(
-        self, problem: LocalProblem, iterate: Iterate, progress: Progress, tolerance: Tolerance, state: Any
+        self, problem: LocalProblem, iterate: Iterate, progress: BlockProgress, tolerance: Tolerance, state: Any
     ) -> DescentStep:
         """One step of the active blocks."""
         ...
 
-    def begin(self, problem: LocalProblem, iterate: Iterate, progress: Progress, state: Any) -> Any:
+    def begin(self, problem: LocalProblem, iterate: Iterate, progress: BlockProgress, state: Any) -> Any:
         """The state to begin with, from the arguments of `descend`; possibly no block will move."""
         ...
 
@@ -159,12 +159,12 @@ class DescentSolver(DescentMethod, Protocol):
         ...
 
     def solve(
-        self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: object, who: Tensor | None = None
+        self, problem: LocalProblem, u0: Tensor, reference: float | None, memory: object, which: Tensor | None = None
     ) -> LocalSolution:
-        """`who` (B,): the blocks to solve, by default all."""
+        """`which` (B,): the blocks to solve, by default all."""
         known = self.recall(problem, memory)
-        start = u0 if known.path is None else known.path.ahead(u0, problem.shard.programs, who)
-        solution = descend(self, problem, start, reference, self.max_iter, known.state, known.anchor, who)
+        start = u0 if known.path is None else known.path.ahead(u0, problem.shard.programs, which)
+        solution = descend(self, problem, start, reference, self.max_iter, known.state, known.anchor, which)
         return replace(solution, memory=self.remember(problem, u0, solution, known))
 
 
@@ -176,39 +176,39 @@ def descend(
     max_iter: int,
     state: Any = None,
     anchor: Tensor | None = None,
-    who: Tensor | None = None,
+    which: Tensor | None = None,
 ) -> LocalSolution:
     """Descend from u0 until every block meets its tolerance; the memory of the solution is a `DescentState`.
 
-    `who` (B,): the blocks to move, by default all.
+    `which` (B,): the blocks to move, by default all.
     """
     run = problem.shard.programs
     tolerance = Tolerance.known(problem, reference, method.factor, method.tol)
     if tolerance is not None:
-        iterate, tolerance, progress = run(_first_progress, problem, tolerance, u0, anchor, who, method.tol is None)
+        iterate, tolerance, progress = run(_first_progress, problem, tolerance, u0, anchor, which, method.tol is None)
     else:
         iterate = run(_iterate_at, problem, u0, None)
         tolerance = Tolerance.of(iterate, method.factor)
-        progress = run(check_progress, tolerance, iterate, _restrict(iterate.finite, who), ~iterate.finite)
+        progress = run(check_progress, tolerance, iterate, _restrict(iterate.finite, which), ~iterate.finite)
     progress = progress.on_host()
     state = method.begin(problem, iterate, progress, state)
     budget = None if method.products is None else torch.full_like(count(iterate), method.products)
-    return _next_progress(method, problem, iterate, tolerance, progress, state, range(max_iter), who, budget)
+    return _next_progress(method, problem, iterate, tolerance, progress, state, range(max_iter), which, budget)
 
 
 def _first_progress(
-    problem: LocalProblem, tolerance: Tolerance, u0: Tensor, anchor: Tensor | None, who: Tensor | None, follows: bool
-) -> tuple[Iterate, Tolerance, Progress]:
+    problem: LocalProblem, tolerance: Tolerance, u0: Tensor, anchor: Tensor | None, which: Tensor | None, follows: bool
+) -> tuple[Iterate, Tolerance, BlockProgress]:
     """`follows`: the tolerance depends on the outer residual, and is not fixed."""
     iterate = _iterate_at(problem, u0, anchor)
     # where slopes jump, extrapolation does not help: start at the last solution
     if follows and problem.curved and not getattr(problem.shard.loss, "expects", False):
         tolerance = tolerance.beyond(iterate)
-    return iterate, tolerance, check_progress(tolerance, iterate, _restrict(iterate.finite, who), ~iterate.finite)
+    return iterate, tolerance, check_progress(tolerance, iterate, _restrict(iterate.finite, which), ~iterate.finite)
 
 
-def _restrict(mask: Tensor, who: Tensor | None) -> Tensor:
-    return mask if who is None else mask & who
+def _restrict(mask: Tensor, which: Tensor | None) -> Tensor:
+    return mask if which is None else mask & which
 
 
 def _iterate_at(problem: LocalProblem, u: Tensor, anchor: Tensor | None) -> Iterate:
@@ -216,8 +216,8 @@ def _iterate_at(problem: LocalProblem, u: Tensor, anchor: Tensor | None) -> Iter
 
 
 def refresh_anchors(
-    problem: LocalProblem, tolerance: Tolerance, iterate: Iterate, progress: Progress, who: Tensor | None
-) -> tuple[Iterate, Progress]:
+    problem: LocalProblem, tolerance: Tolerance, iterate: Iterate, progress: BlockProgress, which: Tensor | None
+) -> tuple[Iterate, BlockProgress]:
     """Where the anchor of a block is too far away for an accurate gradient or convergence test, the anchor
     moves to the iterate."""
     moved = single_precision.change(iterate.point)
@@ -225,7 +225,7 @@ def refresh_anchors(
         return iterate, progress
     size = torch.maximum(tolerance.at(iterate), iterate.grad_norm)
     # norms are those of the problem, in which the change may be larger or smaller by a factor
-    far = _restrict(size * iterate.plain_scale < single_precision.TRUST * moved * iterate.scale, who)
+    far = _restrict(size * iterate.plain_scale < single_precision.TRUST * moved * iterate.scale, which)
     if not bool(far.any()):
         return iterate, progress
     assert isinstance(iterate.point, RowPoint)
@@ -242,10 +242,10 @@ def _next_progress(
     problem: LocalProblem,
     iterate: Iterate,
     tolerance: Tolerance,
-    progress: Progress,
+    progress: BlockProgress,
     state: Any,
     rounds: range,
-    who: Tensor | None,
+    which: Tensor | None,
     budget: Tensor | None = None,
     taken: int = 0,
 ) -> LocalSolution:
@@ -264,21 +264,21 @@ def _next_progress(
             progress = run(
                 check_progress, tolerance, iterate, progress.alive, progress.checked | progress.doubt
             ).on_host()
-        iterate, progress = refresh_anchors(problem, tolerance, iterate, progress, who)
+        iterate, progress = refresh_anchors(problem, tolerance, iterate, progress, which)
         if not progress.flags[0]:
             break
         progress = replace(progress, host_flags=None, round=i, left=None if budget is None else budget - hvps)
         some = blocks_to_keep(problem, iterate, progress.active)
         if some is not None:
             ended, hvps = final_status(
-                tolerance, problem, iterate, hvps, progress.active if who is None else progress.active | ~who
+                tolerance, problem, iterate, hvps, progress.active if which is None else progress.active | ~which
             )
             done = LocalSolution(iterate.u, ended, iterate.grad_norm, hvps, iterations, state)
             own = method.take(state, some)
             rounds = range(i, rounds.stop)
             ours, theirs = (problem.take(some), iterate.take(some), tolerance.take(some), progress.take(some)), None
-            if who is not None:
-                theirs = who[some.blocks]
+            if which is not None:
+                theirs = which[some.blocks]
             less = None if progress.left is None else progress.left[some.blocks]
             rest = _next_progress(method, *ours, own, rounds, theirs, less, taken)
             return done.put(
@@ -297,12 +297,12 @@ def _next_progress(
             check_progress, tolerance, iterate, progress.alive & (step.moved | ~progress.active), progress.checked
         )
     iterate, progress = refresh_anchors(
-        problem, tolerance, iterate, progress, who
+        problem, tolerance, iterate, progress, which
     )  # out of steps: convergence not yet checked
     progress = progress.on_host()
     converged = progress.met
     if progress.flags[2]:
-        converged, hvps = final_status(tolerance, problem, iterate, hvps, None if who is None else ~who)
+        converged, hvps = final_status(tolerance, problem, iterate, hvps, None if which is None else ~which)
     return LocalSolution(
         iterate.u, converged, iterate.grad_norm, hvps, iterations, DescentState(state, _anchor(iterate))
     )
@@ -334,18 +334,18 @@ def blocks_to_keep(problem: LocalProblem, iterate: Iterate, active: Tensor) -> P
     return some
 
 
-def check_progress(tolerance: Tolerance, iterate: Iterate, alive: Tensor, checked: Tensor) -> Progress:
+def check_progress(tolerance: Tolerance, iterate: Iterate, alive: Tensor, checked: Tensor) -> BlockProgress:
     met = tolerance.met(iterate)
     active = alive & ~met
     doubt = active & ~checked & (iterate.grad_norm <= NEAR_ROUNDING * iterate.floor)
     short = iterate.finite & ~met
-    return Progress(active, doubt, met, alive, checked, torch.stack([active.any(), doubt.any(), short.any()]))
+    return BlockProgress(active, doubt, met, alive, checked, torch.stack([active.any(), doubt.any(), short.any()]))
 
 
 def line_search_step(
     problem: LocalProblem,
     iterate: Iterate,
-    progress: Progress,
+    progress: BlockProgress,
     P: Tensor,
     hvps: Tensor,
     state: Any,
@@ -453,9 +453,9 @@ class Extrapolation:
     share: Tensor
     solves: int
 
-    def ahead(self, u: Tensor, run: Programs, who: Tensor | None = None) -> Tensor:
-        """Extrapolated from u, the last solution, in the blocks `who` (B,), all by default."""
-        return run(_predict, u, self.share if who is None else self.share * who, self.move)
+    def ahead(self, u: Tensor, run: Programs, which: Tensor | None = None) -> Tensor:
+        """Extrapolated from u, the last solution, in the blocks `which` (B,), all by default."""
+        return run(_predict, u, self.share if which is None else self.share * which, self.move)
 
     @property
     def renew(self) -> bool:

@@ -63,12 +63,13 @@ from auqadmm.blocks.curvature import times
 from auqadmm.blocks.loss import Point
 from auqadmm.blocks.parts import Part, part
 from auqadmm.blocks.rows import RowPoint
-from auqadmm.local.base import Bounded, Iterate, LocalProblem, LocalSolution, check_count, count, norm, over, select
+from auqadmm.checks import check_count
+from auqadmm.local.base import Bounded, Iterate, LocalProblem, LocalSolution, count, norm, over, select
 from auqadmm.local.descent import (
+    BlockProgress,
     DescentSolver,
     DescentStep,
     Extrapolation,
-    Progress,
     RecalledState,
     Tolerance,
     extrapolate,
@@ -297,7 +298,7 @@ class LBFGS(Bounded, DescentSolver):
         return LBFGSMemory(state.inverse, problem.W, path, anchor)
 
     def step(
-        self, problem: LocalProblem, iterate: Iterate, progress: Progress, tolerance: Tolerance, state: LBFGSState
+        self, problem: LocalProblem, iterate: Iterate, progress: BlockProgress, tolerance: Tolerance, state: LBFGSState
     ) -> DescentStep:
         """One step of the active blocks; the state is the inverse Hessian."""
         if progress.round > 0:
@@ -308,7 +309,7 @@ class LBFGS(Bounded, DescentSolver):
         inverse = _update_pairs(iterate, step.there, state.inverse, step.moved & progress.active)
         return replace(step, state=replace(state, inverse=inverse))
 
-    def begin(self, problem: LocalProblem, iterate: Iterate, progress: Progress, state: Any) -> Any:
+    def begin(self, problem: LocalProblem, iterate: Iterate, progress: BlockProgress, state: Any) -> Any:
         if state is not None and not progress.flags[0]:
             return state
         return LBFGSState(_first_inverse(problem, iterate, progress.active, state, self.history))
@@ -371,7 +372,7 @@ def _update_pairs(iterate: Iterate, there: Iterate, inverse: InverseHessian, mov
     s, y = there.u - iterate.u, there.grad - iterate.grad
     # ⟨s,y⟩ > 0 in exact arithmetic, since W_j is positive definite; a pair that is only rounding error is skipped
     eps = torch.finfo(s.dtype).eps
-    clear = (dot(s, y) > eps * norm(s) * norm(y)) & (norm(y) > CLEAR * (eps * iterate.plain_scale + iterate.blur))
+    clear = (dot(s, y) > eps * norm(s) * norm(y)) & (norm(y) > CLEAR * iterate.rounding_error)
     return inverse.push(s, y, moved & clear)
 
 

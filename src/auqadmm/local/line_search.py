@@ -195,5 +195,5 @@ def _descent(iterate: Iterate, P: Tensor) -> Tensor:
 
 
 def _noise(iterate: Iterate, P: Tensor) -> Tensor:
-    """The rounding error of slopes: one unit in the last place of the terms of ∇F_j along P."""
-    return (torch.finfo(P.dtype).eps * iterate.plain_scale + iterate.blur) * norm(P)
+    """The rounding error of slopes along P."""
+    return iterate.rounding_error * norm(P)

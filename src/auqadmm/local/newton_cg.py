@@ -27,7 +27,8 @@ from torch import Tensor
 
 from auqadmm.blocks.loss import Point
 from auqadmm.blocks.parts import Part
-from auqadmm.local.base import Bounded, Iterate, LocalProblem, LocalSolution, check_count, count, select
+from auqadmm.checks import check_count
+from auqadmm.local.base import Bounded, Iterate, LocalProblem, LocalSolution, count, select
 from auqadmm.local.cg import (
     EASY,
     PRICE,
@@ -44,10 +45,10 @@ from auqadmm.local.cg import (
     zero_products,
 )
 from auqadmm.local.descent import (
+    BlockProgress,
     DescentSolver,
     DescentStep,
     Extrapolation,
-    Progress,
     RecalledState,
     Tolerance,
     check_progress,
@@ -61,14 +62,14 @@ from auqadmm.metrics.weights import Diagonal, Weights, dot
 
 # What was tried here is in results/speed/log.md; a value without a number was chosen, not measured.
 # conjugate-gradient steps of a GPU before the first host check, where the last such system is no guide
-FIRST_LOOK = 4
+FIRST_CHECK = 4
 # residual of a system that is solved at once: an extra step costs less than more rows of little curvature
 CORNER_FORCING = 0.05
 # steps over corners where more rows have curvature than fit; then conjugate gradients
 LEAPS = 12
 # the share of the tolerance to which systems are solved where W_j preconditions: to 0.5 products × 1.13
 # (results/ablation: nearly-half)
-NEARLY = 0.9
+CG_SHARE = 0.9
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,12 @@ class NewtonCG(Bounded, DescentSolver):
         return NewtonMemory(state.D, path, state.factor, spent, bool((spent > PRICE).any()), anchor)
 
     def step(
-        self, problem: LocalProblem, iterate: Iterate, progress: Progress, tolerance: Tolerance, state: NewtonCGState
+        self,
+        problem: LocalProblem,
+        iterate: Iterate,
+        progress: BlockProgress,
+        tolerance: Tolerance,
+        state: NewtonCGState,
     ) -> DescentStep:
         """One Newton step of the active blocks."""
         run = problem.shard.programs
@@ -149,12 +155,12 @@ class NewtonCG(Bounded, DescentSolver):
             P, XP = ensure_descent(iterate, system, cg_state), None
         return line_search_step(problem, iterate, progress, P, cg_state.hvps, state, XP)
 
-    def _limit(self, progress: Progress) -> int | Tensor:
+    def _limit(self, progress: BlockProgress) -> int | Tensor:
         """Steps that a system may take, for each block where they are counted."""
         return self.max_cg if progress.left is None else progress.left.clamp(max=self.max_cg)
 
     def _solved(
-        self, problem: LocalProblem, iterate: Iterate, progress: Progress, system: NewtonSystem, cg_state: CGState
+        self, problem: LocalProblem, iterate: Iterate, progress: BlockProgress, system: NewtonSystem, cg_state: CGState
     ) -> CGState:
         """Solve a system to its tolerance, on a CPU."""
         cg_state, limit = replace(cg_state, XP=zero_products(iterate.point)), self._limit(progress)
@@ -163,7 +169,12 @@ class NewtonCG(Bounded, DescentSolver):
         return cg_state
 
     def _over_corners(
-        self, problem: LocalProblem, iterate: Iterate, progress: Progress, tolerance: Tolerance, state: NewtonCGState
+        self,
+        problem: LocalProblem,
+        iterate: Iterate,
+        progress: BlockProgress,
+        tolerance: Tolerance,
+        state: NewtonCGState,
     ) -> DescentStep:
         """A step of a hinge over its corners; by conjugate gradients in blocks with too many curved rows."""
         width, has_D = state.width, state.has_D
@@ -190,7 +201,9 @@ class NewtonCG(Bounded, DescentSolver):
             line_search_step(problem, iterate, progress, P, hvps, replace(state, last=iterate.point, D=D, has_D=has_D)),
         )
 
-    def begin(self, problem: LocalProblem, iterate: Iterate, progress: Progress, state: NewtonCGState) -> NewtonCGState:
+    def begin(
+        self, problem: LocalProblem, iterate: Iterate, progress: BlockProgress, state: NewtonCGState
+    ) -> NewtonCGState:
         if problem.shard.loss.cornered and hinge_applies(problem):
             none = torch.zeros_like(iterate.grad_norm)
             width, has_D = none if state.width is None else state.width, state.has_D
@@ -230,7 +243,7 @@ class NewtonCG(Bounded, DescentSolver):
         self,
         problem: LocalProblem,
         iterate: Iterate,
-        progress: Progress,
+        progress: BlockProgress,
         tolerance: Tolerance,
         system: NewtonSystem,
         cg_state: CGState,
@@ -239,7 +252,7 @@ class NewtonCG(Bounded, DescentSolver):
         """On a GPU direction, unit step and test run without a transfer, assuming the system takes no more steps than
         the last one of its kind and the unit step is accepted. It mostly is."""
         run, kind = problem.shard.programs, (NewtonCG, progress.round)
-        steps, limit = min(run.notes.get(kind, FIRST_LOOK), self.max_cg), self._limit(progress)
+        steps, limit = min(run.notes.get(kind, FIRST_CHECK), self.max_cg), self._limit(progress)
         short = True
         while short:
             cg_state = run.repeat(cg_step, steps, cg_state, system, problem, limit)
@@ -268,7 +281,7 @@ class NewtonCG(Bounded, DescentSolver):
 class NewtonMemory:
     """What a solve passes to the next: the diagonal D (B, m, C) of ∇²f_j, the path of the solutions, a factor of the
     Hessian where the diagonal was not enough, the products `spent` since it was made (B,) and whether a block is `due`
-    for one, u at the last anchor, how far the logits of a hinge `went` (B,), and who has a D, `has_D` (B,)."""
+    for one, u at the last anchor, how far the logits of a hinge `went` (B,), and which blocks have a D, `has_D`."""
 
     D: Tensor | None
     path: Extrapolation
@@ -339,7 +352,7 @@ def _newton_system(
         base = Diagonal(D + problem.W.diagonal())
         precondition = replace(factor, base=base) if isinstance(factor, KeptFactor) else base
     # W_j keeps the residual small in the norm that counts: the true residual is hardly larger
-    enough = (NEARLY if problem.curved and not problem.shard.loss.cornered else 0.5) * tolerance.at(iterate)
+    enough = (CG_SHARE if problem.curved and not problem.shard.loss.cornered else 0.5) * tolerance.at(iterate)
     if tolerance.share is not None or not quadratic:
         enough = torch.maximum(enough, _forcing_term(iterate) * iterate.grad_norm)
     zero = torch.zeros_like(iterate.grad)
@@ -362,7 +375,7 @@ class UnitStep:
     P: Tensor
     there: Iterate
     moved: Tensor
-    progress: Progress
+    progress: BlockProgress
     summary: Tensor
 
 

@@ -25,9 +25,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from auqadmm.core.stopping import is_number
+from auqadmm.checks import check_count, is_number
 from auqadmm.errors import InputError
-from auqadmm.local.base import LocalProblem, LocalSolution, check_count, norm, over, select
+from auqadmm.local.base import LocalProblem, LocalSolution, norm, over, select
 from auqadmm.local.lbfgs import Pairs
 from auqadmm.metrics.weights import dot
 

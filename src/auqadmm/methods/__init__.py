@@ -88,3 +88,7 @@ def resolve(method: object, known: Mapping[str, Callable[[], Method]] = KNOWN) -
     if not (hasattr(method, "init") and hasattr(method, "step")):
         raise InputTypeError(f"method must be a name or an object with init and step, got {type(method).__name__}.")
     return method
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

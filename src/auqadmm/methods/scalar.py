@@ -37,12 +37,11 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
+from auqadmm.checks import above_one, at_least_one, is_number, positive
 from auqadmm.core.consensus import Chosen, ConsensusADMM
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Blocks, Consensus, Residuals, Setup
-from auqadmm.core.stopping import is_number
 from auqadmm.errors import InputError
-from auqadmm.methods.checks import above_one, at_least_one, positive
 from auqadmm.metrics.weights import Scalar, dot
 
 if TYPE_CHECKING:

@@ -20,12 +20,11 @@ import torch
 from torch import Tensor
 
 from auqadmm import curvature
+from auqadmm.checks import at_least_one, is_number, one_of
 from auqadmm.core.consensus import Chosen, ConsensusADMM
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Blocks, Consensus
-from auqadmm.core.stopping import is_number
 from auqadmm.errors import InputError
-from auqadmm.methods.checks import at_least_one, one_of
 from auqadmm.metrics.weights import Diagonal
 
 if TYPE_CHECKING:

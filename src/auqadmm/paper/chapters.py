@@ -12,7 +12,7 @@ from matplotlib.figure import Figure as Drawing
 from auqadmm.comparison import GAPS
 from auqadmm.paper import curves, images
 from auqadmm.paper.bundle import Bundle, CurveLine
-from auqadmm.paper.outcomes import by_reading, said
+from auqadmm.paper.outcomes import by_reading, reading_words
 from auqadmm.paper.spec import FIGURES, INTERVAL, PROTOCOLS, RANKS
 from auqadmm.paper.verdicts import verdicts
 from auqadmm.report.content import Chapter, Curve, Panel, Picture, Report, Table
@@ -66,7 +66,7 @@ def drawings(id: str, bundle: Bundle, curves_too: bool = True) -> dict[str, Draw
     title = FIGURES[id]().title
     if curves_too:
         for reading, lines in by_reading(bundle.of(id)).items():
-            words = f"{title}: {said(reading)}"
+            words = f"{title}: {reading_words(reading)}"
             stem = f"{id}-{'-'.join(reading)}"
             pictures[f"{stem}-gap"] = curves.gap_figure(lines, words)
             pictures[f"{stem}-paper"] = curves.paper_figure(lines, words)
@@ -100,13 +100,13 @@ def _picture(drawing: Drawing, name: str) -> Picture:
 def _weighted(dataset: str, model: str, protocol: str) -> str:
     """The method whose weights a picture shows."""
     name = {"elastic": "elastic net", "svm": "SVM"}.get(model, model)
-    return f"{curves.DATASETS[dataset]}, {name}, {said((protocol, 'mean'))}"
+    return f"{curves.DATASETS[dataset]}, {name}, {reading_words((protocol, 'mean'))}"
 
 
 # ---------------------------------------------------------------------- curves
 def _panel(name: str, reading: tuple[str, str], runs: Mapping[str, Sequence[CurveLine]]) -> Panel:
     return Panel(
-        title=f"{curves.panel_title(name)}, {said(reading)}",
+        title=f"{curves.panel_title(name)}, {reading_words(reading)}",
         curves=tuple(
             Curve(
                 method=method_style(method).base or method,
@@ -152,7 +152,7 @@ def _table(lines: Sequence[CurveLine]) -> Table:
             for method, hits in reached.items():
                 end = runs[method][-1].gap
                 cells = [cell for hit in hits for cell in _cells(hit)]
-                panel = f"{curves.panel_title(name)}, {said(reading)}"
+                panel = f"{curves.panel_title(name)}, {reading_words(reading)}"
                 last = MISSING if end is None else f"{end:.1e}"
                 rows.append((panel, method_style(method).label, *cells, last))
             for k, _ in enumerate(GAPS):

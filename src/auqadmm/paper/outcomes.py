@@ -42,22 +42,22 @@ def reached(run: Sequence[CurveLine], gap: float) -> int | None:
     return next((line.iteration for line in run if line.gap is not None and line.gap <= gap), None)
 
 
-def early(run: Sequence[CurveLine]) -> float:
+def early_gap(run: Sequence[CurveLine]) -> float:
     return gap_at(run, EARLY)
 
 
-def last(run: Sequence[CurveLine]) -> float:
+def last_gap(run: Sequence[CurveLine]) -> float:
     return gap_at(run, run[-1].iteration)
 
 
 def times(runs: dict[str, list[CurveLine]]) -> tuple[Callable[[Sequence[CurveLine]], float], ...]:
     """Early and at the end; only the latter where runs are short."""
-    return (early, last) if max(run[-1].iteration for run in runs.values()) > EARLY else (last,)
+    return (early_gap, last_gap) if max(run[-1].iteration for run in runs.values()) > EARLY else (last_gap,)
 
 
 def said_when(runs: dict[str, list[CurveLine]], when: Callable[[Sequence[CurveLine]], float]) -> str:
     last = max(run[-1].iteration for run in runs.values())
-    return f"after {min(EARLY, last) if when is early else last}"
+    return f"after {min(EARLY, last) if when is early_gap else last}"
 
 
 def shared_iterations(runs: dict[str, list[CurveLine]]) -> list[int]:
@@ -152,6 +152,6 @@ def by_reading(lines: Iterable[CurveLine]) -> dict[Reading, list[CurveLine]]:
     return readings
 
 
-def said(reading: Reading) -> str:
+def reading_words(reading: Reading) -> str:
     """The protocol in words, e.g. "as defined, means over rows"."""
     return f"as {reading[0]}, {READING[reading[1]]}"

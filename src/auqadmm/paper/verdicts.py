@@ -33,21 +33,21 @@ from auqadmm.paper.outcomes import (
     listed,
     long_enough,
     outcome,
-    said,
+    reading_words,
     short,
     tolerance,
 )
 from auqadmm.paper.spec import CONTROLS, METHODS
-from auqadmm.report.content import OUTCOMES, Cell, Verdict
+from auqadmm.report.content import OUTCOMES, Cell, ClaimVerdict
 
 ROBUST = 1.25  # growth with the number of workers up to which a method counts as robust
 TARGETS = (1e-6, 1e-4, 1e-2, 1e-1)
 ADAPTIVE = ("rb-admm", "rb-admm-paper", "ac-admm")
 
 
-def verdicts(bundle: Bundle) -> tuple[Verdict, ...]:
+def verdicts(bundle: Bundle) -> tuple[ClaimVerdict, ...]:
     """All verdicts that the results allow, claim by claim."""
-    judged: list[Verdict] = []
+    judged: list[ClaimVerdict] = []
     for judge in (fastest, control, improve):
         for figure, model in MODELS.items():
             for reading, lines in by_reading(bundle.of(figure)).items():
@@ -57,7 +57,7 @@ def verdicts(bundle: Bundle) -> tuple[Verdict, ...]:
     return (*judged, *weights(bundle), *average(bundle), *cost(bundle))
 
 
-def markdown(judged: Iterable[Verdict]) -> str:
+def markdown(judged: Iterable[ClaimVerdict]) -> str:
     """The verdicts as a table for documents."""
     header = ["claim", "protocol", "holds", *OUTCOMES, "measured", "figure"]
     rows = [header, ["---"] * len(header)]
@@ -73,13 +73,13 @@ def _one_line(text: str) -> str:
 
 
 # ---------------------------------------------------------------------- comparisons of methods
-def fastest(figure: str, model: str, reading: Reading, lines: Sequence[CurveLine]) -> Verdict:
+def fastest(figure: str, model: str, reading: Reading, lines: Sequence[CurveLine]) -> ClaimVerdict:
     """Is AUQ's gap the smallest of the paper's methods, after ten iterations and at the end, on every data set?"""
     rivals = [m for m in METHODS if m != "auq-admm"]
     cells = [cell for panel, runs in by_panel(lines).items() for cell in compared(panel, runs, "auq-admm", rivals)]
-    return Verdict(
+    return ClaimVerdict(
         claim=f"AUQ-ADMM decreases the objective fastest: {model}",
-        protocol=said(reading),
+        protocol=reading_words(reading),
         holds=_holds(cells, lines),
         number=listed("gap, against the best other", cells),
         why=_why_fastest(reading, cells),
@@ -101,13 +101,13 @@ def _why_fastest(reading: Reading, cells: Sequence[Cell]) -> str:
     )
 
 
-def control(figure: str, model: str, reading: Reading, lines: Sequence[CurveLine]) -> Verdict:
+def control(figure: str, model: str, reading: Reading, lines: Sequence[CurveLine]) -> ClaimVerdict:
     """Does AUQ beat controls with the same penalty but without its information?"""
     panels = by_panel(lines)
     cells = [cell for panel, runs in panels.items() for cell in compared(panel, runs, "auq-admm", tuple(CONTROLS))]
-    return Verdict(
+    return ClaimVerdict(
         claim=f"It is the uncertainty that helps, not the penalty's size: {model}",
-        protocol=said(reading),
+        protocol=reading_words(reading),
         holds=_holds(cells, lines),
         number=listed("gap, against the best control", cells),
         why="C(a): C-ADMM at ρ = a; perm: the same weights shuffled; mean: the same weights averaged. Where a control "
@@ -117,7 +117,7 @@ def control(figure: str, model: str, reading: Reading, lines: Sequence[CurveLine
     )
 
 
-def improve(figure: str, model: str, reading: Reading, lines: Sequence[CurveLine]) -> Verdict:
+def improve(figure: str, model: str, reading: Reading, lines: Sequence[CurveLine]) -> ClaimVerdict:
     """Are the adaptive penalties of RB, as in textbooks and as printed, and of AC better than C-ADMM at first?"""
     by_method = {
         method: [cell for panel, runs in by_panel(lines).items() for cell in compared(panel, runs, method, ("c-admm",))]
@@ -125,13 +125,13 @@ def improve(figure: str, model: str, reading: Reading, lines: Sequence[CurveLine
     }
     cells = [cell for own in by_method.values() for cell in own]
     counts = [
-        f"{short(method)}: " + Verdict("", "", "", "", "", cells=tuple(own)).tally
+        f"{short(method)}: " + ClaimVerdict("", "", "", "", "", cells=tuple(own)).tally
         for method, own in by_method.items()
         if own
     ]
-    return Verdict(
+    return ClaimVerdict(
         claim=f"RB- and AC-ADMM improve on C-ADMM: {model}",
-        protocol=said(reading),
+        protocol=reading_words(reading),
         holds=_holds(cells, lines),
         number="\n".join([listed("gap, against C at ρ = 1", cells), *counts]) if cells else "",
         why="Residuals of local problems that are not solved say nothing about the penalty: every change makes it "
@@ -145,7 +145,7 @@ def improve(figure: str, model: str, reading: Reading, lines: Sequence[CurveLine
 
 
 # ---------------------------------------------------------------------- rank, workers
-def rank(reading: Reading, lines: Sequence[CurveLine]) -> Verdict:
+def rank(reading: Reading, lines: Sequence[CurveLine]) -> ClaimVerdict:
     """Every rank against the largest, and their largest difference."""
     panel, runs = next(iter(by_panel(lines).items()))
     *smaller, largest = runs
@@ -158,9 +158,9 @@ def rank(reading: Reading, lines: Sequence[CurveLine]) -> Verdict:
     worst = max(spreads, key=lambda k: spreads[k], default=0)
     factor = spreads.get(worst, math.nan)
     level = factor <= tolerance("fig-rank", reading[0], runs) and all(cell.outcome == "equal" for cell in cells)
-    return Verdict(
+    return ClaimVerdict(
         claim="The rank of the Hessian's approximation does not matter",
-        protocol=said(reading),
+        protocol=reading_words(reading),
         holds=("yes" if level else "partly" if factor <= 2 else "no") if long_enough(lines) else "open",
         number=listed(f"gap, against {short(largest)}", cells)
         + f"\nlargest ratio of gaps between ranks: {factor:.2f}, in iteration {worst}",
@@ -171,7 +171,7 @@ def rank(reading: Reading, lines: Sequence[CurveLine]) -> Verdict:
     )
 
 
-def workers(reading: Reading, lines: Sequence[CurveLine]) -> Verdict:
+def workers(reading: Reading, lines: Sequence[CurveLine]) -> ClaimVerdict:
     """How many times more iterations to a gap it takes with more workers than with the fewest, AUQ and C-ADMM."""
     panels = by_panel(lines)
     pairs = {
@@ -179,7 +179,7 @@ def workers(reading: Reading, lines: Sequence[CurveLine]) -> Verdict:
     }
     claim = "AUQ-ADMM is robust to more splittings"
     if len(pairs) < 2:
-        return Verdict(claim, said(reading), "open", "", "", "fig-workers")
+        return ClaimVerdict(claim, reading_words(reading), "open", "", "", "fig-workers")
     # the smallest gap that both reach everywhere; where there is none, the gaps at the end
     targets = [g for g in TARGETS if all(outcomes.reached(run, g) for pair in pairs.values() for run in pair)]
     if targets:
@@ -188,7 +188,7 @@ def workers(reading: Reading, lines: Sequence[CurveLine]) -> Verdict:
         }
         what = f"iterations to a gap of {outcomes.number(targets[0])}"
     else:
-        measured = {name: [outcomes.last(run) for run in pair] for name, pair in pairs.items()}
+        measured = {name: [outcomes.last_gap(run) for run in pair] for name, pair in pairs.items()}
         what = "gap at the end"
     few, *more = measured.items()
     tie = tolerance("fig-workers", reading[0], ("auq-admm",))
@@ -199,9 +199,9 @@ def workers(reading: Reading, lines: Sequence[CurveLine]) -> Verdict:
         cells.append(Cell(f"from {panel_title(few[0])} to {name.split(', ')[-1]}", outcome(own, plain, tie), numbers))
     parts = [f"{panel_title(n)}: AUQ {outcomes.number(x)}, C {outcomes.number(y)}" for n, (x, y) in measured.items()]
     judged = _holds(cells, lines)
-    return Verdict(
+    return ClaimVerdict(
         claim=claim,
-        protocol=said(reading),
+        protocol=reading_words(reading),
         holds="partly" if judged == "yes" and own > ROBUST else judged,
         number="\n".join([what, *parts, *listed("growth", cells).split("\n")[1:]]),
         why="Robust: it grows by a strictly smaller factor than C-ADMM's, and by at most a quarter from the fewest to "
@@ -223,7 +223,7 @@ FIRST = {"plain": "plain, ρ = 1", "rho_a": "plain, ρ = a", "permuted": "permut
 
 
 # ---------------------------------------------------------------------- what they look like
-def weights(bundle: Bundle) -> list[Verdict]:
+def weights(bundle: Bundle) -> list[ClaimVerdict]:
     """Correlation of W_j with its class average, and whether its own class is the one it resembles most."""
     judged = []
     for name, arrays in bundle.arrays.items():
@@ -235,9 +235,9 @@ def weights(bundle: Bundle) -> list[Verdict]:
         own = float(np.diag(table).mean())
         right = sum(cell.outcome == "better" for cell in cells)
         judged.append(
-            Verdict(
+            ClaimVerdict(
                 claim=f"The weights look like class averages: {'SVM' if model == 'svm' else model}",
-                protocol=said((protocol, "mean")),
+                protocol=reading_words((protocol, "mean")),
                 holds="yes" if own >= 0.8 and right >= 0.8 * len(cells) else "partly" if own >= 0.5 else "no",
                 number=f"correlation with the worker's own class average {own:.2f} on average; most like its own "
                 f"class: {right} of {len(cells)} workers",
@@ -270,7 +270,7 @@ def correlations(weights: np.ndarray, averages: np.ndarray) -> np.ndarray:
 
 
 # ---------------------------------------------------------------------- the first average
-def average(bundle: Bundle) -> list[Verdict]:
+def average(bundle: Bundle) -> list[ClaimVerdict]:
     """The denoising illustration, in both readings: against the plain average and the controls."""
     arrays = bundle.arrays.get("denoising")
     if arrays is None:
@@ -283,7 +283,7 @@ def average(bundle: Bundle) -> list[Verdict]:
         judged = outcomes.holds(cells)
         helped = cells[0].outcome == "better"
         verdicts.append(
-            Verdict(
+            ClaimVerdict(
                 claim="Weighted averaging helps in the first iteration",
                 protocol=f"denoising, {words}",
                 # better than a control, but not than the plain average, does not support the claim
@@ -302,7 +302,7 @@ def average(bundle: Bundle) -> list[Verdict]:
 
 
 # ---------------------------------------------------------------------- what they cost
-def cost(bundle: Bundle) -> list[Verdict]:
+def cost(bundle: Bundle) -> list[ClaimVerdict]:
     """Arithmetic of the weights against that of an iteration without them: low if it adds no more than a tie."""
     readings: dict[Reading, list[Any]] = {}
     for row in bundle.costs:
@@ -315,9 +315,9 @@ def cost(bundle: Bundle) -> list[Verdict]:
         if (times := traffic(bundle, reading)) is not None:
             parts.append(f"bytes of an iteration: {times:.2f} times those of C at ρ = a, on every data set")
         judged.append(
-            Verdict(
+            ClaimVerdict(
                 claim="The weights are computed at very low cost",
-                protocol=said(reading),
+                protocol=reading_words(reading),
                 holds=outcomes.holds(cells, wanted="equal"),
                 number="\n".join(parts),
                 why="Equal: r Hessian-vector products add at most a tenth to an iteration. They are as many as the "

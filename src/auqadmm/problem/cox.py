@@ -120,8 +120,8 @@ class Cox(Loss):
         RiskSets
             Of all blocks.
         """
-        held = shard.design.held
-        if "risk_sets" not in held or held["risk_sets"][0] != self:
+        cache = shard.design.cache
+        if "risk_sets" not in cache or cache["risk_sets"][0] != self:
             block, c = shard.design.block_of_row, shard.row_weight
             scale: Tensor | float = 1.0
             if self.reduction == "pooled":
@@ -129,8 +129,8 @@ class Cox(Loss):
             elif self.reduction == "mean":
                 scale = shard.design.sum_rows((c > 0).to(c))[block]
             sets = RiskSets.of(shard.target, c, block, scale, self.ties == "efron", shard.dtype)
-            held["risk_sets"] = self, sets
-        return held["risk_sets"][1]
+            cache["risk_sets"] = self, sets
+        return cache["risk_sets"][1]
 
 
 @dataclass(frozen=True, eq=False)

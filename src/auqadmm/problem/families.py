@@ -42,7 +42,7 @@ from auqadmm.errors import InputError
 from auqadmm.problem.losses import NO_SHARE, Huber, LeastSquares, Logistic, Poisson, check_positive
 from auqadmm.problem.quantile import Quantile
 
-SMALL = 0.1  # below this series are exact to rounding
+SERIES_BELOW = 0.1  # below this series are exact to rounding
 FAR_MARGIN = -100.0  # a margin below which Mills' ratio is its asymptotic series
 
 
@@ -334,7 +334,7 @@ class CLogLog(RowLoss):
         z = z[:, 0]
         e = torch.exp(z)
         near = torch.where(e > math.log(2), -torch.log1p(-torch.exp(-e)), -torch.log(-torch.expm1(-e)))
-        positive = torch.where(e < SMALL / 100, -z + e * (0.5 - e / 24), near)  # where exp underflows, −z
+        positive = torch.where(e < SERIES_BELOW / 100, -z + e * (0.5 - e / 24), near)  # where exp underflows, −z
         return torch.where(y > 0, positive, e)
 
     def row_slope(self, s: Tensor, y: Tensor) -> Tensor:
@@ -362,11 +362,11 @@ def mills(m: Tensor) -> tuple[Tensor, Tensor]:
 
 def _ratio(e: Tensor) -> tuple[Tensor, Tensor]:
     """b = e/(exp(e) − 1) and b + e − 1, for e ≥ 0: 1 and e/2 near zero."""
-    x = e.clamp(max=SMALL)
+    x = e.clamp(max=SERIES_BELOW)
     q = x * x
     more = x * (0.5 + x * (1 / 12 - q * (1 / 720 - q * (1 / 30240 - q / 1209600))))
-    b = e / torch.expm1(e.clamp(min=SMALL))
-    return torch.where(e < SMALL, 1 - x + more, b), torch.where(e < SMALL, more, b + (e - 1))
+    b = e / torch.expm1(e.clamp(min=SERIES_BELOW))
+    return torch.where(e < SERIES_BELOW, 1 - x + more, b), torch.where(e < SERIES_BELOW, more, b + (e - 1))
 
 
 def _check_counts(loss: str, name: str, y: np.ndarray) -> None:

@@ -17,7 +17,16 @@ import torch
 from torch import Tensor
 
 from auqadmm.errors import InputError
-from auqadmm.problem.regularizers import Metric, Regularizer, fits, in_brief, indicator, number, scale_into, slack
+from auqadmm.problem.regularizers import (
+    Metric,
+    Regularizer,
+    check_length,
+    in_brief,
+    indicator,
+    number,
+    scale_into,
+    slack,
+)
 
 
 @dataclass(frozen=True)
@@ -79,9 +88,9 @@ class GroupLasso(Regularizer):
         return f"{type(self).__name__}(strength={self.strength!r}, groups={groups}, weights={weights})"
 
     def check(self, features: int) -> None:
-        fits("GroupLasso: groups", self.groups, features)
+        check_length("GroupLasso: groups", self.groups, features)
         if self.groups is None:
-            fits("GroupLasso: weights", self.weights, features)
+            check_length("GroupLasso: weights", self.weights, features)
 
     def row_groups(self, features: int) -> Tensor:
         """The group of every row of v.

@@ -253,7 +253,7 @@ class SmoothedHinge(RowLoss):
         check_positive("SmoothedHinge", "eps", self.eps)
 
     @property
-    def cornered(self) -> bool:
+    def cornered(self) -> bool:  # type: ignore[override]
         return self.eps < 0.1
 
     def eased(self, width: float) -> SmoothedHinge:

@@ -413,13 +413,13 @@ def mean_logits(shard: Shard, z: Tensor) -> Tensor:
 
 def one_sided(inner: RowLoss, shard: Shard) -> Tensor:
     """(B,): blocks whose rows all want their logits larger, or all smaller, without end; and those without rows."""
-    held = shard.design.held
-    if "one_sided" not in held or held["one_sided"][0] != inner:
+    cache = shard.design.cache
+    if "one_sided" not in cache or cache["one_sided"][0] != inner:
         y, c = shard.target, shard.row_weight
         far = torch.full_like(c, FAR) + 4 * (y.abs() if inner.target_kind == "real" else 0.0)
         ends = []
         for z in (-far[:, None], far[:, None]):
             slope = inner.row_slope(inner.prepare(z), y)[:, 0]
             ends.append(shard.design.sum_rows(times(c, slope)))
-        held["one_sided"] = inner, ~((ends[0] < 0) & (ends[1] > 0))
-    return held["one_sided"][1]
+        cache["one_sided"] = inner, ~((ends[0] < 0) & (ends[1] > 0))
+    return cache["one_sided"][1]

@@ -13,7 +13,7 @@ import torch
 
 from auqadmm.blocks.loss import Loss
 from auqadmm.blocks.shard import Census, Shard, build_shard
-from auqadmm.core.stopping import whole_number
+from auqadmm.checks import whole_number
 from auqadmm.errors import InputError, InputTypeError
 from auqadmm.problem.agreement import Exchange, Tally, alone, census_of, same, together
 from auqadmm.problem.ingest import RawBlock, encode, read_blocks, read_reals, source_of

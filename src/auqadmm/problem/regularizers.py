@@ -270,7 +270,7 @@ def number(name: str, value: Any) -> float:
     return number
 
 
-def fits(name: str, entries: object, features: int) -> None:
+def check_length(name: str, entries: object, features: int) -> None:
     """Raise ValueError if `entries` is a tuple that does not have one entry per feature."""
     if isinstance(entries, tuple) and len(entries) != features:
         raise InputError(f"{name} must have one entry per feature, got {len(entries)} for {features} features")
@@ -565,8 +565,8 @@ class Box(Regularizer):
         return f"{type(self).__name__}(lower={in_brief(self.lower)}, upper={in_brief(self.upper)})"
 
     def check(self, features: int) -> None:
-        fits("Box: lower", self.lower, features)
-        fits("Box: upper", self.upper, features)
+        check_length("Box: lower", self.lower, features)
+        check_length("Box: upper", self.upper, features)
 
     def _bounds(self, v: Tensor) -> list[Tensor]:
         """Lower and upper, each 0-dim or (m, 1), like `v`."""

@@ -23,7 +23,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ClaimVerdict:
     """One claim, and whether it holds: `holds` is "yes", "no", "partly", "tie" or "open".
 
     `cells` are the comparisons that decided it; claims without comparisons have none.
@@ -151,7 +151,7 @@ class Report:
 
     title: str
     lead: str
-    verdicts: tuple[Verdict, ...] = ()
+    verdicts: tuple[ClaimVerdict, ...] = ()
     chapters: tuple[Chapter, ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
     parts: str = "Figure"

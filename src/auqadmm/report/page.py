@@ -16,7 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from auqadmm.report.content import Agreement, Chapter, Picture, Report, Table, Verdict
+from auqadmm.report.content import Agreement, Chapter, ClaimVerdict, Picture, Report, Table
 from auqadmm.report.drawings import drawings_html, escape
 from auqadmm.report.page_data import Palette, report_data, script_json
 from auqadmm.report.tables import whole
@@ -131,7 +131,7 @@ def _verdicts(report: Report, links: Mapping[str, str]) -> str:
 """
 
 
-def _verdict(verdict: Verdict, links: Mapping[str, str], titles: Mapping[str, tuple[int, str]]) -> str:
+def _verdict(verdict: ClaimVerdict, links: Mapping[str, str], titles: Mapping[str, tuple[int, str]]) -> str:
     figure = escape(verdict.figure)
     if verdict.figure in links:
         number, title = titles[verdict.figure]

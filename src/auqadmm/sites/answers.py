@@ -51,7 +51,7 @@ def understood(replies: Mapping[str, bytes], do: str, number: int) -> list[dict[
 def _whole(data: bytes, number: int) -> dict[str, Any]:
     try:
         answer = protocol.loads(data)
-    except protocol.Refusal as refusal:
+    except protocol.ProtocolError as refusal:
         raise _Wrong(str(refusal)) from None
     if not isinstance(answer, dict) or ("message" in answer) == ("error" in answer):
         raise _Wrong("it is no answer")

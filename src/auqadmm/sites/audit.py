@@ -17,7 +17,7 @@ from auqadmm.words import visible
 
 
 @dataclass(frozen=True)
-class Line:
+class AuditLine:
     """One message out. `shapes`: of its arrays, by name; `seconds`: that its answer took; `error`: where it is one."""
 
     time: float
@@ -64,7 +64,7 @@ class Audit:
         """The line of a message that is about to be sent; where that fails, it must not be sent."""
         sizes = {name: list(shape) for name, shape in (shapes or {}).items()}
         digest = hashlib.sha256(body).hexdigest()
-        line = Line(
+        line = AuditLine(
             round(time.time(), 3), run, number, request, operation, sizes, len(body), digest, masked,
             round(seconds, 6), error,
         )  # fmt: skip
@@ -95,7 +95,7 @@ class Audit:
 
 
 # ---------------------------------------------------------------------- reading
-def read_audit(path: str | Path) -> Iterator[Line]:
+def read_audit(path: str | Path) -> Iterator[AuditLine]:
     """The lines of an audit file; a line that is cut off (a full disk) is left out, any other damage is an error."""
     try:
         with Path(path).open("rb") as file:
@@ -106,14 +106,14 @@ def read_audit(path: str | Path) -> Iterator[Line]:
                     found = None
                 if found is None and (not text.strip() or not text.rstrip().endswith(b"}")):
                     continue
-                if not isinstance(found, dict) or found.keys() != Line.__annotations__.keys():
+                if not isinstance(found, dict) or found.keys() != AuditLine.__annotations__.keys():
                     raise InputError(f"{path}, line {number}: this is no line of an audit file.")
-                yield Line(**found)
+                yield AuditLine(**found)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}).") from None
 
 
-def table(lines: Iterator[Line]) -> str:
+def table(lines: Iterator[AuditLine]) -> str:
     """Lines as a table of text."""
     head = ("time", "run", "number", "request", "operation", "shapes", "bytes", "sha256", "masked", "seconds", "error")
     rows = [head, *(_row(line) for line in lines)]
@@ -121,7 +121,7 @@ def table(lines: Iterator[Line]) -> str:
     return "\n".join("  ".join(x.ljust(w) for x, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
 
-def _row(line: Line) -> tuple[str, ...]:
+def _row(line: AuditLine) -> tuple[str, ...]:
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(line.time))
     shapes = " ".join(f"{name}:{'×'.join(map(str, shape))}" for name, shape in line.shapes.items())
     fields = (

@@ -25,7 +25,7 @@ from auqadmm.sites.audit import Audit, AuditError
 from auqadmm.sites.keys import checked_name
 from auqadmm.sites.refusals import Declined, Malformed, NotJoined, Refusal, Replayed, SitesError, TooLarge
 from auqadmm.sites.settings import Data, SiteSettings
-from auqadmm.sites.wire import SMALL, Label, Numbers, Stamps, announced, read, sealed, small_json, told, verified
+from auqadmm.sites.wire import SMALL, AskNumbers, Label, Stamps, announced, read, sealed, small_json, told, verified
 from auqadmm.words import quoted, visible
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class _Daemon:
         self.seat, self.quiet = "", 8.0
         self.run = ""
         self.session: Session | None = None
-        self.numbers = Numbers()
+        self.numbers = AskNumbers()
         self.last = _NOTHING  # the last answer, for an ask that comes again
         self.carried = False  # it has arrived
         self.heard = time.monotonic()  # a verified reply
@@ -233,7 +233,7 @@ class _Daemon:
             self.carried = False
             return
         self.drop("the coordinator begins another run")
-        self.run, self.numbers = label.run, Numbers()
+        self.run, self.numbers = label.run, AskNumbers()
         self.numbers.is_new(label)
         self.log(f"run {label.run[:8]} begins.")
         self.answered(label, "open", lambda: self.opened(label, body))

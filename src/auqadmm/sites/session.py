@@ -145,9 +145,9 @@ class SiteHolder(Holder):
         envelope, self.setup = protocol.opened(message, self.setup, largest=self.largest)
         self._noted["request"] = envelope.do
         if envelope.do not in SESSION_REQUESTS:
-            raise protocol.Refusal(f"{envelope.do[:40]!r} is not a request")
+            raise protocol.ProtocolError(f"{envelope.do[:40]!r} is not a request")
         if envelope.number <= self.seen:
-            raise protocol.Refusal("this message was overtaken by a later one")
+            raise protocol.ProtocolError("this message was overtaken by a later one")
         self.seen = self.number = envelope.number
         self.asked = hashlib.sha256(message).hexdigest()  # sites that were asked something else make noise of the sum
         self.versions = {k: x for k, x in self.versions.items() if k in envelope.alive}
@@ -159,7 +159,7 @@ class SiteHolder(Holder):
         except PolicyError as error:
             self.log(f"run {self.run}: refused {self._words(envelope.do)}: {error}")
             raise InputError(f"refused by the policy of {self.own}: {error}.") from None
-        except protocol.Refusal:
+        except protocol.ProtocolError:
             raise
         except Exception as error:  # the text may hold values of rows: it stays here
             self.log(f"run {self.run}: {self._words(envelope.do)} failed: {type(error).__name__}: {error}")

@@ -183,7 +183,7 @@ class Once:
         self.last = label.stamp
 
 
-class Numbers:
+class AskNumbers:
     """Numbers of asks within one run: a new one is larger than all before; the last may come again, word for word."""
 
     def __init__(self) -> None:

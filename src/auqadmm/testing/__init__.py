@@ -349,3 +349,7 @@ def _one_check(name: str) -> Callable[[EngineTests], None]:
         EngineSuite(self.under_test("engine"), self.tolerance).checks()[name]()
 
     return check
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -69,12 +69,12 @@ class Gate:
         G = columns.slopes(sums["G"])
         if self.factors:
             return self._kept(judge, G, shared.v)
-        rough = shared.predicted
-        if rough is None:
+        estimate = shared.predicted
+        if estimate is None:
             metric = shared.metric
             K = metric.k if isinstance(metric, DiagonalMetric) else columns.spread[:, None]
-            rough = _predicted_fall(judge.g, shared.v, sums["G"] if isinstance(metric, DiagonalMetric) else G, K)
-        return rough if self.ratio is None else self.ratio * rough
+            estimate = _predicted_fall(judge.g, shared.v, sums["G"] if isinstance(metric, DiagonalMetric) else G, K)
+        return estimate if self.ratio is None else self.ratio * estimate
 
     def _kept(self, judge: Judge, G: Tensor, v: Tensor) -> float:
         L, s = self.factors[0]
@@ -111,8 +111,8 @@ class Gate:
         delta = certificate.delta if math.isfinite(certificate.delta) else certificate.gap_bound
         if not math.isfinite(delta):
             return replace(new, wrong=min(self.wrong + 1, 6), ratio=self.ratio or 1.0)
-        rough = replace(self, factors=(), ratio=None).estimate(judge, shared, sums)
-        ratio = delta / rough if rough > 0 else 1.0
+        estimate = replace(self, factors=(), ratio=None).estimate(judge, shared, sums)
+        ratio = delta / estimate if estimate > 0 else 1.0
         missed = self.ratio is not None and delta <= tol * certificate.scale  # small enough, and yet not converged
         factors = self.factors
         model = verdict.model

@@ -151,14 +151,14 @@ def notes(judge: Judge) -> str:
     """Columns without influence, as far as known; constant ones from the first triangle on."""
     if judge.columns is None:
         return ""
-    empty, said = judge.columns.unused, []
+    empty, notes = judge.columns.unused, []
     for which, one, many in (
         (empty, "is zero in every row: its coefficient has", "are zero in every row: their coefficients have"),
         (judge.constant, "is constant beside an intercept: it has", "are constant beside an intercept: they have"),
     ):
         if which:
-            said.append(f"{_listed([_named(judge, k) for k in which])} {one if len(which) == 1 else many} no say.")
-    return " ".join(said)
+            notes.append(f"{_listed([_named(judge, k) for k in which])} {one if len(which) == 1 else many} no say.")
+    return " ".join(notes)
 
 
 def infinite(judge: Judge, v: Tensor) -> str:

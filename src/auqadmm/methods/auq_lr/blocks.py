@@ -202,8 +202,8 @@ class BlockRound:
                 sums["lam_sum"] = sum_blocks(lam)
                 sums["stale"] = torch.tensor(0.0 if shard.loss.quadratic else 1.0, dtype=torch.float64)
                 if directive.contest is not None:
-                    ways = (directive.posterior, directive.contest)
-                    sums["contest"] = torch.stack([way.unexplained(shard, shared.v, memory["U"]) for way in ways])
+                    posteriors = (directive.posterior, directive.contest)
+                    sums["contest"] = torch.stack([p.unexplained(shard, shared.v, memory["U"]) for p in posteriors])
         solution, spent = self._solve(shard, W, v, lam, blocks, shared)
         u = solution.u
         pull = W.apply(u - v)

@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 
 from auqadmm.blocks.rows import RowLoss
+from auqadmm.checks import at_least_one, is_number, one_of, relaxation, round_cost, whole_number
 from auqadmm.core.consensus import start_blocks
 from auqadmm.core.reduce import Reduce, failed_blocks
 from auqadmm.core.state import ROUND_COST, Blocks, Consensus, Residuals, Setup, State
-from auqadmm.core.stopping import is_number
 from auqadmm.curvature.posterior import Posterior, second_wins, typical_curvature
 from auqadmm.errors import InputError
 from auqadmm.methods.auq_lr.blocks import BlockRound, Directive, directions, first_parts, next_parts, unpacked
@@ -46,7 +46,6 @@ from auqadmm.methods.auq_lr.server import (
     tolerance,
     watch_objective,
 )
-from auqadmm.methods.checks import at_least_one, one_of, relaxation, round_cost, whole
 from auqadmm.metrics.lowrank import LowRank
 from auqadmm.metrics.vstep import LowRankMetric
 from auqadmm.problem.wrappers import ScaledRegularizer
@@ -137,8 +136,8 @@ class AUQLR:
         if self.relaxation is not None:
             relaxation(self.relaxation)
         if self.rank != "auto":
-            whole("rank", self.rank)  # type: ignore[arg-type]
-        whole("memory", self.memory)
+            whole_number("rank", self.rank)  # type: ignore[arg-type]
+        whole_number("memory", self.memory)
         if self.products is not None:
             at_least_one("products", self.products)
         one_of("columns", self.columns, ("auto", "raw"))
@@ -312,7 +311,7 @@ def curvature_of(regularizer: Regularizer) -> float:
     return float(getattr(regularizer, "inner", regularizer).strong_convexity)
 
 
-def found(weights: object) -> str:
+def directions_sentence(weights: object) -> str:
     """A summary of a run's weights, directions per block and the basis of the rest, as the end of a sentence that
     begins with "; "; empty for weights other than AUQ-LR's."""
     if not isinstance(weights, LowRank):

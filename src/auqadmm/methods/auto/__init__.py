@@ -2,6 +2,6 @@
 explains."""
 
 from auqadmm.methods.auto.cost import ROUND_COST, CostEstimate, Facts, estimates
-from auqadmm.methods.auto.method import Auto, Change, Choice, Plan
+from auqadmm.methods.auto.method import Auto, AutoPlan, Change, Choice
 
-__all__ = ["ROUND_COST", "Auto", "Change", "Choice", "CostEstimate", "Facts", "Plan", "estimates"]
+__all__ = ["ROUND_COST", "Auto", "AutoPlan", "Change", "Choice", "CostEstimate", "Facts", "estimates"]

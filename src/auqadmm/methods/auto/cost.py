@@ -4,7 +4,7 @@
 round trip. Rounds to a gap of 10⁻⁶ are estimated from measurements on tables and images (results/rounds); a run that
 proves them wrong switches its method (`method`).
 
-How hard a problem is, is told by the sums of round 0.
+The sums of round 0 say how hard a problem is.
 
 Shapes: m features, C columns, n = mC unknowns, N blocks; G, l2 (m, C), spread (m,).
 """
@@ -20,7 +20,7 @@ import torch
 from auqadmm.core.state import ROUND_COST, Setup
 from auqadmm.methods.auq_lr.method import FEWEST_COUPLED, MOST_DIRECTIONS, coupled_directions
 from auqadmm.methods.newton.method import HESSIAN_ROOM
-from auqadmm.methods.newton.working_set import affordable, numbers, some_rest, whole
+from auqadmm.methods.newton.working_set import affordable, full_hessian_numbers, numbers, some_rest
 
 if TYPE_CHECKING:
     from auqadmm.blocks.loss import Loss
@@ -145,9 +145,9 @@ def _newton(facts: Facts, round_cost: float) -> CostEstimate | None:
         triangles = 1.0 if loss.quadratic else rounds
         why = "few unknowns will be active" if active < n else "it needs the fewest rounds"
         return CostEstimate("newton", rounds, triangles * numbers(active) + rounds * n, why)
-    if whole(loss, shape) > HESSIAN_ROOM:
+    if full_hessian_numbers(loss, shape) > HESSIAN_ROOM:
         return None
-    size = whole(loss, (facts.features - facts.empty, facts.columns))
+    size = full_hessian_numbers(loss, (facts.features - facts.empty, facts.columns))
     triangles = 1.0 if loss.quadratic else rounds - 1
     return CostEstimate("newton", rounds, triangles * size + rounds * n, f"{n} unknowns make small Hessians")
 

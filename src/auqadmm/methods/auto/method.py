@@ -19,11 +19,11 @@ from uuid import uuid4
 
 from torch import Tensor
 
+from auqadmm.checks import round_cost
 from auqadmm.columns import InColumns, InnerReduce, in_columns
 from auqadmm.core.reduce import Reduce
 from auqadmm.core.state import Consensus, Setup, State, WarmStart
 from auqadmm.methods.auto.cost import ROUND_COST, CostEstimate, estimates, facts_of
-from auqadmm.methods.checks import round_cost
 from auqadmm.methods.newton.working_set import SET_GROWTH, numbers
 
 # Chosen, not measured one by one; what `auto` costs with all of them as they are: results/auto.
@@ -32,7 +32,8 @@ RATE_LEAST, RATE_MOST = 8, 16  # iterations that a rate is measured over, at lea
 AUTO_START = 6  # iterations in which a method may be worse than the one before
 GOAL = 1e-7  # of F: where runs are expected to end
 HARD = 50  # Hessian products of a block in one iteration, on average; at the bound it is too hard in any case
-ALIKE = 0.8  # of the rounds of L-BFGS with weights: it continues from AUQ-LR's iterate, so that a switch costs nothing
+# of the rounds of L-BFGS with weights: it continues from AUQ-LR's iterate, so that a switch costs nothing
+FEWER_ROUNDS = 0.8
 # of its expected cost: no switch before, nor before a good part of the other one's cost is spent
 BEFORE_LEAVING = 1.0
 NEAR_BEST = 1e-3  # of F, above the best so far: still progressing
@@ -81,7 +82,7 @@ class Auto:
     def init(self, setup: Setup, reduce: Reduce) -> State:
         first = self._estimates(setup)[0]
         state = self._method(first.method).init(setup, reduce)
-        plan = Plan(first.method, state.shared.memory)
+        plan = AutoPlan(first.method, state.shared.memory)
         return State(state.blocks, replace(state.shared, memory=plan))
 
     def step(self, state: State, reduce: Reduce) -> State:
@@ -99,7 +100,7 @@ class Auto:
         change = Change(k, plan.method, other.method, why, new.shared.cost.rounds, up)
         setup = shared.setup
         begun = self._method(other.method).init(replace(setup, warm=WarmStart(v)), reduce)
-        plan = Plan(
+        plan = AutoPlan(
             other.method, begun.shared.memory, k, reduce.traffic.rounds, reduce.traffic.up // 8, plan.best, plan.best_v,
             before=cost.hvps, changes=(*plan.changes, change),
         )  # fmt: skip
@@ -113,7 +114,7 @@ class Auto:
         known: tuple[CostEstimate, ...] = self._known[1]
         return known
 
-    def _left(self, plan: Plan, shared: Consensus) -> tuple[str, CostEstimate | None]:
+    def _left(self, plan: AutoPlan, shared: Consensus) -> tuple[str, CostEstimate | None]:
         """Why to leave the method, and for which one; None: keep it."""
         tried = {plan.method, *(c.old for c in plan.changes)}
         known = self._estimates(shared.setup)
@@ -137,7 +138,7 @@ class Auto:
                 return "", None
         ahead, other = _iterations_left(plan), others[0]
         rest = _remaining_cost(plan, spent, shared.iteration)
-        if (plan.method, other.method) == ("auq-lr", "lbfgs-w") and (ahead or 0.0) > ALIKE * other.rounds:
+        if (plan.method, other.method) == ("auq-lr", "lbfgs-w") and (ahead or 0.0) > FEWER_ROUNDS * other.rounds:
             return LONGER, other
         least = max(BEFORE_LEAVING * mine.cost(self.round_cost), other.cost(self.round_cost) / DEARER)
         if spent > least and (rest or 0.0) > DEARER * other.cost(self.round_cost):
@@ -147,7 +148,9 @@ class Auto:
             return DEAR, other
         return "", None
 
-    def _instead(self, plan: Plan, known: tuple[CostEstimate, ...], others: list[CostEstimate]) -> CostEstimate | None:
+    def _instead(
+        self, plan: AutoPlan, known: tuple[CostEstimate, ...], others: list[CostEstimate]
+    ) -> CostEstimate | None:
         """The cheapest method that has not been tried, or that was left, once, for a cheaper estimate: its remaining
         cost was more than the other's."""
         cost = {e.method: e.cost(self.round_cost) for e in known}
@@ -250,7 +253,7 @@ class Auto:
         return Choice(plan.method, names[0], reason, known, plan.changes, self.round_cost, screened=screened)
 
 
-def _observe(plan: Plan, shared: Consensus) -> Plan:
+def _observe(plan: AutoPlan, shared: Consensus) -> AutoPlan:
     """With the products, the objective and the expected decrease of the new iterate."""
     hard = shared.inner_failures > 0 or shared.hvps - plan.hvps > HARD * shared.setup.blocks
     hard = hard and not shared.setup.loss.cornered  # whose active rows change: many products, and few rounds
@@ -271,7 +274,7 @@ def _observe(plan: Plan, shared: Consensus) -> Plan:
     return replace(plan, waited=plan.waited if near or new else plan.waited + 1, expected=expected)
 
 
-def _failure(plan: Plan, shared: Consensus) -> str:
+def _failure(plan: AutoPlan, shared: Consensus) -> str:
     """Why a method has failed; empty: it has not."""
     if not bool(shared.v.isfinite().all()) or shared.not_finite:
         return "numbers that are not finite"
@@ -289,13 +292,13 @@ def _next_hessian(newton: Any) -> float:
     return numbers(min(int(SET_GROWTH * active), newton.inside.numel())) - numbers(known)
 
 
-def _remaining_cost(plan: Plan, spent: float, iterations: int) -> float | None:
+def _remaining_cost(plan: AutoPlan, spent: float, iterations: int) -> float | None:
     """The remaining cost of the method; None: not known yet."""
     ahead = _iterations_left(plan)
     return None if ahead is None else spent / max(iterations, 1) * ahead
 
 
-def _iterations_left(plan: Plan) -> float | None:
+def _iterations_left(plan: AutoPlan) -> float | None:
     """Remaining iterations, by how fast expected decreases shrink; None: not known yet."""
     seen = [x for x in plan.expected if 0 < x < math.inf]
     if len(seen) < RATE_LEAST:
@@ -324,7 +327,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Plan:
+class AutoPlan:
     """Replicated. The method that runs, since which iteration and at which cost, with its own memory; the best point so
     far; Hessian products now and of methods before; how much F was expected to fall, iteration by iteration; and every
     change."""

@@ -39,22 +39,22 @@ import torch
 from torch import Tensor
 
 from auqadmm.blocks.curvature import Visited
+from auqadmm.checks import round_cost
 from auqadmm.core.reduce import B, Reduce, Sums
 from auqadmm.core.state import ROUND_COST, Consensus, Cost, Setup, State
 from auqadmm.errors import InputError
-from auqadmm.methods.checks import round_cost
 from auqadmm.methods.newton.model import NewtonStep, into_domain
 from auqadmm.methods.newton.state import NewtonState, drop_screened, state_from_sums
 from auqadmm.methods.newton.working_set import (
     Movers,
     affordable,
-    apart,
     chosen,
+    columns_independent,
+    coupled_groups,
     everything,
+    full_hessian_numbers,
     scales,
     some_rest,
-    together,
-    whole,
 )
 from auqadmm.verdict.queries import ColumnMoments, NullQuery, moments
 
@@ -143,7 +143,7 @@ class Newton:
         at = NewtonState(
             columns, inside, 0.0, 0.0, inside, {}, sums["noise"], sums["floor"], index, null=sums["null"], ease=ease,
             eased=ease > 1, tighter=TIGHTER, least=affordable(self.round_cost),
-            apart=apart(setup.loss, setup.columns), complete=complete, scales=some, exact=exact,
+            apart=columns_independent(setup.loss, setup.columns), complete=complete, scales=some, exact=exact,
         )  # fmt: skip
         return State(None, self._shared(setup, 0, v, state_from_sums(at, setup, inside, sums, index), cost))
 
@@ -272,7 +272,10 @@ class Newton:
         D = columns.spread.to(inside)[:, None].expand(inside.shape)
         movers = Movers.at(setup.regularizer, inside, G, D, free)
         return chosen(
-            movers, together(setup.regularizer, inside.shape, inside.device), affordable(self.round_cost), setup.columns
+            movers,
+            coupled_groups(setup.regularizer, inside.shape, inside.device),
+            affordable(self.round_cost),
+            setup.columns,
         )
 
     def _complete(self, setup: Setup) -> bool:
@@ -280,7 +283,7 @@ class Newton:
         shape = (setup.features, setup.columns)
         if some_rest(setup.regularizer, setup.loss, shape, self.round_cost):
             return False
-        size, n = whole(setup.loss, shape), setup.unknowns
+        size, n = full_hessian_numbers(setup.loss, shape), setup.unknowns
         if size > HESSIAN_ROOM:
             raise InputError(
                 f"'newton' would send {size:.1e} numbers a round for {n} unknowns, none of which this regularizer sets "
@@ -295,13 +298,15 @@ class Newton:
         movers = current.movers(setup)
         rest = setup.regularizer.prox(torch.zeros_like(inside), torch.ones_like(inside))
         movers = replace(movers, support=(inside != rest) & current.free)
-        return chosen(movers, together(setup.regularizer, inside.shape, inside.device), current.least, setup.columns)
+        return chosen(
+            movers, coupled_groups(setup.regularizer, inside.shape, inside.device), current.least, setup.columns
+        )
 
     def _wider(self, current: NewtonState, setup: Setup, reduce: Reduce) -> NewtonState:
         """One more round at the same point, for unknowns that would move farther than all in the working set."""
         index = chosen(
             current.movers(setup),
-            together(setup.regularizer, current.inside.shape, current.inside.device),
+            coupled_groups(setup.regularizer, current.inside.shape, current.inside.device),
             current.least,
             setup.columns,
         )

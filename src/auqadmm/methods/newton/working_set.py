@@ -143,19 +143,19 @@ def some_rest(g: Regularizer, loss: Loss, shape: Sequence[int], round_cost: floa
     own = not hasattr(loss, "row_value")  # a user-defined loss: its Hessian comes as a whole
     if g.quadratic or own or math.prod(shape) <= affordable(round_cost):
         return False
-    units = together(g, shape, "cpu")
+    units = coupled_groups(g, shape, "cpu")
     return units is None or int(units.max()) > 0
 
 
-def apart(loss: Loss, columns: int) -> bool:
+def columns_independent(loss: Loss, columns: int) -> bool:
     """Do the columns of the model share no curvature?"""
     return columns == 1 or (hasattr(loss, "row_value") and not loss.gauge)
 
 
-def whole(loss: Loss, shape: Sequence[int]) -> int:
+def full_hessian_numbers(loss: Loss, shape: Sequence[int]) -> int:
     """Numbers of the Hessian of all unknowns."""
     m, C = shape
-    return C * numbers(m) if apart(loss, C) else numbers(m * C)
+    return C * numbers(m) if columns_independent(loss, C) else numbers(m * C)
 
 
 def numbers(unknowns: int) -> int:
@@ -163,7 +163,7 @@ def numbers(unknowns: int) -> int:
     return unknowns * (unknowns + 1) // 2
 
 
-def together(g: Regularizer, shape: Sequence[int], device: torch.device | str) -> Tensor | None:
+def coupled_groups(g: Regularizer, shape: Sequence[int], device: torch.device | str) -> Tensor | None:
     """Group labels of the unknowns that g couples; None: none; if unknown, all in one group."""
     inner, (m, C) = getattr(g, "inner", g), shape
     if g.separable:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from auqadmm.core.stopping import whole_number
+from auqadmm.checks import whole_number
 from auqadmm.errors import InputError
 
 Blocks = list[tuple[np.ndarray, np.ndarray]]
