@@ -8,7 +8,7 @@ from auqadmm.report.page import asset, digest
 FIGURES = {"iteration": "Iteration", "rounds": "Rounds", "gap": "Gap to the optimum", "left": "Left the sites",
            "elapsed": "Elapsed"}  # fmt: skip
 SITE_COLUMNS = ("Site", "State", "Messages", "Numbers", "Bytes", "Masked")
-ASKED_COLUMNS = ("Asked for", "Messages", "Numbers", "Bytes", "Masked")
+ASKED_COLUMNS = ("What", "Messages", "Numbers", "Bytes", "Masked")
 
 
 def live_page() -> tuple[str, str]:
@@ -37,6 +37,7 @@ def live_page() -> tuple[str, str]:
 <header class="top">
 <p class="eyebrow" id="study">A fit over sites</p>
 <h1 id="headline" role="status">Connecting …</h1>
+<p class="lead" id="outcome" hidden></p>
 <p class="notice" id="connection" role="alert" hidden></p>
 <noscript><p class="notice">This page needs its script; <a href="status.json">status.json</a> has the same numbers.</p>
 </noscript>
@@ -48,11 +49,10 @@ def live_page() -> tuple[str, str]:
 <p class="caption">What left each site so far, as counted here when it came in.</p>
 {_table("sites", SITE_COLUMNS, "sites-title")}
 </section>
-<section aria-labelledby="asked-title" id="asked-part" hidden>
-<h2 id="asked-title">What was asked for</h2>
-<p class="caption">Of all sites together, in the order in which it was first asked for.</p>
+<details id="asked-part" hidden>
+<summary id="asked-title">What it was, of all sites together</summary>
 {_table("asked", ASKED_COLUMNS, "asked-title")}
-</section>
+</details>
 <section aria-labelledby="refused-title" id="refused-part" hidden>
 <h2 id="refused-title">Not accepted</h2>
 <p class="caption">The last messages that the coordinator turned away, and why.</p>

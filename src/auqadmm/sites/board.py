@@ -13,11 +13,12 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from auqadmm.sites.ledger import Amount, Ledger
+from auqadmm.sites.ledger import Amount, Ledger, words_of
 from auqadmm.sites.refusals import SitesError
 from auqadmm.words import counted, visible
 
 if TYPE_CHECKING:
+    from auqadmm.core.result import Result
     from auqadmm.core.solve import Iteration
     from auqadmm.sites.hub import Hub
     from auqadmm.sites.watch import Watch
@@ -77,6 +78,16 @@ class Board:
             self.row |= {"iteration": row.iteration, "rounds": row.rounds, "method": event.method, **known}
             self.row["guess"] = guess if guess is not None and math.isfinite(guess) else None
 
+    def solved(self, result: Result) -> None:
+        """What `solve` found; its certificate is the last word on the gap."""
+        found, last = result.certificate, result.history[-1] if len(result.history) else None
+        with self.lock:
+            if found.relative_gap is not None:
+                self.row |= {"bound": found.relative_gap, "evidence": found.evidence}
+            if last is not None:
+                self.row |= {"iteration": last.iteration, "rounds": last.rounds}
+        self.ended(result.message, result.status in ("converged", "rounding"))
+
     def ended(self, words: str, good: bool) -> None:
         with self.lock:
             self.outcome, self.over = {"good": good, "words": visible(words)}, time.monotonic()
@@ -111,8 +122,7 @@ class Board:
                 ]
         sites = [site | asdict(totals.get(site["name"], Amount())) for site in self.sites]
         asked = [
-            {"request": what[0], "operation": what[1], **asdict(amount)}
-            for what, amount in ledger.by_operation().items()
+            {"what": words_of(*what), **asdict(amount)} for what, amount in ledger.by_operation().items()
         ]
         words = _headline(sites, outcome, row, (request, operation, waited))
         return {
@@ -157,7 +167,7 @@ def _headline(
     asked: tuple[str, str, float],
 ) -> str:
     if outcome is not None:
-        return str(outcome["words"])
+        return "The fit has converged." if outcome["good"] else "The fit has ended without a converged model."
     away = [site["name"] for site in sites if site["state"] in AWAY]
     people = [site["name"] for site in sites if site["state"] == "approval"]
     if not sites:
@@ -181,6 +191,8 @@ def _names(names: Sequence[str]) -> str:
 
 def _gap(row: Mapping[str, Any]) -> dict[str, Any]:
     """The bound on the relative gap where one is known, else what the server expects; never the one for the other."""
+    if row.get("evidence") is not None:
+        return {"value": row["bound"], "words": f"at most ({row['evidence']})"}
     if row.get("bound") is not None:
         return {"value": row["bound"], "words": f"at most, judged in iteration {row.get('judged', row['iteration'])}"}
     if row.get("guess") is not None:

@@ -341,7 +341,7 @@ class Sites:
         result
             What `solve` returns.
         """
-        self.board.ended(result.message, result.status in ("converged", "rounding"))
+        self.board.solved(result)
 
     def received(self) -> list[dict[str, Any]]:
         """What has left each site, as counted here when it came in.

@@ -16,6 +16,19 @@ from typing import Any
 
 from torch import Tensor
 
+WORDS = {
+    "open": "terms of the site, names of columns",
+    "plan": "answer to the plan",
+    "meet": "done: keys for masks have met",
+    "columns": "kinds, levels and labels of columns, rows",
+    "add": "sums of columns",
+    "encode": "done: columns are encoded",
+    "make": "done: blocks are made",
+    "read": "names and rows of blocks, classes",
+    "settle": "done: blocks are settled",
+    "put": "done: a state is in place",
+    "ping": "version and clock",
+}  # what an answer holds, for requests that name no operation
 MOST_LINES = 100_000  # entries that are kept one by one; sums count all
 
 
@@ -129,11 +142,16 @@ class Ledger:
         sums = self.sums()
         return [
             {"site": site, **asdict(total), "by": [
-                {"request": request, "operation": operation, **asdict(amount)}
+                {"request": request, "operation": operation, "what": words_of(request, operation), **asdict(amount)}
                 for (of, request, operation), amount in sums.items() if of == site
             ]}
             for site, total in sorted(self.by_site().items())
         ]  # fmt: skip
+
+
+def words_of(request: str, operation: str) -> str:
+    """What was asked for, for a person."""
+    return f"{request}: {operation}" if operation else WORDS.get(request, request)
 
 
 def arrays_of(message: Any) -> tuple[dict[str, tuple[int, ...]], bool]:

@@ -46,6 +46,8 @@
 
   function show(told) {
     say("headline", told.headline);
+    at("outcome").hidden = !told.outcome;
+    say("outcome", told.outcome ? told.outcome.words : "");
     const title = told.outcome ? (told.outcome.good ? "Done" : "Ended") : told.headline;
     document.title = `${title} · auqadmm`;
     const study = told.study;
@@ -65,7 +67,7 @@
     })));
     fill("asked", told.asked.map((x) => ({
       key: Object.values(x),
-      cells: () => [cell("th", x.operation ? `${x.request}: ${x.operation}` : x.request), ...amounts(x)],
+      cells: () => [cell("th", x.what), ...amounts(x)],
     })));
     at("asked-part").hidden = !told.asked.length;
     at("refused-part").hidden = !told.refused.length;
