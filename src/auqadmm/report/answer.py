@@ -267,9 +267,14 @@ def left(
     words = "names of columns" + (", categories" if categories else "")
     words += ", classes that occur" if summary["classes"] is not None else ""
     sent = history[-1]["bytes_up"] // 8 if history else 0
+    of_target = summary["classes"] is None and summary["model"] != "cox"  # a target that is a number has moments too
     fit = f"{ROUNDS.get(summary['method'], OTHER_ROUNDS)}, in {counted(summary['rounds'], 'round')}"
     rows = [
-        ("before the run", f"{words}; rows, and of every number weight, mean and squares", str(3 * numbers + 2)),
+        (
+            "before the run",
+            f"{words}; rows, and of every number weight, mean and squares",
+            str(3 * (numbers + of_target) + 2),
+        ),
         ("the run", fit, str(sent)),
     ]
     found = summary.get("quality")

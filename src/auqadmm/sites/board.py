@@ -72,9 +72,7 @@ class Board:
         row = event.row
         gap, guess = row.relative, row.expected
         with self.lock:
-            if self.ledger is not None and gap is not None:
-                self.row["judged"] = row.iteration
-            known = {"bound": gap} if gap is not None else {}
+            known = {"bound": gap, "judged": row.iteration} if gap is not None else {}
             self.row |= {"iteration": row.iteration, "rounds": row.rounds, "method": event.method, **known}
             self.row["guess"] = guess if guess is not None and math.isfinite(guess) else None
 
@@ -121,9 +119,7 @@ class Board:
                     for status in hub.status().values()
                 ]
         sites = [site | asdict(totals.get(site["name"], Amount())) for site in self.sites]
-        asked = [
-            {"what": words_of(*what), **asdict(amount)} for what, amount in ledger.by_operation().items()
-        ]
+        asked = [{"what": words_of(*what), **asdict(amount)} for what, amount in ledger.by_operation().items()]
         words = _headline(sites, outcome, row, (request, operation, waited))
         return {
             "headline": words, "study": study, "sites": sites, "row": row, "gap": _gap(row), "asked": asked,
@@ -194,7 +190,7 @@ def _gap(row: Mapping[str, Any]) -> dict[str, Any]:
     if row.get("evidence") is not None:
         return {"value": row["bound"], "words": f"at most ({row['evidence']})"}
     if row.get("bound") is not None:
-        return {"value": row["bound"], "words": f"at most, judged in iteration {row.get('judged', row['iteration'])}"}
+        return {"value": row["bound"], "words": f"at most, judged in iteration {row['judged']}"}
     if row.get("guess") is not None:
         return {"value": row["guess"], "words": "expected; no bound yet"}
     return {"value": None, "words": "no bound yet"}

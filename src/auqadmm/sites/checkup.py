@@ -167,7 +167,9 @@ def _turned_away(sites: Sequence[SiteCheck], refusals: Sequence[str]) -> list[st
 
 
 def _expired(path: Path, days: float) -> list[str]:
-    return [] if days > 0 else [f"The certificate {path.name} has expired {-days:.0f} days ago: sites refuse to connect."]
+    return (
+        [] if days > 0 else [f"The certificate {path.name} has expired {-days:.0f} days ago: sites refuse to connect."]
+    )
 
 
 def _notes(sites: Sequence[SiteCheck], own: str, days: float) -> list[str]:
