@@ -43,7 +43,8 @@ class Town:
         (self.folder / f"{name}.toml").write_text(
             f'name = "{name}"\nkey = "{name}.key"\naudit = "{name}.jsonl"\n[coordinator]\n'
             f'url = "https://127.0.0.1:{port}"\nkey = "boss.pub"\nca = "ca.crt"\n[data.heart]\n'
-            f'path = "{name}.csv"\nnever = ["patient", "days"]\n[roster]\n{others}[policy]\n{rules}\n[limits]\npoll = 5\n'
+            f'path = "{name}.csv"\nnever = ["patient", "days"]\n[roster]\n{others}'
+            f"[policy]\n{rules}\n[limits]\npoll = 5\n"
         )
 
     @property

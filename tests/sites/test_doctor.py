@@ -120,7 +120,7 @@ def test_real_sites_and_a_late_one(aq, tmp_path, monkeypatch):
         assert ran.code == 1
         assert [site["state"] for site in told["sites"]] == ["here", "here", "absent"]
         assert told["failing"] == [
-            "Site oslo has not joined within 7 s: start `auqadmm site site.toml` there; its log says what is wrong."
+            "Site oslo has not joined within 7 s: start `auqadmm site site.toml` there; its log says more."
         ]
         t.start("oslo")
         ran = aq("doctor", "--sites", t.file)
@@ -162,7 +162,8 @@ def test_a_delay_is_measured(tmp_path):
 
 def test_who_was_turned_away(tmp_path, monkeypatch):
     hub = SimpleNamespace(
-        settings=read_hub(town_file(tmp_path)), wait=lambda *_: None, refusals=lambda: ("WrongClock: site 'lyon' …",) * 2,
+        settings=read_hub(town_file(tmp_path)), wait=lambda *_: None,
+        refusals=lambda: ("WrongClock: site 'lyon' …",) * 2,
         status=lambda: {name: SimpleNamespace(state="absent") for name in NAMES},
     )  # fmt: skip
     found = checkup(hub, 1.0, now=datetime.datetime(2100, 1, 1, tzinfo=datetime.timezone.utc))
@@ -186,7 +187,6 @@ def test_plain_json(aq):
 def test_settings_that_are_wrong_are_one_sentence(aq, tmp_path):
     assert "cannot be read" in aq("doctor", "--sites", tmp_path / "nowhere.toml").sentence
     began = time.monotonic()
-    with town(tmp_path, start=()) as t:
-        with Hub(read_hub(t.file)):
-            assert f"cannot listen on 127.0.0.1:{t.port}" in aq("doctor", "--sites", t.file).sentence
+    with town(tmp_path, start=()) as t, Hub(read_hub(t.file)):
+        assert f"cannot listen on 127.0.0.1:{t.port}" in aq("doctor", "--sites", t.file).sentence
     assert time.monotonic() - began < 20

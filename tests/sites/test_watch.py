@@ -51,8 +51,9 @@ def test_it_is_for_this_machine(served):
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "127.0.0.1.nip.io:{port}", "localhost.:{port}"]
-)  # fmt: skip
+    "host",
+    ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "127.0.0.1.nip.io:{port}", "localhost.:{port}"],
+)
 def test_a_name_that_was_pointed_here_is_refused(served, host):
     for path in ("/", "/status.json", "/nowhere"):
         answer = asked(served, path, host=host.format(port=served.port))

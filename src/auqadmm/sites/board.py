@@ -91,7 +91,7 @@ class Board:
             self.outcome, self.over = {"good": good, "words": visible(words)}, time.monotonic()
 
     def failed(self, error: BaseException | None) -> None:
-        """The sentence of an error that ended the work; a command that ends with an exit code has said what it had to."""
+        """The sentence of an error that ended the work; an exit code of a command says nothing more."""
         from auqadmm.errors import AuqadmmError
 
         if isinstance(error, KeyboardInterrupt):

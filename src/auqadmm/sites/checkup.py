@@ -12,6 +12,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -35,8 +36,11 @@ CLOCK_WORTH = 60.0  # seconds between clocks that are worth a word; 300 are refu
 
 @dataclass(frozen=True)
 class SiteCheck:
-    """What was measured of one site, in seconds; None where there was no answer. `state`: here, absent, left, quiet, or
-    why there was no answer; `clock`: how far its clock is ahead, `per_byte`: seconds that a byte takes on its way here."""
+    """What was measured of one site, in seconds; None where there was no answer.
+
+    `state`: here, absent, left, quiet, or why there was no answer; `clock`: how far its clock is ahead; `per_byte`:
+    seconds that a byte takes on its way here.
+    """
 
     name: str
     state: str
@@ -75,10 +79,8 @@ def checkup(
 ) -> Checkup:
     """Wait for sites, at most so long, and measure those that came."""
     names = sorted(hub.settings.sites)
-    try:
+    with suppress(SitesError):  # who is missing is said below
         hub.wait(names, wait, on_change)
-    except SitesError:
-        pass  # who is missing is said below
     states = {name: status.state for name, status in hub.status().items()}
     sites = tuple(
         measured(hub, name) if states[name] not in ("absent", "left", "quiet")
@@ -150,7 +152,7 @@ def certificate_ends(path: Path) -> datetime.datetime:
 # ---------------------------------------------------------------------- sentences
 def _away(sites: Sequence[SiteCheck], wait: float) -> list[str]:
     said = {
-        "absent": f"has not joined within {wait:g} s: start `auqadmm site site.toml` there; its log says what is wrong.",
+        "absent": f"has not joined within {wait:g} s: start `auqadmm site site.toml` there; its log says more.",
         "left": "has left: start `auqadmm site site.toml` there again.",
         "quiet": "has joined and gives no sign of life: its process hangs, or the network between is cut.",
     }
@@ -178,8 +180,8 @@ def _notes(sites: Sequence[SiteCheck], own: str, days: float) -> list[str]:
         for site in sites if site.version not in (None, own)
     ]  # fmt: skip
     notes += [
-        f"The clock of site {site.name} is {abs(site.clock):.0f} s {'ahead' if site.clock > 0 else 'behind'}; from 300 s "
-        "on its messages are refused."
+        f"The clock of site {site.name} is {abs(site.clock):.0f} s {'ahead' if site.clock > 0 else 'behind'}; from "
+        "300 s on its messages are refused."
         for site in sites if site.clock is not None and abs(site.clock) > CLOCK_WORTH
     ]  # fmt: skip
     if 0 < days < SOON:
