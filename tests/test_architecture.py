@@ -60,12 +60,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "formula": {"errors", "problem", "words"},
     "files": {"blocks", "checkpoint", "formula", "loop", "problem", "quality", "words"},
-    "sites": {
-        "blocks", "checkpoint", "columns", "core", "engines", "errors", "files", "problem", "words",
-    },
     "frames": {"api", "core", "files", "formula", "inference", "loop", "problem", "words"},
     "comparison": {"api", "baselines", "blocks", "core", "engines", "loop", "methods", "problem", "verdict"},
     "report": {"auqadmm", "comparison", "core", "files", "inference", "quality", "words"},
+    "sites": {
+        "blocks", "checkpoint", "columns", "core", "engines", "errors", "files", "problem", "report", "words",
+    },
     "paper": {
         "api", "auqadmm", "checks", "comparison", "core", "curvature", "engines", "errors", "files", "loop", "methods",
         "metrics", "problem", "report", "verdict",

@@ -192,6 +192,7 @@ def solve(
     kind, place = _dtype(dtype), _device(device)
     clocks: list[Clock] = []  # of every attempt; the time limit counts from the first
     where = engine if hasattr(engine, "map_sum") else engines.resolve(engine)
+    callbacks = (*callbacks, *getattr(where, "callbacks", ()))
 
     def attempt(checkpoint: Checkpoint | None) -> Result:
         allowed = where.running(problem, method) if hasattr(where, "running") else method
@@ -270,7 +271,10 @@ def solve(
         result = _labelled(result, census)
         return replace(result, source=source, message=result.message + getattr(opened, "note", ""))
 
-    return _recovered(attempt, checkpoint, on_loss, spmd=getattr(where, "spmd", False))
+    result = _recovered(attempt, checkpoint, on_loss, spmd=getattr(where, "spmd", False))
+    if hasattr(where, "solved"):
+        where.solved(result)
+    return result
 
 
 @dataclass(frozen=True, eq=False)

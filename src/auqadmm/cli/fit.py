@@ -109,6 +109,7 @@ def fit(
     sites: options.SitesFile = None,
     data: options.SitesData = None,
     watch: options.Watch = False,
+    watch_port: options.WatchPort = None,
     max_iter: options.MaxIter = 1000,
     tol: options.Tol = 1e-16,
     time_limit: options.TimeLimit = None,
@@ -140,8 +141,9 @@ def fit(
     if resume and overwrite:
         raise typer.BadParameter("--resume and --overwrite exclude each other.")
     files = files or []
+    watched: bool | int = watch if watch_port is None else watch_port
     at_sites.check_usage(
-        files, sites, data, watch, engine, site=site, id=id, formula=formula, cv=cv, dry_run=dry_run, trials=trials
+        files, sites, data, watched, engine, site=site, id=id, formula=formula, cv=cv, dry_run=dry_run, trials=trials
     )
     times = study.Survival(time, event, entry, ties)
     asked = study.study(
@@ -186,7 +188,7 @@ def fit(
                 own = share(files, place.rank, place.world)
                 prepared = prepare(own, roles, settings, task, place.exchange, asked.formula)
             else:
-                where = tidy.enter_context(at_sites.connected(sites, quiet or lines))
+                where = tidy.enter_context(at_sites.connected(sites, quiet or lines, watched))
                 prepared, method = at_sites.prepared(where, str(data), asked.kind, method, roles, settings, task)
         agreed = prepared.agreed
         if dry_run:
@@ -221,7 +223,7 @@ def fit(
         if speaks:
             used, kind = {**task.settings, **chosen}, engine if sites is None else "sites"
             summary = summarized(result, agreed, files, roles, used, kind, seed, clock.perf_counter() - began)
-            summary |= found.summary()
+            summary |= found.summary() | ({} if sites is None else {"left": where.received()})
             parts = model_parts(result, agreed, task, roles.special, finite(_brief(summary)), versions())
             written = outputs.write_all(places, summary, result.history, parts)
             if done and not keep_checkpoint:  # only after the model is written
@@ -342,7 +344,7 @@ def summarized(
 
 def _brief(summary: dict[str, Any]) -> dict[str, Any]:
     """The training record of a model: nothing about single workers."""
-    apart = ("blocks", "files", "versions", "classes", "quality", "cross_validation", "inference")
+    apart = ("blocks", "files", "versions", "classes", "quality", "cross_validation", "inference", "left")
     return {name: value for name, value in summary.items() if name not in apart}
 
 

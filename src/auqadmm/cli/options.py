@@ -39,6 +39,10 @@ SitesData = Annotated[str | None, typer.Option("--data", help="With --sites: the
 Watch = Annotated[
     bool, typer.Option("--watch", help="With --sites: show the state of the sites on a page of this machine.")
 ]
+WatchPort = Annotated[
+    int | None,
+    typer.Option("--watch-port", help="With --sites: the same, on this port of 127.0.0.1.", min=1, max=65535),
+]
 FilesOrNone = Annotated[
     list[Path] | None,
     typer.Argument(

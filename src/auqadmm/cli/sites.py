@@ -95,13 +95,13 @@ def check_usage(
     files: Sequence[Path],
     sites: Path | None,
     data: str | None,
-    watch: bool,
+    watch: bool | int,
     engine: str,
     **others: object,
 ) -> None:
     """Usage errors of --sites, and of files: exit code 2. `others`: options that sites have no use for."""
     if sites is None:
-        if data is not None or watch:
+        if data is not None or watch is not False:
             raise typer.BadParameter("--data and --watch belong to --sites.")
         if not files:
             raise typer.BadParameter("There are no files; name one per worker, or --sites sites.toml.")
@@ -117,16 +117,20 @@ def check_usage(
             raise typer.BadParameter(f"--{name.replace('_', '-')} is not served by sites.")
 
 
-def connected(path: Path, silent: bool) -> Sites:
-    """Sites that are waited for when they are needed, and told about on the way; `with` lets them go."""
+@contextmanager
+def connected(path: Path, silent: bool, watch: bool | int = False) -> Iterator[Sites]:
+    """Sites that are waited for when they are needed, and told about on the way; `watch`: show them on a page."""
     with missing_extra("sites"):
         from auqadmm.sites import hub  # noqa: F401  # what the extra brings
         from auqadmm.sites.engine import Sites
 
-    sites = Sites(path)
-    if not silent:
-        sites.on_change = _told
-    return sites
+    with Sites(path, watch=watch) as sites:
+        if not silent:
+            sites.on_change = _told
+        if sites.url:  # asked for, so it is said in any case
+            sys.stderr.write(f"watch it at {sites.url}\n")
+            sys.stderr.flush()
+        yield sites
 
 
 def _told(status: Mapping[str, SiteStatus]) -> None:

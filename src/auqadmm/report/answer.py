@@ -257,15 +257,24 @@ def sites(summary: Mapping[str, Any]) -> Chapter:
 
 
 # ---------------------------------------------------------------------- what left each site
-def left(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]], encoding: AnyEncoding) -> Chapter:
+def left(
+    summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]], encoding: AnyEncoding
+) -> tuple[Chapter, ...]:
     """Which sums, how many numbers; never rows."""
+    if summary.get("left"):
+        return counted_left(summary)
     numbers, categories = len(encoding.numbers), encoding.categories
     words = "names of columns" + (", categories" if categories else "")
     words += ", classes that occur" if summary["classes"] is not None else ""
     sent = history[-1]["bytes_up"] // 8 if history else 0
+    of_target = summary["classes"] is None and summary["model"] != "cox"  # a target that is a number has moments too
     fit = f"{ROUNDS.get(summary['method'], OTHER_ROUNDS)}, in {counted(summary['rounds'], 'round')}"
     rows = [
-        ("before the run", f"{words}; rows, and of every number weight, mean and squares", str(3 * numbers + 2)),
+        (
+            "before the run",
+            f"{words}; rows, and of every number weight, mean and squares",
+            str(3 * (numbers + of_target) + 2),
+        ),
         ("the run", fit, str(sent)),
     ]
     found = summary.get("quality")
@@ -308,7 +317,38 @@ def left(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]], encod
         "What one site sent, in all. Each is a sum over its rows, but for the figures and estimates that are named as "
         "the site's own; no row ever leaves. Sums over few rows say much about them."
     )
-    return Chapter("left", "What left each site", caption, table=Table(("when", "what", "numbers"), tuple(rows)))
+    return (Chapter("left", "What left each site", caption, table=Table(("when", "what", "numbers"), tuple(rows))),)
+
+
+def counted_left(summary: Mapping[str, Any]) -> tuple[Chapter, ...]:
+    """Of a fit over sites: every message, as the coordinator counted it, by site and by what was asked for."""
+    sites = summary["left"]
+    total, messages, masked = (sum(site[name] for site in sites) for name in ("bytes", "messages", "masked"))
+    caption = (
+        f"{counted(messages, 'message')} and {total} bytes, as counted here when they came in; {masked} of them held "
+        "masked sums, of which only the total over all sites can be read. Numbers are those in arrays, before masks; "
+        "no row ever leaves. Each site has a line for each of these messages in its own audit file, with the same SHA-256."
+    )
+    if len(sites) > SHOWN_SITES:
+        caption += f" The first {SHOWN_SITES} sites are shown; summary.json has all."
+    by_site = tuple((name_of(site["site"]), *_amounts(site)) for site in sites[:SHOWN_SITES])
+    sums: dict[str, dict[str, int]] = {}
+    for each in (each for site in sites for each in site["by"]):
+        before = sums.setdefault(each["what"], dict.fromkeys(AMOUNTS, 0))
+        sums[each["what"]] = {name: before[name] + each[name] for name in AMOUNTS}
+    by_what = tuple((visible(what), *_amounts(amounts)) for what, amounts in sums.items())
+    more = "Of all sites together, in the order in which it was first asked for; summary.json has it by site."
+    return (
+        Chapter("left", "What left each site", caption, table=Table(("site", *AMOUNTS), by_site)),
+        Chapter("asked", "What it was", more, table=Table(("what", *AMOUNTS), by_what)),
+    )
+
+
+AMOUNTS = ("messages", "numbers", "bytes", "masked")
+
+
+def _amounts(what: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(str(what[name]) for name in AMOUNTS)
 
 
 # ---------------------------------------------------------------------- text

@@ -56,8 +56,8 @@ def write_page(report: Report, path: str | Path) -> Path:
 def page_html(report: Report) -> str:
     """The text of the file that `write_page` writes."""
     data, palette = report_data(report)
-    style = _asset("page.css") + _colors(palette)
-    script = '"use strict";\n(() => {\n' + "\n".join(_asset(name) for name in SCRIPTS) + "})();\n"
+    style = asset("page.css") + _colors(palette)
+    script = '"use strict";\n(() => {\n' + "\n".join(asset(name) for name in SCRIPTS) + "})();\n"
     anchors = slugs([chapter.id for chapter in report.chapters])
     links = {chapter.id: anchor for chapter, anchor in zip(report.chapters, anchors, strict=True)}
     chapters = [
@@ -268,16 +268,18 @@ def _colors(palette: Palette) -> str:
 
 def _policy(script: str, style: str) -> str:
     return (
-        f"default-src 'none'; img-src data:; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        f"default-src 'none'; img-src data:; script-src '{digest(script)}'; style-src '{digest(style)}'; "
         "base-uri 'none'; form-action 'none'"
     )
 
 
-def _hash(text: str) -> str:
+def digest(text: str) -> str:
+    """As a Content-Security-Policy names a script or a style."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """A file of assets/."""
     return (files(__package__) / "assets" / name).read_text(encoding="utf-8").replace("\r\n", "\n")
 
 

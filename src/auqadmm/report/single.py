@@ -34,7 +34,7 @@ def fit_report(summary: Mapping[str, Any], history: Sequence[Mapping[str, Any]],
         *(() if summary.get("inference") else (coefficients(summary, parts),)),
         *answer.quality(summary),
         answer.sites(summary),
-        answer.left(summary, history, parts.encoding),
+        *answer.left(summary, history, parts.encoding),
         convergence(summary, history),
     )
     return Report(

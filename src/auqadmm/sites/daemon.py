@@ -9,7 +9,9 @@ unless it was raised as `Declined`.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import platform
 import random
 import secrets
 import ssl
@@ -18,6 +20,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Protocol
 
 from auqadmm.errors import InputError
@@ -34,7 +37,8 @@ if TYPE_CHECKING:
 CONNECT = 5.0  # seconds
 SHORT_WAIT, LONG_WAIT = 0.2, 5.0  # seconds between attempts to reach a coordinator that is away
 BEATS = 4  # per time of quiet
-TURNS = ("open", "ask", "end", "displaced")  # kinds of replies
+LONGEST_PONG = 1 << 20  # bytes
+TURNS = ("open", "ask", "ping", "end", "displaced")  # kinds of replies
 
 
 @dataclass(frozen=True)
@@ -289,6 +293,11 @@ class _Daemon:
             kind, body = "failed", str(error).encode()
         self.last, self.carried = _Answer(kind, label.number, body), False
 
+    def on_ping(self, label: Label, body: bytes) -> None:
+        if self.run:
+            raise Malformed("a ping does not belong into a run.")
+        self.answered(label, "ping", lambda: pong(label, body))
+
     def on_end(self, label: Label, body: bytes) -> None:
         if label.run == self.run:
             self.drop("the coordinator ended it")
@@ -324,6 +333,15 @@ class _Daemon:
         if self.seat:
             with suppress(httpx.HTTPError, Refusal):
                 self.line.post("leave", f"{self.seat}/", 0, b"", ())
+
+
+def pong(label: Label, body: bytes) -> bytes:
+    """This end's version and clock, and as many bytes as were asked for: made from the question, not from data."""
+    more = small_json(body).get("reply")
+    if not isinstance(more, int) or not 0 <= more <= LONGEST_PONG:
+        raise Malformed("this is no ping.")
+    head = json.dumps({"version": version("auqadmm"), "python": platform.python_version(), "time": time.time()})
+    return head.encode() + b"\n" + hashlib.shake_256(label.sha256.encode()).digest(more)
 
 
 def _not_open() -> bytes:

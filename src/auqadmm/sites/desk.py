@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from auqadmm.sites.keys import PublicKey
+from auqadmm.sites.ledger import Ledger
 from auqadmm.sites.refusals import Displaced, Malformed, NotJoined, Refusal, Stranger
 from auqadmm.sites.settings import HubSettings
 from auqadmm.sites.wire import SMALL, Label, Once, announced, label_of, received, sealed, small_json, told, verified
@@ -89,7 +90,7 @@ class Desk:
         self.run, self.number, self.closing = "", 0, False
         self.sites = {name: _Site(key) for name, key in settings.sites.items()}
         self.refused: list[str] = []  # the last few, for a status page
-        self.news = asyncio.Event()
+        self.news, self.ledger = asyncio.Event(), Ledger()
 
     def app(self) -> Starlette:
         from starlette.applications import Starlette
@@ -217,6 +218,8 @@ class Desk:
         except Displaced as displaced:
             return self._reply("displaced", label, "", 0, str(displaced).encode())
         ask = site.ask
+        if label.kind != "turn":
+            self.ledger.took(label.site, run, label.number, body, told(body) if label.kind == "failed" else "")
         if label.kind != "turn" and ask is not None and (run, label.number) == (ask.run, ask.number):
             ask.answer = body if label.kind == "answer" else told(body)
             site.ask = None

@@ -21,14 +21,18 @@ from auqadmm.problem import Problem
 from auqadmm.problem.agreement import verdict
 from auqadmm.problem.regularizers import L2, Regularizer, Zero
 from auqadmm.sites.answers import added, understood
+from auqadmm.sites.board import Board
+from auqadmm.sites.ledger import Ledger
 from auqadmm.sites.policy import Plan
 from auqadmm.sites.refusals import SitesError
+from auqadmm.sites.rules import asked_of
 from auqadmm.sites.tables import Wanted
 
 if TYPE_CHECKING:
     from auqadmm.sites.hub import Hub
 
 GONE = ("was started anew", "left", "no sign of life", "no answer within")  # how a hub says that a site is lost
+OPERATIONS = ("sum", "minmax", "concat", "gather", "peek")  # requests that name one
 NEWTON_MOST = 300  # columns up to which Newton's method is chosen where only sums are allowed; chosen, not measured
 
 
@@ -123,6 +127,7 @@ class Study:
     columns: tuple[str, ...] = ()
     masked: bool = False
     agreed: Agreed | None = None
+    ledger: Ledger = field(default_factory=Ledger)
     note: str = ""  # why the method is another one than was asked for
 
     # ------------------------------------------------------------------ before the first round
@@ -194,12 +199,15 @@ class Study:
     def ask(self, do: str, *args: object) -> list[Any]:
         """The same request to all sites; a refusal is one sentence that names the site."""
         self.calls += 1
+        self.ledger.asking(do)
         message, _ = protocol.request(self.calls, set(), do, args, (0, None))
         replies = self.link.call(dict.fromkeys(self.names, message), self.timeout)
         if lost := {name: why for name, why in replies.items() if isinstance(why, str)}:
             raise WorkerLost(" ".join(f"Site {name} was lost ({why})." for name, why in lost.items()))
         told = {name: data for name in self.names if isinstance(data := replies[name], bytes)}
-        return verdict(understood(told, do, self.calls), who=[f"site {name}" for name in self.names])
+        answers = understood(told, do, self.calls)
+        self.ledger.read(dict(zip(told, answers, strict=True)))
+        return verdict(answers, who=[f"site {name}" for name in self.names])
 
 
 def _with_moments(summary: Summary, names: list[str], moments: np.ndarray, first: bool) -> Summary:
@@ -262,8 +270,16 @@ class SitesEngine(DriverEngine):
         """May anything of one site alone be asked for?"""
         return not self.study.sums_only
 
+    def _asked(self, requests: Mapping[int, tuple[object, ...]]) -> list[Any]:
+        do, *args = next(iter(requests.values()))
+        self.study.ledger.asking(str(do), asked_of(args[0], None)[0] if do in OPERATIONS else "")
+        return super()._asked(requests)
+
     def _read(self, answers: Mapping[int, bytes], do: str) -> list[Any]:
-        return understood({self.study.names[r]: data for r, data in answers.items()}, do, self.calls)
+        told = {self.study.names[r]: data for r, data in answers.items()}
+        found = understood(told, do, self.calls)
+        self.study.ledger.read(dict(zip(told, found, strict=True)))
+        return found
 
     def map_sum(self, fn: MapFn, blocks: object, shared: object) -> tuple[Any, dict[str, Tensor]]:
         new, parts = self._mapped("sum", fn, blocks, shared)
@@ -279,6 +295,9 @@ class Sites:
         The path of a file that names them (sites.toml).
     timeout
         Seconds that a site may take for one answer; None for what the file says.
+    watch
+        Show the state of the sites on a page of this machine: True for any free port, or the port. `url` says where
+        it is, once `with` has begun.
 
     Examples
     --------
@@ -288,19 +307,54 @@ class Sites:
     ...     result = aq.solve(problem, engine=sites)
     """
 
-    def __init__(self, settings: Any, timeout: float | None = None) -> None:
+    def __init__(self, settings: Any, timeout: float | None = None, watch: bool | int = False) -> None:
         self.settings, self.timeout = settings, timeout
         self.hub: Hub | None = None
+        self.board = Board(watch)
         self.on_change: Callable[[Any], object] | None = None
         self.study: Study | None = None
         self.begun: SiteData | None = None
         self.method: object = None
 
     def __enter__(self) -> Sites:
+        self.board.open()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object = None, error: BaseException | None = None, trace: object = None) -> None:
+        self.board.failed(error)
         self.leave()
+        self.board.close()
+
+    @property
+    def url(self) -> str:
+        """Where the page of `watch` is; empty where there is none."""
+        return self.board.url
+
+    @property
+    def callbacks(self) -> tuple[Callable[[Any], object], ...]:
+        """What `solve` calls after every iteration."""
+        return (self.board.iteration,)
+
+    def solved(self, result: Any) -> None:
+        """How a run ended: `solve` says it.
+
+        Parameters
+        ----------
+        result
+            What `solve` returns.
+        """
+        self.board.solved(result)
+
+    def received(self) -> list[dict[str, Any]]:
+        """What has left each site, as counted here when it came in.
+
+        Returns
+        -------
+        list
+            One table per site: its name, messages, numbers, bytes, how many were masked, and the same by what was
+            asked for.
+        """
+        return [] if self.board.ledger is None else self.board.ledger.summary()
 
     def __deepcopy__(self, memo: object) -> Sites:
         return self  # connections cannot be copied
@@ -324,6 +378,7 @@ class Sites:
         if self.hub is None:
             settings = read_hub(self.settings)
             self.hub = Hub(settings).__enter__()
+            self.board.attach(self.hub)
         names = tuple(self.hub.settings.sites)
         try:
             self.hub.wait(names, on_change=self.on_change)
@@ -335,7 +390,7 @@ class Sites:
                 raise WorkerLost(f"Site {name} was lost ({answer}).")
             if isinstance(answer, str):
                 raise InputError(f"Site {name} does not take part: {answer}")
-        return Study(link, names, self.timeout or self.hub.settings.round)
+        return Study(link, names, self.timeout or self.hub.settings.round, ledger=self.hub.ledger)
 
     def begin(self, data: SiteData, model: str, method: object, g: Regularizer | None = None) -> tuple[Agreed, object]:
         """Declare a run, and agree on the columns.
@@ -360,6 +415,7 @@ class Sites:
         study = self.study = self.connect(data.data)
         study.open(data.data)
         method = study.allowed(method, g)
+        self.board.begun(data.data, model, str(getattr(method, "name", method)), study.masked, study.terms)
         agreed = study.prepare(study.plan(model, method, data.wanted))
         self.begun, self.method = data, method
         return agreed, method

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from auqadmm.errors import InputError
 from auqadmm.sites.desk import Desk, SiteStatus
+from auqadmm.sites.ledger import Ledger
 from auqadmm.sites.refusals import SitesError
 from auqadmm.sites.settings import HubSettings
 from auqadmm.sites.wire import SMALL
@@ -38,6 +39,11 @@ class Hub:
     def run(self) -> str:
         """The number of the run that is open, empty if none is."""
         return self._desk.run
+
+    @property
+    def ledger(self) -> Ledger:
+        """What sites have sent."""
+        return self._desk.ledger
 
     # ------------------------------------------------------------------ the server's life
     def __enter__(self) -> Hub:
@@ -152,6 +158,15 @@ class Hub:
             if len(body) > self.settings.largest:
                 raise InputError(f"the message to site {quoted(name)} has {len(body)} bytes; `largest` is lower.")
         return self._do(self._desk.asked("ask", messages, self.settings.round if timeout is None else timeout))
+
+    def ping(self, name: str, reply: int = 0, pad: int = 0, timeout: float = 30.0) -> bytes | str:
+        """What a site answers to a question of this many bytes with so many more; no data set has a part in it."""
+        self._known([name])
+        if self.run:
+            raise SitesError("a run is open; sites are pinged between runs.")
+        body = json.dumps({"reply": reply, "pad": "x" * pad}).encode()
+        self.ledger.asking("ping")
+        return self._do(self._desk.asked("ping", {name: body}, timeout))[name]
 
     def release(self, run: str | None = None) -> None:
         """End the run: sites drop what they hold for it."""

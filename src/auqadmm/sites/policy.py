@@ -115,7 +115,7 @@ class Policy:
 
     def terms(self) -> dict[str, Any]:
         """What the coordinator must know before it plans."""
-        return {"sums_only": self.sums_only, "masks": self.masks, "min_sites": self.min_sites}
+        return {"sums_only": self.sums_only, "masks": self.masks, "min_sites": self.min_sites, "approve": self.approve}
 
 
 def _is(value: object, kind: Any) -> bool:
