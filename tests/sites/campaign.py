@@ -276,7 +276,7 @@ def warm() -> None:
     from tests.sites.inside import DATA, InsideSites, posed
 
     torch.set_num_threads(1)  # no threads, for processes that are forked have none
-    for name in ("httpcore", "httpx", "starlette.applications", "starlette.requests", "tomllib", *UVICORN):
+    for name in ("http.client", "tomllib", *UVICORN):
         import_module(name)
     with tempfile.TemporaryDirectory() as folder:
         for method in METHODS:
