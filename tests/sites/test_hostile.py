@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 import ssl
@@ -9,16 +10,18 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
+from auqadmm.errors import InputError
 from auqadmm.sites.daemon import serve
 from auqadmm.sites.hub import Hub
 from auqadmm.sites.keys import SecretKey, make_certificate, make_key, read_key
+from auqadmm.sites.line import Line
 from auqadmm.sites.settings import read_site
 from auqadmm.sites.wire import HEADER, label_of, sealed
 from tests.sites.between import Between, Passed
@@ -267,3 +270,119 @@ def test_an_ask_to_another_site_and_of_another_run(made: Place, hub: Hub) -> Non
             until(lambda says=says: any(says in line for line in said), 10)  # type: ignore[misc]
         assert hub.call({"a": b"count"}) == {"a": b"5"}
         assert "STOLEN" not in str(between.passed)
+
+
+# ---------------------------------------------------------------------- strangers who take their time, and many of them
+@contextmanager
+def connected(made: Place) -> Iterator[ssl.SSLSocket]:
+    trusted = ssl.create_default_context(cafile=made.folder / "ca.crt")
+    plain = socket.create_connection(("127.0.0.1", made.port), 5)
+    with trusted.wrap_socket(plain, server_hostname="127.0.0.1") as opened:
+        opened.settimeout(10)
+        yield opened
+
+
+def ended(opened: ssl.SSLSocket) -> bool:
+    """Has the other end closed it?"""
+    try:
+        while opened.recv(4096):
+            pass
+    except OSError as error:
+        return not isinstance(error, TimeoutError)
+    return True
+
+
+def test_a_head_has_to_come_soon(made: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("auqadmm.sites.web.HEAD", 0.5)
+    with made.hub() as hub, site(made, "a"):
+        hub.wait("a", 10)
+        hub.begin("x", "a")
+        with connected(made) as silent, connected(made) as slow:
+            slow.sendall(b"POST /turn HTTP/1.1\r\nhost: x\r\n")
+            began = time.monotonic()
+            assert ended(silent)
+            assert ended(slow)
+            assert time.monotonic() - began < 5
+        time.sleep(0.6)  # a site that waits for an ask is no slow head
+        assert hub.call({"a": b"x"}) == {"a": b"X"}
+
+
+def test_who_is_not_known_cannot_keep_a_connection(made: Place, hub: Hub) -> None:
+    """The rest of a body that nobody reads would be a way to."""
+    with connected(made) as opened:
+        opened.sendall(b"POST /turn HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\nxxx")
+        assert ended(opened)
+    assert any(line.startswith("Malformed") for line in hub.refusals())
+
+
+def test_a_flood_of_strangers_does_not_keep_a_site_out(made: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("auqadmm.sites.web.STRANGERS", 8)
+    with made.hub() as hub, ExitStack() as stack, site(made, "a") as said:
+        hub.wait("a", 10)
+        hub.begin("x", "a")
+        strangers = [stack.enter_context(connected(made)) for _ in range(20)]
+        assert hub.call({"a": b"x"}) == {"a": b"X"}  # its connection is older than all of theirs
+        assert all(ended(one) for one in strangers[:12])  # the oldest have made room
+        with site(made, "b"):
+            hub.wait("b", 10)
+        assert not [line for line in said if "cannot be reached" in line]
+
+
+def test_one_header_of_a_kind(made: Place, hub: Hub) -> None:
+    """What a proxy in between reads must not be another message than the one that is verified."""
+    a = key(made, "a")
+    good, other = (sealed(a, "join", "a", "", 0, time.time_ns() + k, JOIN)[HEADER] for k in range(2))
+    with client(made) as http:
+        found = http.post("/join", headers=[(HEADER, good), (HEADER, other)], content=JOIN)
+        assert (found.status_code, "occurs twice" in found.text) == (400, True)
+        for body in (b'{"process": "x", "process": "y"}', b'{"poll": NaN}'):
+            headers = sealed(a, "join", "a", "", 0, time.time_ns(), body)
+            assert "no JSON object" in http.post("/join", headers=headers, content=body).text
+
+
+def test_nothing_is_decompressed_or_cut_short(made: Place, hub: Hub) -> None:
+    """A reply that says it is compressed is taken as the bytes that it is; one that ends early is asked for again."""
+    import gzip
+
+    bomb = gzip.compress(bytes(1 << 20))
+    with Between(made) as between, site(made, "a", port=between.port, poll=1) as said:
+        hub.wait("a")
+        hub.begin("x", "a")
+        wrong = [bomb, b"tw", b""]
+
+        def packed(passed: Passed) -> Passed:
+            if passed.reply != b"two" or not wrong:
+                return passed
+            body = wrong.pop(0)
+            more = {"content-encoding": "gzip"} if body == bomb else {}
+            return replace(passed, reply=body, reply_headers=passed.reply_headers | more)
+
+        between.down = packed
+        assert hub.call({"a": b"two"}) == {"a": b"TWO"}
+        assert sum("not those that were signed" in line for line in said) >= 1
+        assert not wrong
+
+
+def test_a_proxy_of_the_environment(made: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is asked to connect; one of another kind is refused with a sentence."""
+    heard: list[bytes] = []
+
+    def listen(listening: socket.socket) -> None:
+        near, _ = listening.accept()
+        with near:
+            while b"\r\n\r\n" not in b"".join(heard):
+                heard.append(near.recv(4096))
+            near.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=listen, args=(listening,), daemon=True).start()
+        monkeypatch.setenv("HTTPS_PROXY", f"http://me:se%40cret@127.0.0.1:{listening.getsockname()[1]}")
+        monkeypatch.setenv("NO_PROXY", "")
+        with site(made, "a") as said:
+            until(lambda: any("403" in line for line in said), 10)
+    asked = b"".join(heard)
+    assert asked.startswith(f"CONNECT 127.0.0.1:{made.port} ".encode())
+    assert b"Basic " + base64.b64encode(b"me:se@cret") in asked
+    monkeypatch.setenv("HTTPS_PROXY", "socks5://127.0.0.1:1")
+    with pytest.raises(InputError, match="a proxy of the kind 'socks5'"):
+        Line(read_site(made.write_site("a")))
