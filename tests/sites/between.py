@@ -15,9 +15,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from auqadmm.sites.wire import HEADER, Label, label_of
 from tests.sites.places import Place, free_port, until
 
-KEPT = ("auqadmm-", "content-type")
+KEPT = ("auqadmm", "content-type")
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,11 @@ class Passed:
     status: int
     reply_headers: dict[str, str]
     reply: bytes
+
+    @property
+    def label(self) -> Label:
+        """Of the reply; of one without a message, that of an empty one."""
+        return label_of(self.reply_headers)[0] if HEADER in self.reply_headers else Label("", "", "", 0, 0, "")
 
 
 def ours(headers: Any) -> dict[str, str]:

@@ -16,7 +16,6 @@ give that v. With masks nobody can say which site spoilt a sum: there the senten
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import signal
@@ -26,7 +25,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -276,7 +275,7 @@ def warm() -> None:
     from tests.sites.inside import DATA, InsideSites, posed
 
     torch.set_num_threads(1)  # no threads, for processes that are forked have none
-    for name in ("httpcore", "httpx", "starlette.applications", "starlette.requests", "tomllib", *UVICORN):
+    for name in ("http.client", "tomllib", *UVICORN):
         import_module(name)
     with tempfile.TemporaryDirectory() as folder:
         for method in METHODS:
@@ -367,7 +366,8 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=1, help="faults at a time")
     parser.add_argument("--loopback", action="store_true", help="without network namespaces")
     parser.add_argument("--keep", type=Path, help="a new folder for all files of all runs")
-    parser.add_argument("--out", type=Path, help="a CSV file for the table")
+    parser.add_argument("--out", type=Path, help="a JSON file for the counts and the table")
+    parser.add_argument("--commit", help="of the code, where there is no git")
     given = parser.parse_args()
     numbers = range(given.count) if given.only is None else [given.only]
     faults = [Fault.drawn(given.seed, number) for number in numbers]
@@ -375,13 +375,21 @@ def main() -> int:
     warm()
     with tempfile.TemporaryDirectory() as folder:
         done = spread(given.keep or Path(folder), given.loopback, faults, min(given.processes, len(faults)))
-    if given.out is not None:
-        with given.out.open("w", newline="") as file:
-            writer = csv.DictWriter(file, [f.name for f in fields(Outcome)], lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(asdict(outcome) for outcome in done)
     counts = Counter(outcome.result for outcome in done)
     slowest = max((outcome.after for outcome in done), default=0.0)
+    if given.out is not None:
+        from benchmarks.sites_fits import about
+
+        found = about(given.commit) | {
+            "seed": given.seed,
+            "faults": len(done),
+            "namespaces": not given.loopback,
+            "counts": {name: counts[name] for name in CLASSES},
+            "slowest": slowest,
+            "kinds": Counter(outcome.kind for outcome in done),
+            "table": [asdict(outcome) for outcome in done],
+        }
+        given.out.write_text(json.dumps(found, indent=1) + "\n")
     sys.stdout.write(f"{time.monotonic() - began:.0f} s; the slowest ended {slowest:.1f} s after its fault.\n")
     sys.stdout.write(
         f"{len(done)} faults: {counts['hang']} hangs, {counts['wrong']} wrong, {counts['lost']} lost, "

@@ -84,9 +84,9 @@ def test_wrong_keys(folder: Path) -> None:
 
 
 def test_what_is_not_installed_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("auqadmm.sites.keys.find_spec", lambda name: None if name == "httpx" else name)
+    monkeypatch.setattr("auqadmm.sites.keys.find_spec", lambda name: None if name == "uvicorn" else name)
     for job in (lambda: make_key("east", folder), lambda: read_site("site.toml"), lambda: read_hub("sites.toml")):
-        with pytest.raises(ImportError, match=r'Sites need httpx, .*: pip install "auqadmm\[sites\]"'):
+        with pytest.raises(ImportError, match=r'Sites need uvicorn, .*: pip install "auqadmm\[sites\]"'):
             job()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 import ssl
@@ -9,18 +10,20 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
+from auqadmm.errors import InputError
 from auqadmm.sites.daemon import serve
 from auqadmm.sites.hub import Hub
 from auqadmm.sites.keys import SecretKey, make_certificate, make_key, read_key
+from auqadmm.sites.line import Line
 from auqadmm.sites.settings import read_site
-from auqadmm.sites.wire import sealed
+from auqadmm.sites.wire import HEADER, label_of, sealed
 from tests.sites.between import Between, Passed
 from tests.sites.places import Place, place, until
 from tests.sites.program import Upper
@@ -80,13 +83,13 @@ def test_messages_of_strangers(made: Place, hub: Hub) -> None:
     cases = {
         "not signed with the key of 'a'": (403, sealed(stranger, "join", "a", "", 0, now(), JOIN), JOIN),
         "no site 'z'": (403, sealed(stranger, "join", "z", "", 0, now(), JOIN), JOIN),
-        "not signed with the key of 'b'": (403, {**good, "auqadmm-site": "b"}, JOIN),
+        "not signed with the key of 'b'": (403, {HEADER: good[HEADER].replace(" a ", " b ")}, JOIN),
         "set the clocks": (403, sealed(a, "join", "a", "", 0, now() - 10**12, JOIN), JOIN),
         "s ahead": (403, sealed(a, "join", "a", "", 0, now() + 10**12, JOIN), JOIN),
         "not those that were signed": (400, sealed(a, "join", "a", "", 0, now(), JOIN), JOIN + b" "),
         "the kind 'turn' does not belong here": (400, sealed(a, "turn", "a", "", 0, now(), JOIN), JOIN),
-        "auqadmm-kind is missing": (400, {}, JOIN),
-        "auqadmm-number is missing or wrong": (400, {**good, "auqadmm-number": "9" * 5000}, JOIN),
+        "its header is missing": (400, {}, JOIN),
+        "header is missing or wrong": (400, {HEADER: good[HEADER].replace(" 0 ", f" {'9' * 5000} ")}, JOIN),
         "no request to join": (400, sealed(a, "join", "a", "", 0, now() + 10**9, b"{}"), b"{}"),
     }
     deep = b"[" * 30_000 + b"]" * 30_000
@@ -151,7 +154,7 @@ def test_nothing_large_is_stored_for_strangers(made: Place, hub: Hub) -> None:
         assert b" 413 " in talk(start + head.encode() + b"content-length: 2147483648\r\n\r\n")
         chunk = b"100000\r\n" + b"x" * 0x100000 + b"\r\n"
         chunked = b"transfer-encoding: chunked\r\n\r\n"
-        forged = head.replace(signed["auqadmm-signature"], "0" * 128).encode()
+        forged = head.replace(signed[HEADER][-128:], "0" * 128).encode()
         assert talk(start + forged + chunked, chunk).startswith((b"HTTP/1.1 403", b"closed"))
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
@@ -198,7 +201,7 @@ def test_what_is_changed_or_repeated_on_the_way_is_refused(made: Place, hub: Hub
         hub.wait("ab")
         hub.begin("x", "ab")
         assert hub.call({"a": b"one", "b": b"one"}) == {"a": b"ONE", "b": b"ONE"}
-        asks = [p for p in between.passed if p.reply_headers.get("auqadmm-kind") == "ask"]
+        asks = [p for p in between.passed if p.label.kind == "ask"]
 
         # an ask with other bytes, once
         def changed(passed: Passed) -> Passed:
@@ -248,7 +251,7 @@ def test_an_ask_to_another_site_and_of_another_run(made: Place, hub: Hub) -> Non
         if passed.path != "/turn" or not wrong:
             return passed
         kind, name, run, number = wrong.pop()
-        stamp = int(passed.headers["auqadmm-stamp"])
+        stamp = label_of(passed.headers)[0].stamp
         headers = sealed(boss, kind, name, run, number, stamp, b"stolen")
         return replace(passed, status=200, reply=b"stolen", reply_headers=headers)
 
@@ -267,3 +270,119 @@ def test_an_ask_to_another_site_and_of_another_run(made: Place, hub: Hub) -> Non
             until(lambda says=says: any(says in line for line in said), 10)  # type: ignore[misc]
         assert hub.call({"a": b"count"}) == {"a": b"5"}
         assert "STOLEN" not in str(between.passed)
+
+
+# ---------------------------------------------------------------------- strangers who take their time, and many of them
+@contextmanager
+def connected(made: Place) -> Iterator[ssl.SSLSocket]:
+    trusted = ssl.create_default_context(cafile=made.folder / "ca.crt")
+    plain = socket.create_connection(("127.0.0.1", made.port), 5)
+    with trusted.wrap_socket(plain, server_hostname="127.0.0.1") as opened:
+        opened.settimeout(10)
+        yield opened
+
+
+def ended(opened: ssl.SSLSocket) -> bool:
+    """Has the other end closed it?"""
+    try:
+        while opened.recv(4096):
+            pass
+    except OSError as error:
+        return not isinstance(error, TimeoutError)
+    return True
+
+
+def test_a_head_has_to_come_soon(made: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("auqadmm.sites.web.HEAD", 0.5)
+    with made.hub() as hub, site(made, "a"):
+        hub.wait("a", 10)
+        hub.begin("x", "a")
+        with connected(made) as silent, connected(made) as slow:
+            slow.sendall(b"POST /turn HTTP/1.1\r\nhost: x\r\n")
+            began = time.monotonic()
+            assert ended(silent)
+            assert ended(slow)
+            assert time.monotonic() - began < 5
+        time.sleep(0.6)  # a site that waits for an ask is no slow head
+        assert hub.call({"a": b"x"}) == {"a": b"X"}
+
+
+def test_who_is_not_known_cannot_keep_a_connection(made: Place, hub: Hub) -> None:
+    """The rest of a body that nobody reads would be a way to."""
+    with connected(made) as opened:
+        opened.sendall(b"POST /turn HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\nxxx")
+        assert ended(opened)
+    assert any(line.startswith("Malformed") for line in hub.refusals())
+
+
+def test_a_flood_of_strangers_does_not_keep_a_site_out(made: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("auqadmm.sites.web.STRANGERS", 8)
+    with made.hub() as hub, ExitStack() as stack, site(made, "a") as said:
+        hub.wait("a", 10)
+        hub.begin("x", "a")
+        strangers = [stack.enter_context(connected(made)) for _ in range(20)]
+        assert hub.call({"a": b"x"}) == {"a": b"X"}  # its connection is older than all of theirs
+        assert all(ended(one) for one in strangers[:12])  # the oldest have made room
+        with site(made, "b"):
+            hub.wait("b", 10)
+        assert not [line for line in said if "cannot be reached" in line]
+
+
+def test_one_header_of_a_kind(made: Place, hub: Hub) -> None:
+    """What a proxy in between reads must not be another message than the one that is verified."""
+    a = key(made, "a")
+    good, other = (sealed(a, "join", "a", "", 0, time.time_ns() + k, JOIN)[HEADER] for k in range(2))
+    with client(made) as http:
+        found = http.post("/join", headers=[(HEADER, good), (HEADER, other)], content=JOIN)
+        assert (found.status_code, "occurs twice" in found.text) == (400, True)
+        for body in (b'{"process": "x", "process": "y"}', b'{"poll": NaN}'):
+            headers = sealed(a, "join", "a", "", 0, time.time_ns(), body)
+            assert "no JSON object" in http.post("/join", headers=headers, content=body).text
+
+
+def test_nothing_is_decompressed_or_cut_short(made: Place, hub: Hub) -> None:
+    """A reply that says it is compressed is taken as the bytes that it is; one that ends early is asked for again."""
+    import gzip
+
+    bomb = gzip.compress(bytes(1 << 20))
+    with Between(made) as between, site(made, "a", port=between.port, poll=1) as said:
+        hub.wait("a")
+        hub.begin("x", "a")
+        wrong = [bomb, b"tw", b""]
+
+        def packed(passed: Passed) -> Passed:
+            if passed.reply != b"two" or not wrong:
+                return passed
+            body = wrong.pop(0)
+            more = {"content-encoding": "gzip"} if body == bomb else {}
+            return replace(passed, reply=body, reply_headers=passed.reply_headers | more)
+
+        between.down = packed
+        assert hub.call({"a": b"two"}) == {"a": b"TWO"}
+        assert sum("not those that were signed" in line for line in said) >= 1
+        assert not wrong
+
+
+def test_a_proxy_of_the_environment(made: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is asked to connect; one of another kind is refused with a sentence."""
+    heard: list[bytes] = []
+
+    def listen(listening: socket.socket) -> None:
+        near, _ = listening.accept()
+        with near:
+            while b"\r\n\r\n" not in b"".join(heard):
+                heard.append(near.recv(4096))
+            near.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=listen, args=(listening,), daemon=True).start()
+        monkeypatch.setenv("HTTPS_PROXY", f"http://me:se%40cret@127.0.0.1:{listening.getsockname()[1]}")
+        monkeypatch.setenv("NO_PROXY", "")
+        with site(made, "a") as said:
+            until(lambda: any("403" in line for line in said), 10)
+    asked = b"".join(heard)
+    assert asked.startswith(f"CONNECT 127.0.0.1:{made.port} ".encode())
+    assert b"Basic " + base64.b64encode(b"me:se@cret") in asked
+    monkeypatch.setenv("HTTPS_PROXY", "socks5://127.0.0.1:1")
+    with pytest.raises(InputError, match="a proxy of the kind 'socks5'"):
+        Line(read_site(made.write_site("a")))

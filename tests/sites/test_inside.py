@@ -120,7 +120,9 @@ class Suited:
 
         sites = InsideSites(self.folder, Policy(testing=True))
         sites.begin(DATA, "tests", "c-admm")
-        return SitesEngine(SitesPool(sites.study), problem, dtype)
+        engine = SitesEngine(SitesPool(sites.study), problem, dtype)
+        engine.guarded = False  # rows are not weighed where tests are served, so the same rounds are asked for
+        return engine
 
 
 CHECKS = ["primitives", "inference", "iterates uq-admm multinomial", "iterates auq-lr image", "float32"]
@@ -169,7 +171,7 @@ def test_sites_that_are_asked_different_things_give_noise(tmp_path):
         parts.append(protocol.loads(sites.link.sessions[name](message))["message"][1])
     noise = torch.from_numpy(unmasked(total([part["limbs"]["G"] for part in parts]))).reshape(honest.shape)
     assert float((noise - honest).abs().max()) > 1e6
-    with pytest.raises(aq.ProcessError, match="The masks of 'G' do not cancel"):
+    with pytest.raises(aq.ProcessError, match=r"The masks of '\w+' do not cancel"):
         added(parts)
 
 

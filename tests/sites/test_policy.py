@@ -252,7 +252,7 @@ def test_a_sum_is_not_given_apart(tmp_path):
         engine.gather(TriangleQuery(None, None, None), None)
 
 
-def test_reach_is_rounded_up_to_a_power_of_two(tmp_path):
+def test_reach_is_rounded_up(tmp_path):
     """Σ‖x‖¹⁶ is nearly the largest row: what leaves is a bound of it, within a factor of two."""
     from auqadmm.verdict.queries import ReachQuery
 
@@ -265,7 +265,6 @@ def test_reach_is_rounded_up_to_a_power_of_two(tmp_path):
         ratio = (x / plain) ** (1 / 16)
         assert bool((ratio >= 1).all())
         assert bool((ratio <= 2).all())
-        assert torch.equal((x.log2() / 16).round(), x.log2() / 16)
 
 
 # ---------------------------------------------------------------------- the table of rules
@@ -281,6 +280,7 @@ def test_what_has_no_rule_is_not_served(tmp_path):
         "in columns",  # what it contains has a rule
         "direct solves apply",  # an argument of "holds"
         "baseline",
+        "bad row",  # whose number would be told
         "means",
         "cell products",
         "cell squares",

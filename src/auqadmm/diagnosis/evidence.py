@@ -142,7 +142,7 @@ class Evidence:
     solver: object
     precision: float
     norm: float
-    ray: ObjectiveRay
+    ray: ObjectiveRay | None
     residuals: Residuals | None = None
     distance: Tensor | None = None
     columns: ColumnMoments | None = None
@@ -162,8 +162,10 @@ def collect(
 ) -> Evidence:
     """One round of three numbers and, where blocks have models of their own, one number per block, by `near`."""
     v, g = state.shared.v, setup.regularizer
-    f = reduce.judging(_values_along, v, (v,))["f"].tolist()
-    ray = ObjectiveRay(f[0] + float(g.value(v)), f[1] + float(g.value(FURTHER * v)), f[0], f[2])
+    ray = None
+    if not getattr(reduce.engine, "guarded", False):  # far out few rows make up the loss, so sites do not tell it
+        f = reduce.judging(_values_along, v, (v,))["f"].tolist()
+        ray = ObjectiveRay(f[0] + float(g.value(v)), f[1] + float(g.value(FURTHER * v)), f[0], f[2])
     residuals = state.shared.residuals
     own = residuals is not None and math.isfinite(residuals.primal) and reduce.collects
     return Evidence(
@@ -233,7 +235,7 @@ class Finding:
 
 def unbounded(evidence: Evidence) -> Finding | None:
     ray = evidence.ray
-    if not ray.falling:
+    if ray is None or not ray.falling:
         return None
     return Finding(
         "unbounded",

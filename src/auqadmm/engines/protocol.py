@@ -201,6 +201,7 @@ class Decoder(Reader):
 
     setup: Setup | None = None
     own_code: bool = False
+    largest: int = LARGEST  # bytes of an array, whose axes may be repeated by a stride of zero
     depth: int = field(default=0, init=False)
 
     def decode(self, tree: Json) -> Any:
@@ -248,6 +249,12 @@ class Decoder(Reader):
                 return pickle.loads(self._numbers(name).tobytes())
         return super().decode(tree)
 
+    def _placed(self, name: str, shape: list[Any], *layout: Any, **named: Any) -> Tensor:
+        made = super()._placed(name, shape, *layout, **named)
+        if made.numel() * made.element_size() > self.largest:
+            raise ProtocolError(f"the array {name[:60]!r} of {made.numel()} numbers is not read")
+        return made
+
     def _numbers(self, name: str) -> np.ndarray:
         if name not in self.arrays:
             raise ProtocolError(f"the array {name[:60]!r} is missing")
@@ -256,7 +263,7 @@ class Decoder(Reader):
     def _array(self, name: str, shape: list[Any], kind: Any) -> np.ndarray:
         array = self._numbers(name)
         if kind is not None:
-            if not isinstance(kind, str) or np.dtype(kind).kind not in ARRAYS + "USMm":
+            if not isinstance(kind, str) or len(kind) > 20 or np.dtype(kind).kind not in ARRAYS + "USMm":
                 raise ProtocolError(f"an array of the kind {str(kind)[:20]!r} is not read")
             array = np.frombuffer(array.tobytes(), dtype=np.dtype(kind))
         return array.reshape(shape)
@@ -300,14 +307,28 @@ def parsed(data: bytes, largest: int = LARGEST) -> tuple[Any, dict[str, Tensor]]
     if length > len(data) - 8:
         raise ProtocolError("a message is cut off")
     try:
-        tree = json.loads(data[8 : 8 + length])
+        tree = json.loads(data[8 : 8 + length], object_pairs_hook=_once_each, parse_constant=_no_number)
         arrays = load(data[8 + length :])
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # any error of a parser on hostile bytes; a Rust panic is no Exception
         raise ProtocolError(f"a message cannot be read ({type(error).__name__})") from None
-    # arrays of a message are not writable, which torch warns of; nothing writes into a state
-    return tree, {name: torch.from_numpy(x if x.flags.writeable else x.copy()) for name, x in arrays.items()}
+    try:  # arrays of a message are not writable, which torch warns of; nothing writes into a state
+        return tree, {name: torch.from_numpy(x if x.flags.writeable else x.copy()) for name, x in arrays.items()}
+    except TypeError:
+        raise ProtocolError("a message has arrays of a kind that is not read") from None
+
+
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Two readers may disagree on which of two entries of one name counts: there is none such."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name occurs twice")
+    return found
+
+
+def _no_number(constant: str) -> float:
+    raise ValueError(f"{constant} is no number of JSON")
 
 
 def dumps(value: object, own_code: bool = False) -> bytes:
@@ -319,11 +340,12 @@ def dumps(value: object, own_code: bool = False) -> bytes:
 def loads(data: bytes, own_code: bool = False, largest: int = LARGEST) -> Any:
     """The inverse."""
     tree, arrays = parsed(data, largest)
-    return _read(tree, arrays, None, own_code)
+    return _read(tree, arrays, None, own_code, largest)
 
 
-def _read(tree: Json, arrays: Mapping[str, Tensor], setup: Setup | None, own_code: bool) -> Any:
-    decoder = Decoder(ARGUMENT_CLASSES, {}, torch.device("cpu"), arrays, setup=setup, own_code=own_code)
+def _read(tree: Json, arrays: Mapping[str, Tensor], setup: Setup | None, own_code: bool, largest: int) -> Any:
+    device = torch.device("cpu")
+    decoder = Decoder(ARGUMENT_CLASSES, {}, device, arrays, setup=setup, own_code=own_code, largest=largest)
     try:
         return decoder.decode(tree)
     except ProtocolError:
@@ -375,7 +397,7 @@ def opened(data: bytes, known: Known, own_code: bool = False, largest: int = LAR
         case _:
             raise ProtocolError("a message is not a request")
     if setup is not None:
-        known = (int(setup[0]), _read(setup[1], arrays, None, own_code))
+        known = (int(setup[0]), _read(setup[1], arrays, None, own_code, largest))
     current = known[1] if knows == known[0] else None
-    args = tuple(_read(x, arrays, current, own_code) for x in trees)
+    args = tuple(_read(x, arrays, current, own_code, largest) for x in trees)
     return Envelope(number, frozenset(map(int, alive)), do, args, len(data)), known

@@ -14,27 +14,22 @@ import json
 import platform
 import random
 import secrets
-import ssl
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from auqadmm.errors import InputError
 from auqadmm.sites.audit import Audit, AuditError
 from auqadmm.sites.keys import checked_name
+from auqadmm.sites.line import CONNECT, Away, Line, Reply
 from auqadmm.sites.refusals import Declined, Malformed, NotJoined, Refusal, Replayed, SitesError, TooLarge
 from auqadmm.sites.settings import Data, SiteSettings
-from auqadmm.sites.wire import SMALL, AskNumbers, Label, Stamps, announced, read, sealed, small_json, told, verified
+from auqadmm.sites.wire import AskNumbers, Label, small_json, told
 from auqadmm.words import quoted, visible
 
-if TYPE_CHECKING:
-    import httpx
-
-CONNECT = 5.0  # seconds
 SHORT_WAIT, LONG_WAIT = 0.2, 5.0  # seconds between attempts to reach a coordinator that is away
 BEATS = 4  # per time of quiet
 LONGEST_PONG = 1 << 20  # bytes
@@ -67,7 +62,7 @@ def serve(
     log: Callable[[str], object],
 ) -> None:
     """Until `stop` is set, or Ctrl-C: then the coordinator is told that this site leaves."""
-    with Audit(settings.audit) as audit, _Line(settings) as line:
+    with Audit(settings.audit) as audit, Line(settings) as line:
         daemon = _Daemon(settings, open_run, stop, log, audit, line)
         beats = threading.Thread(target=daemon.beat, name="beats", daemon=True)
         beats.start()
@@ -80,58 +75,6 @@ def serve(
 
 
 @dataclass(frozen=True)
-class _Reply:
-    status: int
-    label: Label | None
-    body: bytes
-
-
-class _Line:
-    """Requests to the coordinator, by two connections that stay open: turns, and beats."""
-
-    def __init__(self, settings: SiteSettings) -> None:
-        import httpx
-
-        self.settings, self.turns, self.beats = settings, Stamps(), Stamps()
-        try:
-            trusted = ssl.create_default_context(cafile=settings.ca)
-        except (OSError, ssl.SSLError):
-            raise InputError(f"{settings.file}: {settings.ca} holds no certificate of an authority.") from None
-        at = {"base_url": settings.url, "verify": trusted, "headers": {"accept-encoding": "identity"}}
-        waits = httpx.Timeout(settings.limits.poll + 10, connect=CONNECT)
-        self.long = httpx.Client(**at, timeout=waits)  # type: ignore[arg-type]
-        self.short = httpx.Client(**at, timeout=CONNECT)  # type: ignore[arg-type]
-
-    def post(self, kind: str, run: str, number: int, body: bytes, kinds: tuple[str, ...]) -> _Reply:
-        """The coordinator's reply, verified before its body is read."""
-        quick = kind in ("beat", "leave")
-        at, client = self.settings, self.short if quick else self.long
-        stamp = (self.beats if quick else self.turns).take()
-        headers = sealed(at.key, kind, at.name, run, number, stamp, body)
-        path = {"answer": "/turn", "failed": "/turn"}.get(kind, f"/{kind}")
-        with client.stream("POST", path, content=body, headers=headers) as response:
-            if response.status_code == 204:
-                return _Reply(204, None, b"")
-            if response.status_code != 200:
-                return _Reply(response.status_code, None, _start(response))
-            label = verified(response.headers, at.coordinator, kinds)
-            if label.site != at.name:
-                raise Malformed(f"this reply is to site {quoted(label.site)}.")
-            if label.stamp != stamp:
-                raise Replayed("this reply belongs to another request.")
-            most = SMALL if kind == "join" else at.limits.largest
-            announced(response.headers, most)
-            return _Reply(200, label, read(response.iter_raw(), label, most))
-
-    def __enter__(self) -> _Line:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.long.close()
-        self.short.close()
-
-
-@dataclass(frozen=True)
 class _Answer:
     kind: str
     number: int
@@ -139,13 +82,6 @@ class _Answer:
 
 
 _NOTHING = _Answer("turn", 0, b"")
-
-
-def _start(response: httpx.Response) -> bytes:
-    """The first bytes of a page that is no message."""
-    for part in response.iter_raw(512):
-        return part
-    return b""
 
 
 class _Daemon:
@@ -156,7 +92,7 @@ class _Daemon:
         stop: threading.Event,
         log: Callable[[str], object],
         audit: Audit,
-        line: _Line,
+        line: Line,
     ) -> None:
         self.at, self.open_run, self.stop, self.log, self.audit, self.line = settings, open_run, stop, log, audit, line
         self.process = secrets.token_hex(16)
@@ -166,21 +102,19 @@ class _Daemon:
         self.numbers = AskNumbers()
         self.last = _NOTHING  # the last answer, for an ask that comes again
         self.carried = False  # it has arrived
-        self.heard = time.monotonic()  # a verified reply
+        self.heard = self.posted = time.monotonic()  # a verified reply, and the last request of this thread
         self.said = ""
 
     # ------------------------------------------------------------------ the loop
     def loop(self) -> None:
-        import httpx
-
         wait = SHORT_WAIT
         while not self.stop.is_set():
             try:
                 self.step()
                 wait, self.said = SHORT_WAIT, ""
                 continue
-            except httpx.HTTPError as error:
-                self.note(f"{self.at.url} cannot be reached ({_reason(error)}); trying again.")
+            except Away as away:
+                self.note(f"{self.at.url} cannot be reached ({away}); trying again.")
             except NotJoined:
                 self.seat = ""
             except Refusal as refusal:
@@ -195,6 +129,7 @@ class _Daemon:
         if not self.seat:
             self.join()
         carry = _NOTHING if self.carried else self.last
+        self.posted = time.monotonic()
         reply = self.line.post(carry.kind, f"{self.seat}/{self.run}", carry.number, carry.body, TURNS)
         self.understood(reply)
         self.carried = True
@@ -214,7 +149,7 @@ class _Daemon:
         self.carried = False  # the last answer may be what is waited for
         self.log(f"joined {self.at.url} as {quoted(self.at.name)}; waiting for a run.")
 
-    def understood(self, reply: _Reply) -> None:
+    def understood(self, reply: Reply) -> None:
         """Raise what a status of HTTP means; such replies are not signed, so none of them ends a run."""
         if reply.status == NotJoined.status:
             raise NotJoined(told(reply.body, 200))
@@ -324,14 +259,12 @@ class _Daemon:
     # ------------------------------------------------------------------ the second thread
     def beat(self) -> None:
         """Say that this process is alive, and at the end that it leaves, which also wakes the request that waits."""
-        import httpx
-
-        while not self.stop.wait(min(2.0, self.quiet / BEATS)):
-            if self.seat:
-                with suppress(httpx.HTTPError, Refusal):
+        while not self.stop.wait(every := min(2.0, self.quiet / BEATS)):
+            if self.seat and time.monotonic() - self.posted > every / 2:  # an answer is a sign of life too
+                with suppress(Away, Refusal):
                     self.line.post("beat", f"{self.seat}/{self.run}", 0, b"", ())
         if self.seat:
-            with suppress(httpx.HTTPError, Refusal):
+            with suppress(Away, Refusal):
                 self.line.post("leave", f"{self.seat}/", 0, b"", ())
 
 
@@ -346,9 +279,3 @@ def pong(label: Label, body: bytes) -> bytes:
 
 def _not_open() -> bytes:
     raise Declined("this run was not opened here.")
-
-
-def _reason(error: Exception) -> str:
-    """What a person needs of an error of the network."""
-    text = visible(str(error))[:200]
-    return text or type(error).__name__

@@ -11,22 +11,30 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from auqadmm.sites.keys import PublicKey
 from auqadmm.sites.ledger import Ledger
 from auqadmm.sites.refusals import Displaced, Malformed, NotJoined, Refusal, Stranger
 from auqadmm.sites.settings import HubSettings
-from auqadmm.sites.wire import SMALL, Label, Once, announced, label_of, received, sealed, small_json, told, verified
+from auqadmm.sites.web import Request, Response, application
+from auqadmm.sites.wire import (
+    SMALL,
+    Label,
+    Once,
+    announced,
+    digest,
+    label_of,
+    received,
+    sealed,
+    small_json,
+    told,
+    verified,
+)
 from auqadmm.words import quoted
-
-if TYPE_CHECKING:
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import Response
 
 LONGEST_POLL = 300.0  # seconds
 TICK = 0.25  # seconds between looks at who is quiet
@@ -56,6 +64,7 @@ class _Ask:
     run: str
     number: int
     body: bytes
+    sha256: str
     answer: bytes | str | None = None
 
 
@@ -92,12 +101,13 @@ class Desk:
         self.refused: list[str] = []  # the last few, for a status page
         self.news, self.ledger = asyncio.Event(), Ledger()
 
-    def app(self) -> Starlette:
-        from starlette.applications import Starlette
-        from starlette.routing import Route
-
+    def app(self) -> Any:
+        """The ASGI application."""
         kinds = {"/join": self._join, "/turn": self._turn, "/beat": self._beat, "/leave": self._leave}
-        return Starlette(routes=[Route(path, _answering(self, fn), methods=["POST"]) for path, fn in kinds.items()])
+        return application(kinds, self._refuse)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        self.refused[:] = [*self.refused[-99:], f"{type(refusal).__name__}: {refusal}"]
 
     def wake_all(self) -> None:
         for site in self.sites.values():
@@ -117,7 +127,8 @@ class Desk:
     # ------------------------------------------------------------------ asks
     async def asked(self, kind: str, messages: Mapping[str, bytes], timeout: float) -> dict[str, bytes | str]:
         self.number += 1
-        asks = {name: _Ask(kind, self.run, self.number, body) for name, body in messages.items()}
+        digests = {id(body): digest(body) for body in {id(b): b for b in messages.values()}.values()}
+        asks = {name: _Ask(kind, self.run, self.number, b, digests[id(b)]) for name, b in messages.items()}
         began = time.monotonic()
         for name, ask in asks.items():
             self.sites[name].ask = ask
@@ -174,14 +185,15 @@ class Desk:
     # ------------------------------------------------------------------ requests
     async def _message(self, request: Request, kinds: tuple[str, ...], most: int) -> tuple[_Site, Label, bytes]:
         """A message that is whole, new, and signed by a site of the list; all but its bytes is checked first."""
+        label, signature = label_of(request.headers)
+        if label.site not in self.sites:
+            raise Stranger(f"there is no site {quoted(label.site)} on the coordinator's list.")
+        site = self.sites[label.site]
+        verified(label, signature, site.key, kinds)
+        request.verified()
         announced(request.headers, most)
-        name = label_of(request.headers)[0].site
-        if name not in self.sites:
-            raise Stranger(f"there is no site {quoted(name)} on the coordinator's list.")
-        site = self.sites[name]
-        label = verified(request.headers, site.key, kinds)
         (site.beats if label.kind in ("beat", "leave") else site.polls).accept(label)
-        body = await received(request.stream(), label, most)
+        body = await received(request.parts, label, most)
         site.received += len(body) if label.kind == "answer" else 0
         return site, label, body
 
@@ -223,24 +235,25 @@ class Desk:
         if label.kind != "turn" and ask is not None and (run, label.number) == (ask.run, ask.number):
             ask.answer = body if label.kind == "answer" else told(body)
             site.ask = None
-            self.news.set()
+            if not any(other.ask for other in self.sites.values()):
+                self.news.set()  # the last of them
         site.wake()  # a request that waits still lost its connection
         if site.ask is None and (not run or run == self.run) and not self.closing:
             mine = site.turn = asyncio.get_running_loop().create_future()
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(mine, site.poll)
             if site.turn is not mine:
-                return self._nothing()
+                return Response()
             site.turn = None
         if site.ask is not None and site.here:
             ask = site.ask
             site.sent += len(ask.body)
-            return self._reply(ask.kind, label, ask.run, ask.number, ask.body)
+            return self._reply(ask.kind, label, ask.run, ask.number, ask.body, ask.sha256)
         if run and run != self.run:
             if site.run == run:
                 site.run = ""
             return self._reply("end", label, run, 0, b"")
-        return self._nothing()
+        return Response()
 
     def _take_seat(self, site: _Site, label: Label) -> None:
         """The newest seat is taken by its first turn; another process than before knows nothing of the run."""
@@ -256,7 +269,7 @@ class Desk:
     async def _beat(self, request: Request) -> Response:
         site, label, _ = await self._message(request, ("beat",), 0)
         self._seated(site, label)
-        return self._nothing()
+        return Response()
 
     async def _leave(self, request: Request) -> Response:
         site, label, _ = await self._message(request, ("leave",), 0)
@@ -264,34 +277,8 @@ class Desk:
         site.here, site.run = False, ""
         site.wake()
         self.news.set()
-        return self._nothing()
+        return Response()
 
-    def _reply(self, kind: str, label: Label, run: str, number: int, body: bytes) -> Response:
-        from starlette.responses import Response
-
-        headers = sealed(self.settings.key, kind, label.site, run, number, label.stamp, body)
-        return Response(body, headers=headers, media_type="application/octet-stream")
-
-    def _nothing(self) -> Response:
-        from starlette.responses import Response
-
-        return Response(status_code=204)
-
-
-def _answering(desk: Desk, fn: Callable[[Request], Coroutine[Any, Any, Response]]) -> Any:
-    """A refusal becomes an answer, and a line of the status page."""
-
-    async def answered(request: Request) -> Response:
-        from starlette.requests import ClientDisconnect
-        from starlette.responses import PlainTextResponse, Response
-
-        try:
-            return await fn(request)
-        except Refusal as refusal:
-            if not isinstance(refusal, NotJoined):
-                desk.refused[:] = [*desk.refused[-99:], f"{type(refusal).__name__}: {refusal}"]
-            return PlainTextResponse(str(refusal), refusal.status)
-        except ClientDisconnect:
-            return Response(status_code=400)
-
-    return answered
+    def _reply(self, kind: str, label: Label, run: str, number: int, body: bytes, sha256: str = "") -> Response:
+        headers = sealed(self.settings.key, kind, label.site, run, number, label.stamp, body, sha256)
+        return Response(200, body, {"content-type": "application/octet-stream", **headers})

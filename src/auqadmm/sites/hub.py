@@ -16,6 +16,7 @@ from auqadmm.sites.desk import Desk, SiteStatus
 from auqadmm.sites.ledger import Ledger
 from auqadmm.sites.refusals import SitesError
 from auqadmm.sites.settings import HubSettings
+from auqadmm.sites.web import protocol
 from auqadmm.sites.wire import SMALL
 from auqadmm.words import counted, listed, quoted
 
@@ -53,7 +54,7 @@ class Hub:
         config = uvicorn.Config(
             self._desk.app(), ssl_certfile=at.certificate, ssl_keyfile=at.certificate_key, log_config=None,
             access_log=False, timeout_keep_alive=120, timeout_graceful_shutdown=1, lifespan="off", server_header=False,
-            date_header=False, ws="none", http="h11", loop="asyncio", log_level="critical",
+            date_header=False, ws="none", http=protocol(), loop="asyncio", log_level="critical",
         )  # fmt: skip
         try:
             config.load()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, get_args, get_type_hints
 
 import numpy as np
@@ -208,6 +208,13 @@ class Points:
 
     policy: Policy
     seen: set[bytes]
+    asked: dict[str, int] = field(default_factory=dict)  # operations with other arguments that a coordinator chooses
+
+    def count(self, name: str, leaves: str) -> None:
+        """Who may choose directions or constants without end finds the largest rows by trying."""
+        self.asked[name] = times = self.asked.get(name, 0) + 1
+        if times > (FIGURES_PER_RUN if leaves == "figures" else self.policy.points_per_run):
+            raise PolicyError(f"{name!r} was asked for {times} times in one run")
 
     def check(self, v: Tensor) -> None:
         if not bool(torch.isfinite(v).all()) or float(v.norm()) > self.policy.largest_v:
@@ -230,20 +237,26 @@ def row_weights(point: Point) -> dict[str, Tensor]:
     raise PolicyError(f"the rows of a {type(point).__name__} cannot be weighed, so nothing of it leaves")
 
 
-NOTHING = 1e-12  # of the largest possible weight: a sum below it is rounding, and tells nothing
+FIGURES_PER_RUN = 100  # asks for counts by bins and along lines; a report takes about ten
 
 
 def check_rows(policy: Policy, point: Point) -> None:
-    """Refuse sums that few rows dominate, in any column of the model."""
+    """Refuse sums that few rows dominate, in any column of the model.
+
+    A sum is left alone where it is exactly zero. One that is merely small tells as much as a large one, once it is
+    multiplied; and in single precision nobody knows what a zero would be in double. A loss with corners bends in few
+    rows or in none: then the difference of slopes at two near models is the row that went round its corner.
+    """
     for what, w in row_weights(point).items():
         size = w.abs().double()
-        total, squares, most = size.sum(0), size.square().sum(0), size.amax(0)
-        counts = total > NOTHING * max(float(total.max()), 1.0)
-        if not bool(counts.any()):
-            continue
-        effective = (total.square() / squares.clamp(min=1e-300))[counts].min()
-        share = (most / total.clamp(min=1e-300))[counts].max()
-        if float(effective) < policy.min_effective_rows or float(share) > policy.largest_share:
+        counts = size.amax(0) != 0
+        parts = size[:, counts] / size[:, counts].amax(0)  # of the largest: squares neither vanish nor overflow
+        total = parts.sum(0)
+        strict = w.dtype != torch.float64 or (what == "curvature" and point.shard.loss.kinked)
+        effective = total.square() / parts.square().sum(0)
+        # nan is neither small nor large: what is not finite has to fail
+        fine = bool((effective >= policy.min_effective_rows).all() and (1 / total <= policy.largest_share).all())
+        if not fine or (strict and not bool(counts.all())):
             raise PolicyError(
                 f"at the model that was asked about few rows make up the {what} (fewer than "
                 f"{policy.min_effective_rows:g} effective rows, or one row with more than "

@@ -5,12 +5,15 @@
     site      something of this site alone
     figures   counts by bins of a score: nearly rows, so they leave as masked sums only
 
-An operation that is not listed here is not served. Models are found in the arguments, so that the policy can weigh the
-rows there before anything is computed; where blocks have models of their own (ADMM), those are weighed afterwards.
+An operation that is not listed here is not served, and one that is only by the requests of its rule: the same map as a
+sum, as an extreme value and as a list would leave by three doors. Models are found in the arguments, so that the policy
+can weigh the rows there before anything is computed; where blocks have models of their own (ADMM), those are weighed
+afterwards. What else a coordinator may choose (directions, constants, a grid of bins) is bounded by how often.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -68,6 +71,24 @@ def _models(asked: Asked) -> list[Tensor]:
     return [uncentred(v, models.centre) for v in models.v]
 
 
+def _line(asked: Asked) -> list[Tensor]:
+    """The models that the line reaches: scores times 1 + d, and moved where there is an intercept."""
+    query, (a, d) = asked
+    middle = query.models.centre
+    out = []
+    for v in _models(asked):
+        there = (1 + float(d)) * v
+        if middle is not None:
+            there = torch.cat([there[:-1], there[-1:] + float(a)])
+        out += [v, there]
+    return out
+
+
+def _survival(asked: Asked) -> list[Tensor]:
+    v = asked[0].v
+    return list(v) if v.ndim == 3 else [v]
+
+
 def uncentred(v: Tensor, centre: Tensor | None) -> Tensor:
     """A model of centred columns, in the columns of the shard."""
     if centre is None:
@@ -77,73 +98,85 @@ def uncentred(v: Tensor, centre: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class Rule:
-    """`leaves`: see above; `models`: at which rows are looked at; `own`: the new state has models of the blocks."""
+    """`leaves`: see above; `models`: at which rows are looked at; `own`: the new state has models of the blocks; `by`:
+    the requests that it is served by; `chosen`: it has arguments that nobody weighs, so its asks are counted."""
 
     leaves: str
     models: Callable[[Asked], list[Tensor]] = _none
     own: bool = False
+    by: tuple[str, ...] = ("sum",)
+    chosen: bool = False
+
+
+def _apart(models: Callable[[Asked], list[Tensor]] = _none, by: str = "gather") -> Rule:
+    """Something of this site alone."""
+    return Rule("site", models, by=(by,))
 
 
 RULES: Mapping[str, Rule] = {
     # a first look, and the state of blocks
     "moments": Rule("sums"),
-    "start": Rule("state"),
+    "start": Rule("state", _state),
     "enter columns": Rule("state"),
     "unpack": Rule("state"),
     "weights": Rule("state"),
-    "pack": Rule("state"),
-    "holds": Rule("sums"),
-    "why refused": Rule("site"),
+    "pack": Rule("state", by=("concat",)),
+    "holds": Rule("sums", by=("minmax",)),
+    "why refused": _apart(by="concat"),
     # methods
     "score": Rule("sums", _shared),
     "value and gradient": Rule("sums", _shared),
     "value and next gradient": Rule("sums", _all_shared),
     "scores and next gradient": Rule("sums", _all_shared),
     "typical curvature": Rule("sums", _shared),
-    "newton": Rule("sums", _fan),
+    "newton": Rule("sums", _fan, chosen=True),
     "dual": Rule("sums", _state),
     "primal": Rule("sums", _state, own=True),
     "dual and primal": Rule("sums", _state, own=True),
-    "ranges": Rule("site", _state),
+    "ranges": _apart(_state, "minmax"),
     "auq-lr round": Rule("sums", _round, own=True),
-    "auq-lr first parts": Rule("site"),
-    "auq-lr next parts": Rule("site"),
+    "auq-lr first parts": _apart(by="concat"),
+    "auq-lr next parts": _apart(by="concat"),
     "lbfgs-w visit": Rule("sums", _shared),
     # verdicts
-    "null": Rule("sums"),
-    "triangle": Rule("sums", _centred),
-    "products": Rule("sums", _first_centred),
+    "null": Rule("sums", chosen=True),
+    "triangle": Rule("sums", _centred, chosen=True),
+    "products": Rule("sums", _first_centred, chosen=True),
     "slope sizes": Rule("sums", _centred),
-    "conjugate": Rule("sums", _centred),
-    "reach": Rule("sums"),
-    "diagonal reach": Rule("sums"),
-    "values along": Rule("sums", _shared),
-    "bad row": Rule("site"),
+    "conjugate": Rule("sums", _centred, chosen=True),
+    "reach": Rule("sums", chosen=True),
+    "diagonal reach": Rule("sums", chosen=True),
     # after the run
-    "multipliers": Rule("site"),
-    "itself": Rule("site"),
-    "shapes": Rule("site"),
-    "padded": Rule("site"),
-    "failed": Rule("site"),
-    "health": Rule("site"),
-    "distance": Rule("site"),
-    "digest": Rule("state"),
-    "statistics": Rule("sums", _centred),
-    "class statistics": Rule("sums", _centred),
-    "column products": Rule("sums", _own_v),
-    "null slopes": Rule("sums"),
-    "series": Rule("sums"),
-    "trend": Rule("sums", _shared),
-    "site estimates": Rule("site", _own_v),
-    "pairs": Rule("site", _own_v),
+    "multipliers": _apart(),
+    "itself": _apart(by="peek"),
+    "shapes": _apart(by="minmax"),
+    "padded": _apart(),
+    "failed": _apart(),
+    "health": _apart(),
+    "distance": _apart(),
+    "digest": Rule("state", by=("gather",)),
+    "statistics": Rule("sums", _centred, chosen=True),
+    "class statistics": Rule("sums", _centred, chosen=True),
+    "column products": Rule("sums", _own_v, chosen=True),
+    "null slopes": Rule("sums", chosen=True),
+    "series": Rule("sums", chosen=True),
+    "trend": Rule("sums", _shared, chosen=True),
+    "site estimates": _apart(_own_v),
+    "pairs": _apart(_own_v),
     "quality first": Rule("sums", _models),
-    "quality second": Rule("figures", _models),
-    "quality line": Rule("sums", _models),
-    "quality by site": Rule("site", _models),
-    "quality of survival": Rule("site"),
+    "quality second": Rule("figures", _models, chosen=True),
+    "quality line": Rule("figures", _line, chosen=True),
+    "quality by site": _apart(_models),
+    "quality of survival": _apart(_survival),
 }
-TESTING = "testing "  # operations of the library's own tests
-# arrays that are powers of single rows: rounded up to a power of two, which keeps them bounds
+# operations with arguments of their own in front: what these may be
+ARGUMENTS: Mapping[str, Callable[..., bool]] = {
+    "holds": lambda fn: name_of(fn) == "direct solves apply",
+    "shapes": lambda names: all(isinstance(name, str) for name in names),
+    "padded": lambda name, size: isinstance(name, str),
+}
+TESTING = ("testing ", "values along")  # operations of the library's own tests
+# arrays that are powers of single rows: rounded up by at most a factor of two per power, which keeps them bounds
 RAISED = {"reach": 16, "far": 16}
 # estimates and quality of one site
 FIGURES = ("site estimates", "pairs", "quality by site", "quality of survival")
@@ -157,6 +190,20 @@ def asked_of(operation: Any, shared: Any) -> tuple[str, Asked, str | None]:
     while isinstance(operation, InFrame):
         operation, run = operation.fn, operation.run
     return name_of(operation), (operation, shared), run
+
+
+def well_made(name: str, operation: Any) -> bool:
+    """Has it arguments in front only where its rule knows them?"""
+    given = operation.args if isinstance(operation, functools.partial) else ()
+    takes = ARGUMENTS.get(name)
+    if takes is None:
+        return not given
+    return len(given) == takes.__code__.co_argcount and takes(*given)
+
+
+def folds_of(operation: Any) -> object:
+    """The folds by which an operation takes rows apart; None without."""
+    return getattr(getattr(operation, "models", operation), "folds", None)
 
 
 def own_models(blocks: object) -> Tensor | None:

@@ -29,15 +29,40 @@ from torch import Tensor
 
 from auqadmm.checkpoint.run import PackBlocks, UnpackBlocks
 from auqadmm.columns import InFrame
+from auqadmm.core.state import Blocks
 from auqadmm.engines import protocol
 from auqadmm.engines.driver import BROUGHT, REQUESTS, Holder
 from auqadmm.problem.agreement import attempt
 from auqadmm.problem.ingest import InputError, RawBlock
 from auqadmm.sites.policy import Plan, Points, Policy, PolicyError, check_plan, check_rows, check_size
-from auqadmm.sites.rules import FIGURES, PLAIN, RAISED, RULES, TESTING, Rule, asked_of, own_models
+from auqadmm.sites.rules import (
+    FIGURES,
+    PLAIN,
+    RAISED,
+    RULES,
+    TESTING,
+    Rule,
+    asked_of,
+    folds_of,
+    own_models,
+    well_made,
+)
 from auqadmm.sites.tables import SiteTable
 
 SESSION_REQUESTS = ("open", "plan", "meet", "columns", "add", "encode", *(r for r in REQUESTS if r != "count"))
+LARGE = 2.0**40  # stands for a bound that is no bound, in a sum
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+# a row whose conjugate is infinite gives no bound of the gap: that much is told, as a number that can be masked
+NO_BOUND: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "conjugate": lambda x: torch.where(x.abs() <= LARGE, x, torch.full_like(x, LARGE))
+}
+COUNTS = {"refused"}  # numbers of blocks that a change of state may tell
+OF_WEIGHTS = ("itself", "shapes", "padded")
 HEX = re.compile("[0-9a-f]{64}")  # the name of a part of a checkpoint
 FEWER_BITS = {"reach": 16, "far": 16}  # bits behind the point, for arrays whose numbers are large
 
@@ -256,7 +281,7 @@ class SiteHolder(Holder):
 
     # ------------------------------------------------------------------ operations
     def do_sum(self, fn: Any, at: int | None, shared: object, new: int) -> Any:
-        rule = self._allowed("sum", fn, shared)
+        rule = self._allowed("sum", fn, shared, at)
         fn = self._restoring(fn)
         nothing, out, seconds = super().do_sum(fn, at, shared, new)
         if rule.own and (u := own_models(self.versions[new])) is not None:
@@ -264,15 +289,13 @@ class SiteHolder(Holder):
         return nothing, self._summed(out, rule.leaves == "state"), seconds
 
     def do_minmax(self, fn: Any, at: int | None, shared: object, new: int) -> Any:
-        rule = self._allowed("minmax", fn, shared)
-        if self.policy.sums_only and rule.leaves == "site":
-            raise PolicyError("the policy allows sums only, and this is an extreme value")
+        self._allowed("minmax", fn, shared, at)
         nothing, out, seconds = super().do_sum(fn, at, shared, new)
         self._note(out)
         return nothing, out, seconds
 
     def do_concat(self, fn: Any, at: int | None) -> dict[str, Tensor]:
-        self._allowed("concat", fn, None)
+        self._allowed("concat", fn, None, at)
         if isinstance(fn, PackBlocks):
             return self._kept(super().do_concat(fn, at))
         out = super().do_concat(fn, at)
@@ -280,7 +303,7 @@ class SiteHolder(Holder):
         return out
 
     def do_gather(self, fn: Any, at: int | None) -> Tensor:
-        self._allowed("gather", fn, None)
+        self._allowed("gather", fn, None, at)
         out = super().do_gather(fn, at)
         if asked_of(fn, None)[0] == "digest":  # of the rows: known to who has the key only
             out = torch.stack([self._blinded(x) for x in out])
@@ -288,21 +311,25 @@ class SiteHolder(Holder):
         return out
 
     def do_peek(self, fn: Any, at: int | None) -> object:
-        self._allowed("peek", fn, None)
+        self._allowed("peek", fn, None, at)
         return super().do_peek(fn, at)
 
     def do_put(self, x: Tensor, new: int) -> None:
         super().do_put(x, new)
 
-    def _allowed(self, request: str, fn: Any, shared: object) -> Rule:
+    def _allowed(self, request: str, fn: Any, shared: object, at: int | None) -> Rule:
         """The rule of an operation, once the policy has agreed."""
         name, asked, run = asked_of(fn, shared)
         self._noted["operation"] = name
         rule = RULES.get(name)
-        if name.startswith(TESTING) and self.policy.testing:
-            rule = Rule("sums")
+        if self.policy.testing and name.startswith(TESTING):
+            return Rule("sums")
         if rule is None:
             raise PolicyError(f"{name!r} is not served by sites")
+        if request not in rule.by:
+            raise PolicyError(f"{name!r} is asked for as a {rule.by[0]} or not at all")
+        if not well_made(name, asked[0]):
+            raise PolicyError(f"{name!r} has arguments that it does not take here")
         masked = self.mask is not None
         if rule.leaves == "figures" and not masked and not self.policy.testing:
             raise PolicyError("counts by bins of a score leave as masked sums only")
@@ -310,8 +337,13 @@ class SiteHolder(Holder):
             raise PolicyError(f"{name!r} is of this site alone, and sums only are allowed")
         if name in FIGURES and not self.policy.site_figures:
             raise PolicyError(f"{name!r} are figures of this site alone")
-        if rule.leaves == "sums" and request not in ("sum", "minmax") and not name.startswith(TESTING):
-            raise PolicyError(f"{name!r} is asked for as a sum or not at all")
+        if name in OF_WEIGHTS and isinstance(self._version(at), Blocks):
+            raise PolicyError(f"{name!r} is about weights, not about the whole state of blocks")
+        if not self.policy.testing:
+            if folds_of(asked[0]) is not None:
+                raise PolicyError("rows are not selected by others")
+            if rule.chosen:
+                self.points.count(name, rule.leaves)
         self._weigh(run, rule.models(asked))
         return rule
 
@@ -326,9 +358,11 @@ class SiteHolder(Holder):
     # ------------------------------------------------------------------ what leaves
     def _summed(self, out: Mapping[str, Tensor], state: bool) -> Any:
         """Sums as they leave: in the clear, or as limbs of one masked array."""
+        if state and set(out) - COUNTS:
+            raise PolicyError("what changes the state gives nothing else")
         if state or not out:
             return dict(out)
-        out = {name: self._raised(name, x) for name, x in out.items()}
+        out = {name: NO_BOUND.get(name, _same)(self._raised(name, x)) for name, x in out.items()}
         self._note(out)
         for name, x in out.items():
             if self.mask is not None and not bool(torch.isfinite(x).all()):
@@ -348,10 +382,14 @@ class SiteHolder(Holder):
         power = RAISED.get(name)
         if power is None or self.policy.testing:
             return x
-        exponent = (x.double().clamp(min=1e-300).log2() / power).ceil()
+        # steps of a factor of two, whose place is another in every answer: who asks with one scale after the other
+        # cannot tell where between two steps the largest row is
+        drawn = hmac.new(self.secret, f"reach {self.run} {self.number} {name}".encode(), hashlib.sha256).digest()
+        moved = int.from_bytes(drawn[:6], "little") / 2**48
+        exponent = (x.double().clamp(min=1e-300).log2() / power + moved).ceil() - moved
         if self.mask is not None:
             exponent = exponent.clamp(min=-FEWER_BITS[name] / power)  # what is less would be rounded to nothing
-        return torch.where(x > 0, torch.exp2(power * exponent), x.double())
+        return torch.where(x > 0, torch.exp2(power * exponent) * (1 + 1e-12), x.double())  # a bound, rounded or not
 
     def _note(self, out: Mapping[str, Tensor]) -> None:
         self._noted["shapes"] = {name: list(x.shape) for name, x in out.items()}

@@ -1,13 +1,13 @@
 """Signed messages: what is signed, how it is checked, and that nothing large is read before that.
 
-A message is an HTTP body of any bytes, and these headers:
+A message is an HTTP body of any bytes, and one header:
 
-    auqadmm-kind, -site, -run, -number, -stamp, -sha256, -signature
+    auqadmm: auqadmm/1 KIND SITE RUN NUMBER STAMP SHA-256-of-the-body SIGNATURE
 
-The signature covers the canonical JSON of ["auqadmm/1", kind, site, run, number, stamp, SHA-256 of the body]. It is
-checked before the body is read, so a stranger cannot make anybody store more than headers. Replays: stamps of a
-site grow (nanoseconds, and near the coordinator's clock); the coordinator's replies carry the stamp of the request
-that they answer, so a recorded reply fits no later request, and a site needs no clock.
+The signature covers the words before it. It is checked before the body is read, so a stranger cannot make anybody
+store more than headers. Replays: stamps of a site grow (nanoseconds, and near the coordinator's clock); the
+coordinator's replies carry the stamp of the request that they answer, so a recorded reply fits no later request, and a
+site needs no clock.
 """
 
 from __future__ import annotations
@@ -25,14 +25,21 @@ from auqadmm.sites.refusals import Forged, Malformed, Replayed, TooLarge, WrongC
 from auqadmm.words import quoted, visible
 
 PROTOCOL = "auqadmm/1"
-PREFIX = "auqadmm-"
+HEADER = "auqadmm"
 CLOCKS_APART = 300.0  # seconds between the clocks of a site and the coordinator
 SMALL = 1 << 16  # bytes of a message that is JSON
-_KIND = re.compile(r"[a-z]{1,16}")
-_RUN = re.compile(r"[0-9a-f]{0,32}(/[0-9a-f]{0,32})?")
 _NUMBER = re.compile(r"[0-9]{1,19}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_SIGNATURE = re.compile(r"[0-9a-f]{128}")
+_WORDS = {
+    "kind": r"[a-z]{1,16}",
+    "site": NAME.pattern,
+    "run": r"-|[0-9a-f]{1,32}|[0-9a-f]{0,32}/[0-9a-f]{0,32}",
+    "number": _NUMBER.pattern,
+    "stamp": _NUMBER.pattern,
+    "sha256": r"[0-9a-f]{64}",
+    "signature": r"[0-9a-f]{128}",
+}
+_MESSAGE = re.compile(" ".join([re.escape(PROTOCOL), *(f"({form})" for form in _WORDS.values())]))
+NOTHING = hashlib.sha256(b"").hexdigest()
 
 
 @dataclass(frozen=True)
@@ -48,38 +55,34 @@ class Label:
 
     @property
     def signed(self) -> bytes:
-        facts = [PROTOCOL, self.kind, self.site, self.run, self.number, self.stamp, self.sha256]
-        return json.dumps(facts, separators=(",", ":"), ensure_ascii=True).encode()
+        words = (PROTOCOL, self.kind, self.site, self.run or "-", self.number, self.stamp, self.sha256)
+        return " ".join(map(str, words)).encode("ascii")
+
+
+def digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest() if body else NOTHING
 
 
 def sealed(
-    key: SecretKey, kind: str, site: str, run: str, number: int, stamp: int, body: bytes = b""
+    key: SecretKey, kind: str, site: str, run: str, number: int, stamp: int, body: bytes = b"", sha256: str = ""
 ) -> dict[str, str]:
-    """The headers of a message."""
-    label = Label(kind, site, run, number, stamp, hashlib.sha256(body).hexdigest())
-    signature = key.sign(label.signed).hex()
-    fields = {"kind": kind, "site": site, "run": run, "number": str(number), "stamp": str(stamp)}
-    return {PREFIX + k: v for k, v in {**fields, "sha256": label.sha256, "signature": signature}.items()}
+    """The header of a message; `sha256`: of its body, where it is known."""
+    signed = Label(kind, site, run, number, stamp, sha256 or digest(body)).signed
+    return {HEADER: f"{signed.decode()} {key.sign(signed).hex()}"}
 
 
 def label_of(headers: Mapping[str, str]) -> tuple[Label, bytes]:
-    """What headers say, not verified, and their signature."""
-    forms = {"kind": _KIND, "site": NAME, "run": _RUN, "number": _NUMBER, "stamp": _NUMBER, "sha256": _SHA256}
-    found = {}
-    for name, form in {**forms, "signature": _SIGNATURE}.items():
-        value = headers.get(PREFIX + name)
-        if value is None or form.fullmatch(value) is None:
-            raise Malformed(f"this is no message of auqadmm: the header {PREFIX}{name} is missing or wrong.")
-        found[name] = value
-    label = Label(
-        found["kind"], found["site"], found["run"], int(found["number"]), int(found["stamp"]), found["sha256"]
-    )
-    return label, bytes.fromhex(found["signature"])
+    """What the header says, not verified, and its signature."""
+    found = _MESSAGE.fullmatch(headers.get(HEADER, ""))
+    if found is None:
+        raise Malformed(f"this is no message of {PROTOCOL}: its header is missing or wrong.")
+    kind, site, run, number, stamp, sha256, signature = found.groups()
+    label = Label(kind, site, "" if run == "-" else run, int(number), int(stamp), sha256)
+    return label, bytes.fromhex(signature)
 
 
-def verified(headers: Mapping[str, str], key: PublicKey, kinds: Iterable[str]) -> Label:
+def verified(label: Label, signature: bytes, key: PublicKey, kinds: Iterable[str]) -> Label:
     """The label of a message that this key signed, of one of these kinds."""
-    label, signature = label_of(headers)
     if label.kind not in kinds:
         raise Malformed(f"a message of the kind {quoted(label.kind)} does not belong here.")
     if not key.signed(signature, label.signed):
@@ -114,7 +117,7 @@ class Body:
 
     def whole(self) -> bytes:
         body = b"".join(self.parts)
-        if hashlib.sha256(body).hexdigest() != self.label.sha256:
+        if digest(body) != self.label.sha256:
             raise Malformed(
                 "the bytes of this message are not those that were signed; something on the way changed it."
             )
@@ -138,12 +141,24 @@ def read(parts: Iterable[bytes], label: Label, most: int) -> bytes:
 def small_json(body: bytes) -> dict[str, object]:
     """A JSON object of a message of this room's own."""
     try:
-        found = json.loads(body) if len(body) <= SMALL else None
+        found = json.loads(body, object_pairs_hook=_once_each, parse_constant=_no) if len(body) <= SMALL else None
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise Malformed("this is no JSON object of a message of auqadmm.")
     return found
+
+
+def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Two readers may disagree on which of two entries of one name counts, so there is none such."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name occurs twice")
+    return found
+
+
+def _no(constant: str) -> float:
+    raise ValueError(f"{constant} is no number of JSON")
 
 
 def told(body: bytes, longest: int = 500) -> str:
