@@ -59,7 +59,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "formula": {"errors", "problem", "words"},
     "files": {"blocks", "checkpoint", "formula", "loop", "problem", "quality", "words"},
     "sites": {
-        "blocks", "checkpoint", "columns", "core", "engines", "errors", "files", "problem", "words",
+        "blocks", "checkpoint", "columns", "core", "engines", "errors", "files", "formula", "problem", "quality",
+        "words",
     },
     "frames": {"api", "core", "files", "formula", "inference", "loop", "problem", "words"},
     "comparison": {"api", "baselines", "blocks", "core", "engines", "loop", "methods", "problem", "verdict"},

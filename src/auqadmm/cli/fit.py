@@ -140,9 +140,7 @@ def fit(
     if resume and overwrite:
         raise typer.BadParameter("--resume and --overwrite exclude each other.")
     files = files or []
-    at_sites.check_usage(
-        files, sites, data, watch, engine, site=site, id=id, formula=formula, cv=cv, dry_run=dry_run, trials=trials
-    )
+    at_sites.check_usage(files, sites, data, watch, engine, site=site, id=id, cv=cv, dry_run=dry_run)
     times = study.Survival(time, event, entry, ties)
     asked = study.study(
         model, family, link, parameter, formula, site_intercepts, exposure, offset, times, files, target, trials
@@ -187,7 +185,9 @@ def fit(
                 prepared = prepare(own, roles, settings, task, place.exchange, asked.formula)
             else:
                 where = tidy.enter_context(at_sites.connected(sites, quiet or lines))
-                prepared, method = at_sites.prepared(where, str(data), asked.kind, method, roles, settings, task)
+                prepared, method = at_sites.prepared(
+                    where, str(data), asked.kind, method, roles, settings, task, asked.formula
+                )
         agreed = prepared.agreed
         if dry_run:
             dry_run_text.tell(prepared, task, roles, settings, method, engine, round_cost, speaks)

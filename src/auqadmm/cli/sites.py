@@ -24,7 +24,8 @@ import typer
 from auqadmm.cli.outputs import CommandError
 from auqadmm.files.preprocessing import Settings
 from auqadmm.files.tabular import Roles
-from auqadmm.files.training import Prepared, Task
+from auqadmm.files.training import Prepared, Task, formula_settings
+from auqadmm.formula.parsing import Formula
 from auqadmm.problem import L2, ElasticNet, Zero
 from auqadmm.words import visible
 
@@ -137,7 +138,14 @@ def _told(status: Mapping[str, SiteStatus]) -> None:
 
 
 def prepared(
-    sites: Sites, data: str, model: str, method: str, roles: Roles, settings: Settings, task: Task
+    sites: Sites,
+    data: str,
+    model: str,
+    method: str,
+    roles: Roles,
+    settings: Settings,
+    task: Task,
+    formula: Formula | None = None,
 ) -> tuple[Prepared, str]:
     """The encoding that the sites agree on, and the method: another one where they allow sums only."""
     from auqadmm.sites.engine import SiteData
@@ -145,8 +153,11 @@ def prepared(
 
     if task.likelihood and task.l1 == task.l2 == 0:  # the same model, and better numbers
         settings = replace(settings, standardize=True)
+    if formula is not None:
+        settings = formula_settings(formula, settings)
     target = roles.target or roles.time or ""
-    asked = SiteData(data, target, asked=Wanted(roles, settings, task))
+    text = None if formula is None else formula.text
+    asked = SiteData(data, target, asked=Wanted(roles, settings, task, text))
     g = Zero() if task.l1 == task.l2 == 0 else ElasticNet(task.l1, task.l2) if task.l1 else L2(task.l2)
     agreed, chosen = sites.begin(asked, model, method, g)
     return Prepared(agreed, (), asked), str(chosen)

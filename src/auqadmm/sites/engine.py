@@ -14,13 +14,17 @@ from auqadmm.core.reduce import MapFn, WorkerLost
 from auqadmm.engines import protocol
 from auqadmm.engines.driver import BROUGHT, DriverEngine, cpu_only
 from auqadmm.errors import InputError
+from auqadmm.files.encoding import Encoding, FormulaEncoding
 from auqadmm.files.preprocessing import Agreed, Settings, Summary, merge
 from auqadmm.files.tabular import Roles
-from auqadmm.files.training import Task
+from auqadmm.files.training import Task, check_labels
+from auqadmm.formula.design import designed, merged_levels
+from auqadmm.formula.parsing import Formula, parse
 from auqadmm.problem import Problem
 from auqadmm.problem.agreement import verdict
 from auqadmm.problem.regularizers import L2, Regularizer, Zero
 from auqadmm.sites.answers import added, understood
+from auqadmm.sites.designs import SitePool
 from auqadmm.sites.policy import Plan
 from auqadmm.sites.refusals import SitesError
 from auqadmm.sites.tables import Wanted
@@ -164,15 +168,21 @@ class Study:
             names = tuple(n for n in self.columns if n not in used and n not in roles.drop)
         name = method if isinstance(method, str) else getattr(method, "name", type(method).__name__)
         target = roles.target if roles.target is not None else roles.time
-        plan = Plan(self.data, model, str(name).lower(), self.names, self.masked, names, target, rounds)
+        wanted = replace(wanted, roles=replace(roles, features=names))
+        others = tuple(n for n in wanted.used if n not in names and n != target)
+        plan = Plan(
+            self.data, model, str(name).lower(), self.names, self.masked, names, target, rounds, wanted.formula, others
+        )
         hellos = self.ask("plan", plan)
         if self.masked:
             self.ask("meet", dict(zip(self.names, hellos, strict=True)))
-        return replace(wanted, roles=replace(roles, features=names))
+        return wanted
 
     def prepare(self, wanted: Wanted) -> Agreed:
         """Agree on an encoding of columns, from names, levels and sums over all sites."""
         told = [Summary.read(message) for message in self.ask("columns", wanted)]
+        if wanted.formula is not None:
+            return self._designed(parse(wanted.formula), told, wanted)
         names = [n for n, kind in told[0].kinds.items() if any(s.kinds.get(n) == "number" for s in told)]
         first = self._added("sums", names, None)
         weight, x = first["weight"], first["x"]
@@ -183,6 +193,23 @@ class Study:
         self.agreed = merge(merged, wanted.settings)
         self.ask("encode", self.agreed)
         return self.agreed
+
+    def _designed(self, formula: Formula, told: list[Summary], wanted: Wanted) -> Agreed:
+        """The design of a formula: levels are told, states of transforms are sums."""
+        agreed = merge(told, wanted.settings)
+        check_labels(agreed, wanted.task)
+        texts = {column.name: column.levels or () for column in agreed.encoding.categories}
+        factors = [name for name in formula.categories if name not in texts]
+        numbers = {name: merged_levels(name, [s.factors.get(name, ()) for s in told]) for name in factors}
+        design = designed(formula, texts, numbers, SitePool(self._transformed))
+        names = self.ask("features", design.message())
+        design = design.having(tuple(names[0]))
+        self.ask("encode", replace(agreed, encoding=Encoding.none(())), design.message())
+        self.agreed = replace(agreed, encoding=FormulaEncoding(design))
+        return self.agreed
+
+    def _transformed(self, what: str, key: str, numbers: tuple[float, ...]) -> dict[str, np.ndarray]:
+        return {name: x.numpy() for name, x in added(self.ask("design", what, key, numbers)).items()}
 
     def _added(self, what: str, names: list[str], centre: np.ndarray | None) -> dict[str, np.ndarray]:
         parts = self.ask("add", what, tuple(names), centre)

@@ -144,12 +144,20 @@ class Plan:
     columns: tuple[str, ...] = ()
     target: str | None = None
     rounds: int = 0
+    formula: str | None = None
+    others: tuple[str, ...] = ()  # columns that are neither features nor the target: weights, offsets, events
+
+    @property
+    def used(self) -> set[str]:
+        """All columns that may be read."""
+        return {*self.columns, *self.others, *([] if self.target is None else [self.target])}
 
     def words(self) -> str:
         how = "masked sums" if self.masked else "sums of each site"
+        formula = "" if self.formula is None else f", formula {quoted(self.formula, 200)}"
         return (
-            f"fit {self.model} on {quoted(self.data)} ({len(self.columns)} columns, target {quoted(self.target)}) by "
-            f"{self.method} with {', '.join(self.sites)}; {how} leave."
+            f"fit {self.model} on {quoted(self.data)} ({len(self.columns)} columns, target {quoted(self.target)}"
+            f"{formula}) by {self.method} with {', '.join(self.sites)}; {how} leave."
         )
 
 

@@ -5,6 +5,8 @@
     meet      what every site drew for the masks of this run
     columns   names, kinds, levels and labels of the data set; no value of a row
     add       sums over rows for the common scale of columns
+    design    sums over rows for a transform of the formula
+    features  names of the columns that the formula makes
     encode    the agreed encoding: from now on the data set is one block of numbers
     …         the requests of any worker: engines/driver.py
 
@@ -33,12 +35,15 @@ from auqadmm.engines import protocol
 from auqadmm.engines.driver import BROUGHT, REQUESTS, Holder
 from auqadmm.problem.agreement import attempt
 from auqadmm.problem.ingest import InputError, RawBlock
+from auqadmm.sites.designs import check_row_set
 from auqadmm.sites.policy import Plan, Points, Policy, PolicyError, check_plan, check_rows, check_size
 from auqadmm.sites.rules import FIGURES, PLAIN, RAISED, RULES, TESTING, Rule, asked_of, own_models
 from auqadmm.sites.tables import SiteTable
 
-SESSION_REQUESTS = ("open", "plan", "meet", "columns", "add", "encode", *(r for r in REQUESTS if r != "count"))
+OWN_REQUESTS = ("open", "plan", "meet", "columns", "add", "design", "features", "encode")
+SESSION_REQUESTS = (*OWN_REQUESTS, *(r for r in REQUESTS if r != "count"))
 HEX = re.compile("[0-9a-f]{64}")  # the name of a part of a checkpoint
+FAR_OUT, MOST = "values along", 2.0**50  # values far from the solution, and the largest that is told of them
 FEWER_BITS = {"reach": 16, "far": 16}  # bits behind the point, for arrays whose numbers are large
 
 
@@ -182,7 +187,7 @@ class SiteHolder(Holder):
         if self.plan is not None:
             raise PolicyError("a run has one plan")
         check_plan(self.policy, plan, self.own, tuple(self.roster))
-        self.table.check_columns(plan.columns, plan.target)
+        self.table.check_columns([*plan.columns, *plan.others], plan.target)
         self._same_roster(plan)
         self.approve(self.run, plan)
         self.plan = plan
@@ -197,38 +202,51 @@ class SiteHolder(Holder):
         self.mask.meet(hellos)
 
     def _same_roster(self, plan: Plan) -> None:
-        """Two runs of one model with rosters that differ by one site give that site's sums, masked or not."""
-        spec = json.dumps([plan.data, plan.model, sorted(plan.columns), plan.target])
+        """Sums over the same columns with rosters that differ by one site differ by that site's, masked or not."""
         path = self.state / "rosters.json"
-        known: dict[str, list[list[str]]] = {}
-        if path.exists():
-            known = json.loads(path.read_text())
-        key = hashlib.sha256(spec.encode()).hexdigest()
-        for before in known.get(key, []):
-            odd = set(before) ^ set(plan.sites)
-            if plan.masked and len(odd) == 1:
+        known: dict[str, list[list[list[str]]]] = json.loads(path.read_text()) if path.exists() else {}
+        own = [sorted(plan.sites), sorted(plan.used)]
+        before = known.setdefault(plan.data, [])
+        for sites, columns in before:
+            odd = set(sites) ^ set(plan.sites)
+            if plan.masked and len(odd) == 1 and plan.used & set(columns):
                 raise PolicyError(
-                    f"the same model was fitted with other sites before; the difference would show {odd.pop()} alone"
+                    f"the same columns were used with other sites before; the difference would show {odd.pop()} alone"
                 )
-        rosters = known.setdefault(key, [])
-        if sorted(plan.sites) not in rosters:
-            rosters.append(sorted(plan.sites))
+        if own not in before:
+            before.append(own)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(known))
 
     # ------------------------------------------------------------------ the data set
     def do_columns(self, asked: Any) -> dict[str, Any]:
         assert self.table is not None
-        return self.table.described(asked)
+        assert self.plan is not None
+        if asked.formula != self.plan.formula or not set(asked.used) <= self.plan.used:
+            raise PolicyError("other columns are asked for than the plan declared")
+        told = self.table.described(asked)
+        if not self.policy.testing:
+            check_row_set(self.state / "rows.json", self.table.name, self.table.kept, self.policy.min_rows)
+        return told
 
     def do_add(self, what: str, names: tuple[str, ...], centre: np.ndarray | None) -> object:
         assert self.table is not None
         sums = self.table.added(what, names, centre)
         return self._summed({name: torch.from_numpy(x) for name, x in sums.items()}, False)
 
-    def do_encode(self, agreed: Any) -> int:
+    def do_design(self, what: str, key: str, numbers: tuple[float, ...]) -> object:
         assert self.table is not None
-        self.brought = [self.table.block(agreed)]
+        self._noted["operation"] = f"{what[:20]} of {key[:60]}"
+        sums = self.table.transformed(what, key, numbers)
+        return self._summed({name: torch.from_numpy(x) for name, x in sums.items()}, False)
+
+    def do_features(self, design: Mapping[str, Any]) -> list[str]:
+        assert self.table is not None
+        return self.table.features(design)
+
+    def do_encode(self, agreed: Any, design: Mapping[str, Any] | None = None) -> int:
+        assert self.table is not None
+        self.brought = [self.table.block(agreed, design)]
         return 1
 
     def do_make(self, posed: Mapping[str, Any], source: Any, rank: int, world: int) -> int:
@@ -259,6 +277,8 @@ class SiteHolder(Holder):
         rule = self._allowed("sum", fn, shared)
         fn = self._restoring(fn)
         nothing, out, seconds = super().do_sum(fn, at, shared, new)
+        if asked_of(fn, shared)[0] == FAR_OUT:  # exponentials overflow there, and infinity is no summand
+            out = {name: torch.nan_to_num(x.double(), nan=MOST, posinf=MOST).clamp(max=MOST) for name, x in out.items()}
         if rule.own and (u := own_models(self.versions[new])) is not None:
             self._weigh(asked_of(fn, shared)[2], list(u))
         return nothing, self._summed(out, rule.leaves == "state"), seconds
