@@ -73,8 +73,8 @@ def test_inference_and_quality(tmp_path, policy):
     if policy == "masked":
         assert found.quality().figures["auc"] == pytest.approx(same.quality().figures["auc"], abs=1e-9)
     else:  # counts by bins of a score are nearly rows
-        with pytest.raises(aq.InputError, match="masked sums only"):
-            found.quality()
+        assert found.quality().figures["auc"] is None
+        assert found.quality().figures["brier"] == pytest.approx(same.quality().figures["brier"], abs=1e-12)
 
 
 @pytest.mark.parametrize("policy", ["default", "masked"])
@@ -169,7 +169,7 @@ def test_sites_that_are_asked_different_things_give_noise(tmp_path):
         parts.append(protocol.loads(sites.link.sessions[name](message))["message"][1])
     noise = torch.from_numpy(unmasked(total([part["limbs"]["G"] for part in parts]))).reshape(honest.shape)
     assert float((noise - honest).abs().max()) > 1e6
-    with pytest.raises(aq.ProcessError, match="The masks of 'G' do not cancel"):
+    with pytest.raises(aq.ProcessError, match=r"The masks of '\w' do not cancel"):
         added(parts)
 
 

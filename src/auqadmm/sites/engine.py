@@ -74,6 +74,8 @@ class SiteData:
         Whether columns are centred and scaled over all sites; coefficients are then per standard deviation.
     weight, offset
         Columns of sample weights and offsets.
+    cv
+        What `Result.quality` will be asked for: a number of folds, or "sites". Sites cut their rows themselves.
 
     Examples
     --------
@@ -89,6 +91,7 @@ class SiteData:
     standardize: bool = True
     weight: str | None = None
     offset: str | None = None
+    cv: int | str | None = None
     asked: Wanted | None = field(default=None, repr=False)
 
     def __call__(self, rank: int, world: int) -> Sequence[object]:
@@ -109,6 +112,7 @@ class SiteData:
             roles,
             Settings(standardize=self.standardize),
             Task("logistic" if self.labels else "elastic-net", intercept=False),
+            cv="" if self.cv is None else str(self.cv),
         )
 
 
@@ -165,13 +169,24 @@ class Study:
         used = {roles.target, roles.weight, roles.offset, roles.exposure, roles.time, roles.event, roles.entry}
         names = roles.features
         if names is None:
-            names = tuple(n for n in self.columns if n not in used and n not in roles.drop)
+            names = tuple(n for n in self.columns if n not in used and n not in (roles.id, *roles.drop))
+            wanted = replace(wanted, picked=False)
         name = method if isinstance(method, str) else getattr(method, "name", type(method).__name__)
         target = roles.target if roles.target is not None else roles.time
         wanted = replace(wanted, roles=replace(roles, features=names))
         others = tuple(n for n in wanted.used if n not in names and n != target)
         plan = Plan(
-            self.data, model, str(name).lower(), self.names, self.masked, names, target, rounds, wanted.formula, others
+            data=self.data,
+            model=model,
+            method=str(name).lower(),
+            sites=self.names,
+            masked=self.masked,
+            columns=names,
+            target=target,
+            rounds=rounds,
+            formula=wanted.formula,
+            others=others,
+            cv=wanted.cv,
         )
         hellos = self.ask("plan", plan)
         if self.masked:
@@ -283,6 +298,11 @@ class SitesEngine(DriverEngine):
         return self.study.note
 
     @property
+    def bins(self) -> bool:
+        """May rows be counted by bins of a score?"""
+        return self.study.masked
+
+    @property
     def collects(self) -> bool:
         """May anything of one site alone be asked for?"""
         return not self.study.sums_only
@@ -319,6 +339,7 @@ class Sites:
         self.on_change: Callable[[Any], object] | None = None
         self.study: Study | None = None
         self.begun: SiteData | None = None
+        self.last: SiteData | None = None
         self.method: object = None
 
     def __enter__(self) -> Sites:
@@ -386,7 +407,7 @@ class Sites:
         study.open(data.data)
         method = study.allowed(method, g)
         agreed = study.prepare(study.plan(model, method, data.wanted))
-        self.begun, self.method = data, method
+        self.begun, self.last, self.method = data, data, method
         return agreed, method
 
     def running(self, problem: Problem, method: object) -> object:
@@ -410,6 +431,8 @@ class Sites:
         if self.study is not None and self.begun is data:
             self.begun = None  # a run that is repeated is declared anew
             return self.method
+        if self.study is not None and self.last is data and problem.posed()["keep"] is not None:
+            return self.method  # of rows that are not held out: the plan says so
         method = self.begin(data, type(problem.loss).__name__, method, problem.regularizer)[1]
         self.begun = None
         return method

@@ -65,6 +65,8 @@ class Policy:
         The largest ‖v‖ of a model in standardised columns.
     points_per_run
         Different v at which one run may ask.
+    folds
+        Into how many folds rows are cut for cross-validation; below 2 for none.
     rounds_per_day, seconds_per_day
         Answers, and seconds of computing, that are given in 24 hours.
     approve
@@ -87,6 +89,7 @@ class Policy:
     site_figures: bool = True
     largest_v: float = 1e3
     points_per_run: int = 5000
+    folds: int = 5
     rounds_per_day: int = 100_000
     seconds_per_day: float = 86_400.0
     approve: str = "no"
@@ -129,6 +132,7 @@ def _is(value: object, kind: Any) -> bool:
 
 
 # ---------------------------------------------------------------------- of the run
+LEAVING_SITES = "sites"  # cross-validation that leaves one site out after the other
 SUMS = ("newton", "lbfgs", "owl-qn", "fista", "c-admm", "rb-admm", "ac-admm", "uq-admm", "auq-admm")
 
 
@@ -146,6 +150,7 @@ class Plan:
     rounds: int = 0
     formula: str | None = None
     others: tuple[str, ...] = ()  # columns that are neither features nor the target: weights, offsets, events
+    cv: str = ""  # a number of folds, or "sites"
 
     @property
     def used(self) -> set[str]:
@@ -155,9 +160,10 @@ class Plan:
     def words(self) -> str:
         how = "masked sums" if self.masked else "sums of each site"
         formula = "" if self.formula is None else f", formula {quoted(self.formula, 200)}"
+        held_out = "" if not self.cv else f" and cross-validate it ({self.cv})"
         return (
             f"fit {self.model} on {quoted(self.data)} ({len(self.columns)} columns, target {quoted(self.target)}"
-            f"{formula}) by {self.method} with {', '.join(self.sites)}; {how} leave."
+            f"{formula}) by {self.method}{held_out} with {', '.join(self.sites)}; {how} leave."
         )
 
 
@@ -177,6 +183,11 @@ def check_plan(policy: Policy, plan: Plan, own: str, roster: Sequence[str]) -> N
         raise PolicyError("the policy asks for masked sums; all sites must allow them")
     if policy.masks == "never" and plan.masked:
         raise PolicyError("the policy allows no masks")
+    if plan.cv == LEAVING_SITES and plan.masked:
+        raise PolicyError("masked sums with and without one site would show that site alone, so none is left out")
+    if plan.cv not in ("", LEAVING_SITES, str(policy.folds)):
+        cut = f"rows are cut into {policy.folds} folds here" if policy.folds > 1 else "rows are not cut into folds here"
+        raise PolicyError(f"{cut}, since two ways of cutting them would tell of the few rows in which they differ")
     strangers = [name for name in plan.sites if name != own and name not in roster]
     if plan.masked and strangers:
         raise PolicyError(f"the roster of this site has no key of {', '.join(strangers)}, which masks need")
@@ -193,12 +204,12 @@ def check_cells(policy: Policy, what: str, counts: Mapping[Any, int] | Sequence[
         )
 
 
-def check_binary(policy: Policy, names: Sequence[str], X: np.ndarray) -> None:
+def check_binary(policy: Policy, names: Sequence[str], X: np.ndarray, where: str = "") -> None:
     """Both values of a column that has two are of enough rows."""
     for k, name in enumerate(names):
         values, counts = np.unique(X[:, k][np.isfinite(X[:, k])], return_counts=True)
         if len(values) == 2:
-            check_cells(policy, f"column {quoted(name)}", counts.tolist())
+            check_cells(policy, f"column {quoted(name)}{where}", counts.tolist())
 
 
 def check_size(policy: Policy, unknowns: int, rows: int, together: bool) -> None:
@@ -243,7 +254,14 @@ NOTHING = 1e-12  # of the largest possible weight: a sum below it is rounding, a
 
 def check_rows(policy: Policy, point: Point) -> None:
     """Refuse sums that few rows dominate, in any column of the model."""
-    for what, w in row_weights(point).items():
+    check_weights(policy, row_weights(point))
+
+
+def check_weights(policy: Policy, weights: Mapping[str, Tensor]) -> None:
+    """The same, of weights (R, C)."""
+    for what, w in weights.items():
+        if not len(w):
+            continue
         size = w.abs().double()
         total, squares, most = size.sum(0), size.square().sum(0), size.amax(0)
         counts = total > NOTHING * max(float(total.max()), 1.0)

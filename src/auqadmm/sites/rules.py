@@ -11,15 +11,21 @@ rows there before anything is computed; where blocks have models of their own (A
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.curvature import times
+from auqadmm.blocks.exact_rows import BlockRows, with_offset
+from auqadmm.blocks.rows import RowLoss
+from auqadmm.blocks.shard import Shard
 from auqadmm.columns import InFrame
 from auqadmm.engines.operations import name_of
+from auqadmm.problem.made_of_losses import loss_of_rows
+from auqadmm.quality.measures import middle_of
 
 Asked = tuple[Any, Any]  # the operation, and its replicated argument
 
@@ -68,6 +74,11 @@ def _models(asked: Asked) -> list[Tensor]:
     return [uncentred(v, models.centre) for v in models.v]
 
 
+def _folded_v(asked: Asked) -> list[Tensor]:
+    v = asked[0].v
+    return list(v) if v.ndim == 3 else [v]
+
+
 def uncentred(v: Tensor, centre: Tensor | None) -> Tensor:
     """A model of centred columns, in the columns of the shard."""
     if centre is None:
@@ -77,11 +88,36 @@ def uncentred(v: Tensor, centre: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class Rule:
-    """`leaves`: see above; `models`: at which rows are looked at; `own`: the new state has models of the blocks."""
+    """`leaves`: see above; `models`: at which rows are looked at; `own`: the new state has models of the blocks;
+    `weights`: of rows, where what is asked about is no model."""
 
     leaves: str
     models: Callable[[Asked], list[Tensor]] = _none
     own: bool = False
+    weights: Callable[[Asked, Shard], Iterator[Mapping[str, Tensor]]] | None = None
+
+
+def _weights_on_the_line(asked: Asked, shard: Shard) -> Iterator[Mapping[str, Tensor]]:
+    """Of a model that is stretched and moved, to be calibrated."""
+    query, (a, d) = asked
+    loss, middle = query.measure.loss, middle_of(query.first)
+    for _, rows in query.models.scored(shard):
+        yield _weights(loss, rows.z + a + d * (rows.linear - middle)[:, None], rows.y, rows.c)
+
+
+def _weights_of_a_constant(asked: Asked, shard: Shard) -> Iterator[Mapping[str, Tensor]]:
+    """Of a constant beside offsets."""
+    loss, rows = loss_of_rows(shard.loss), BlockRows(shard)
+    for j in range(shard.blocks):
+        parts = [part for _, part in rows.chunks(j)]
+        each = [_weights(loss, with_offset(p, asked[1].to(p.c).expand(len(p.c), 1)), p.y, p.c) for p in parts]
+        if each:
+            yield {name: torch.cat([w[name] for w in each]) for name in each[0]}
+
+
+def _weights(loss: RowLoss, z: Tensor, y: Tensor, c: Tensor) -> Mapping[str, Tensor]:
+    s = loss.prepare(z)
+    return {"slopes": times(c, loss.row_slope(s, y)), "curvature": times(c, loss.row_curvature(s, y).diagonal())}
 
 
 RULES: Mapping[str, Rule] = {
@@ -131,22 +167,23 @@ RULES: Mapping[str, Rule] = {
     "statistics": Rule("sums", _centred),
     "class statistics": Rule("sums", _centred),
     "column products": Rule("sums", _own_v),
-    "null slopes": Rule("sums"),
+    "null slopes": Rule("sums", weights=_weights_of_a_constant),
     "series": Rule("sums"),
     "trend": Rule("sums", _shared),
     "site estimates": Rule("site", _own_v),
     "pairs": Rule("site", _own_v),
+    "baseline": Rule("site", _own_v),
     "quality first": Rule("sums", _models),
     "quality second": Rule("figures", _models),
-    "quality line": Rule("sums", _models),
+    "quality line": Rule("sums", _models, weights=_weights_on_the_line),
     "quality by site": Rule("site", _models),
-    "quality of survival": Rule("site"),
+    "quality of survival": Rule("site", _folded_v),
 }
 TESTING = "testing "  # operations of the library's own tests
 # arrays that are powers of single rows: rounded up to a power of two, which keeps them bounds
 RAISED = {"reach": 16, "far": 16}
 # estimates and quality of one site
-FIGURES = ("site estimates", "pairs", "quality by site", "quality of survival")
+FIGURES = ("site estimates", "pairs", "baseline", "quality by site", "quality of survival")
 # numbers of blocks rather than of rows
 PLAIN = ("holds", "failed", "health", "why refused")
 

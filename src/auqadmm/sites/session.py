@@ -36,14 +36,29 @@ from auqadmm.engines.driver import BROUGHT, REQUESTS, Holder
 from auqadmm.problem.agreement import attempt
 from auqadmm.problem.ingest import InputError, RawBlock
 from auqadmm.sites.designs import check_row_set
-from auqadmm.sites.policy import Plan, Points, Policy, PolicyError, check_plan, check_rows, check_size
+from auqadmm.sites.hazards import check_grid
+from auqadmm.sites.held_out import OwnFolds, check_folds, cut, own_folds, own_training
+from auqadmm.sites.policy import (
+    LEAVING_SITES,
+    Plan,
+    Points,
+    Policy,
+    PolicyError,
+    check_plan,
+    check_rows,
+    check_size,
+    check_weights,
+)
 from auqadmm.sites.rules import FIGURES, PLAIN, RAISED, RULES, TESTING, Rule, asked_of, own_models
 from auqadmm.sites.tables import SiteTable
 
 OWN_REQUESTS = ("open", "plan", "meet", "columns", "add", "design", "features", "encode")
 SESSION_REQUESTS = (*OWN_REQUESTS, *(r for r in REQUESTS if r != "count"))
 HEX = re.compile("[0-9a-f]{64}")  # the name of a part of a checkpoint
-FAR_OUT, MOST = "values along", 2.0**50  # values far from the solution, and the largest that is told of them
+# values far from the solution, and bounds that some losses lack: infinity is no summand, so as much as this is told
+BOUNDED, MOST = ("values along", "conjugate"), 2.0**50
+BASELINE = "baseline"
+MOST_JUDGED = 2  # the model, and those of the folds
 FEWER_BITS = {"reach": 16, "far": 16}  # bits behind the point, for arrays whose numbers are large
 
 
@@ -125,6 +140,8 @@ class SiteHolder(Holder):
         self.table: SiteTable | None = None
         self.mask: Mask | None = None
         self.points = Points(policy, set())
+        self.folds: OwnFolds | None = None
+        self.judged: set[str] = set()
         self.budget = Budget(state / "budget.json", policy.rounds_per_day, policy.seconds_per_day)
         self.told: Told | None = None
         self.number, self.asked = 0, ""
@@ -246,12 +263,17 @@ class SiteHolder(Holder):
 
     def do_encode(self, agreed: Any, design: Mapping[str, Any] | None = None) -> int:
         assert self.table is not None
-        self.brought = [self.table.block(agreed, design)]
+        assert self.plan is not None
+        self.brought = [block] = [self.table.block(agreed, design)]
+        if self.plan.cv == str(self.policy.folds):
+            self.folds = cut(self.policy, self.secret, self.table.name, self.table.kept)
+            check_folds(self.policy, self.folds, block, design is not None)
         return 1
 
     def do_make(self, posed: Mapping[str, Any], source: Any, rank: int, world: int) -> int:
         if posed.get("keep") is not None:
-            raise PolicyError("rows are not selected by others")
+            assert self.plan is not None
+            posed = {**posed, "keep": own_training(posed["keep"], self.plan.cv, self.folds)}
         if source != BROUGHT:
             if not self.policy.testing:
                 raise PolicyError("rows come from this site's data sets only")
@@ -269,15 +291,17 @@ class SiteHolder(Holder):
         if self.policy.testing:
             return
         census, rows = self.shard.census, sum(b.rows for b in own)
+        if not rows and self.plan is not None and self.plan.cv == LEAVING_SITES:
+            return  # this site is left out: it has nothing to tell
         together = self.mask is not None
         check_size(self.policy, census.features * census.columns, sum(census.rows) if together else rows, together)
 
     # ------------------------------------------------------------------ operations
     def do_sum(self, fn: Any, at: int | None, shared: object, new: int) -> Any:
         rule = self._allowed("sum", fn, shared)
-        fn = self._restoring(fn)
+        fn = self._restoring(self._own_folds(fn))
         nothing, out, seconds = super().do_sum(fn, at, shared, new)
-        if asked_of(fn, shared)[0] == FAR_OUT:  # exponentials overflow there, and infinity is no summand
+        if asked_of(fn, shared)[0] in BOUNDED:
             out = {name: torch.nan_to_num(x.double(), nan=MOST, posinf=MOST).clamp(max=MOST) for name, x in out.items()}
         if rule.own and (u := own_models(self.versions[new])) is not None:
             self._weigh(asked_of(fn, shared)[2], list(u))
@@ -301,7 +325,7 @@ class SiteHolder(Holder):
 
     def do_gather(self, fn: Any, at: int | None) -> Tensor:
         self._allowed("gather", fn, None)
-        out = super().do_gather(fn, at)
+        out = super().do_gather(self._own_folds(fn), at)
         if asked_of(fn, None)[0] == "digest":  # of the rows: known to who has the key only
             out = torch.stack([self._blinded(x) for x in out])
         self._note({"": out})
@@ -324,7 +348,8 @@ class SiteHolder(Holder):
         if rule is None:
             raise PolicyError(f"{name!r} is not served by sites")
         masked = self.mask is not None
-        if rule.leaves == "figures" and not masked and not self.policy.testing:
+        leaves = "sums" if rule.leaves == "figures" and not getattr(asked[0], "bins", True) else rule.leaves
+        if leaves == "figures" and not masked and not self.policy.testing:
             raise PolicyError("counts by bins of a score leave as masked sums only")
         if rule.leaves == "site" and name not in PLAIN and (self.policy.sums_only or masked):
             raise PolicyError(f"{name!r} is of this site alone, and sums only are allowed")
@@ -332,8 +357,28 @@ class SiteHolder(Holder):
             raise PolicyError(f"{name!r} are figures of this site alone")
         if rule.leaves == "sums" and request not in ("sum", "minmax") and not name.startswith(TESTING):
             raise PolicyError(f"{name!r} is asked for as a sum or not at all")
+        self._judge(name, asked[0])
+        if name == BASELINE and not self.policy.testing:
+            assert self.plan is not None
+            check_grid(self.policy, self.state / "grids.json", self.plan.data, asked[0].grid, self.shard)
         self._weigh(run, rule.models(asked))
+        if rule.weights is not None and not self.policy.testing:
+            for weights in rule.weights(asked, self.shard if run is None else self.shard.inner(run)):
+                check_weights(self.policy, weights)
         return rule
+
+    def _judge(self, name: str, query: Any) -> None:
+        """Right and wrong answers are counted at few models: counts at two models differ by the rows between them."""
+        if not name.startswith("quality") or self.policy.testing:
+            return
+        models = getattr(query, "models", query)
+        text = models.v.detach().double().cpu().numpy().tobytes() + str(models.folds).encode()
+        self.judged.add(hashlib.sha256(text).hexdigest())
+        if len(self.judged) > MOST_JUDGED:
+            raise PolicyError(f"the quality of more than {MOST_JUDGED} models is not told in one run")
+
+    def _own_folds(self, fn: Any) -> Any:
+        return own_folds(fn, "" if self.plan is None else self.plan.cv, self.folds)
 
     def _weigh(self, run: str | None, models: list[Tensor]) -> None:
         if self.policy.testing:

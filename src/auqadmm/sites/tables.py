@@ -22,7 +22,7 @@ from auqadmm.files.training import Task, check_family, complete_factors, rows_of
 from auqadmm.formula.design import FormulaDesign, own_levels
 from auqadmm.formula.parsing import Formula, parse
 from auqadmm.problem.ingest import RawBlock
-from auqadmm.sites.designs import check_leverage, read_design, sums_at
+from auqadmm.sites.designs import check_leverage, check_share, read_design, sums_at
 from auqadmm.sites.policy import Policy, PolicyError, check_binary, check_cells
 from auqadmm.words import quoted
 
@@ -35,6 +35,8 @@ class Wanted:
     settings: Settings
     task: Task
     formula: str | None = None
+    cv: str = ""
+    picked: bool = True  # were the features named by the user?
 
     @property
     def used(self) -> tuple[str, ...]:
@@ -97,6 +99,8 @@ class SiteTable:
 
     def _summarized(self, roles: Roles, wanted: Wanted, formula: Formula | None) -> tuple[Sheet, Summary]:
         sheet = replace(read(self.path, roles), source=self.own, ids=None, site=None)
+        if not wanted.picked:
+            suspects.refuse_numbered(sheet, replace(roles, features=None))
         if sheet.sparse:
             raise InputError("sparse files are not served by sites")
         target = roles.target or "y"
@@ -170,6 +174,9 @@ class SiteTable:
         if message is not None:
             check_binary(self.policy, block.columns or (), block.X)
             check_leverage(self.policy, block.X)
+            if block.offset is not None:
+                check_binary(self.policy, ("offset",), block.offset[:, None])
+                check_share(self.policy, "the offset", block.offset)
         return replace(block, name=self.own)
 
     def _design(self, message: Mapping[str, Any]) -> FormulaDesign:
