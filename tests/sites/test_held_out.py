@@ -95,6 +95,10 @@ def test_folds_do_not_depend_on_what_is_asked(tmp_path):
     kept[:40] = False
     np.testing.assert_array_equal(cut(Policy(), b"key", "heart", kept).fold, one[40:])
     assert np.bincount(one).tolist() == [40] * 5
+    arm = np.random.default_rng(0).choice(3, 200, p=[0.8, 0.15, 0.05])
+    dealt = cut(Policy(), b"key", "heart", np.ones(200, dtype=bool), [arm]).fold
+    counts = np.array([np.bincount(arm[dealt == k], minlength=3) for k in range(5)])
+    assert (np.ptp(counts, axis=0) <= 1).all()
     assert (cut(Policy(), b"other", "heart", kept).fold != one[40:]).any()
     assert (cut(Policy(), b"key", "lungs", kept).fold != one[40:]).any()
 

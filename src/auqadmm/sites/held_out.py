@@ -2,7 +2,7 @@
 
 Whoever chose the folds could choose sets of rows that differ by one, and sums over them would differ by that row. So
 the number of folds is the site's (`folds` in its policy), a row's fold depends on the site's key, the name of the data
-set and the number of the row, and on nothing that the coordinator says: whatever is fitted, sums over rows that were
+set and the file, and on nothing that the coordinator says: whatever is fitted, sums over rows that were
 held out are sums over these folds, each of at least `min_rows` rows. In every fold classes, categories, values of
 binary columns and events are as many as the policy asks for of all rows.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,12 +41,15 @@ class OwnFolds(Folds):
         return self.fold
 
 
-def cut(policy: Policy, secret: bytes, data: str, kept: np.ndarray) -> OwnFolds:
-    """The folds of the rows that are kept, of all rows of a data set."""
+def cut(policy: Policy, secret: bytes, data: str, kept: np.ndarray, alike: Sequence[np.ndarray] = ()) -> OwnFolds:
+    """The folds of the rows that are kept, of all rows of a data set. `alike`: codes of columns of few values, whose
+    rows are dealt out evenly, the first of them most of all."""
     digest = hmac.new(secret, f"folds {policy.folds} {len(kept)} {data}".encode(), hashlib.sha256).digest()
     rng = np.random.default_rng(int.from_bytes(digest, "big"))
-    every = rng.permutation(np.arange(len(kept)) % policy.folds)
-    return OwnFolds(policy.folds, fold=every[kept])
+    order = np.lexsort((rng.random(len(kept)), *reversed(alike)))
+    every = np.empty(len(kept), dtype=int)
+    every[order] = np.arange(len(kept)) % policy.folds
+    return OwnFolds(policy.folds, fold=rng.permutation(policy.folds)[every][kept])
 
 
 def check_folds(policy: Policy, folds: OwnFolds, block: RawBlock, formula: bool) -> None:

@@ -266,7 +266,7 @@ class SiteHolder(Holder):
         assert self.plan is not None
         self.brought = [block] = [self.table.block(agreed, design)]
         if self.plan.cv == str(self.policy.folds):
-            self.folds = cut(self.policy, self.secret, self.table.name, self.table.kept)
+            self.folds = cut(self.policy, self.secret, self.table.name, self.table.kept, self.table.alike())
             check_folds(self.policy, self.folds, block, design is not None)
         return 1
 

@@ -26,6 +26,8 @@ from auqadmm.sites.designs import check_leverage, check_share, read_design, sums
 from auqadmm.sites.policy import Policy, PolicyError, check_binary, check_cells
 from auqadmm.words import quoted
 
+FEW_VALUES = 10  # of a column whose values are dealt out evenly to folds
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -124,6 +126,20 @@ class SiteTable:
         out = np.zeros(sheet.rows + sheet.dropped, dtype=bool)
         out[np.arange(sheet.rows) if sheet.numbering is None else sheet.numbering - 1] = True
         return out
+
+    def alike(self) -> list[np.ndarray]:
+        """Codes of all columns of few values that others may use, fewest values first: whatever a fit uses."""
+        import pyarrow.csv
+        import pyarrow.parquet
+
+        names = list(self.header())
+        if self.path.suffix == ".parquet":
+            table = pyarrow.parquet.read_table(self.path, columns=names)
+        else:
+            table = pyarrow.csv.read_csv(self.path).select(names)
+        codes = [np.unique(table[name].to_pandas().astype(str), return_inverse=True)[1] for name in names]
+        few = sorted((int(c.max(initial=0)), k) for k, c in enumerate(codes))
+        return [codes[k] for levels, k in few if 0 < levels < FEW_VALUES]
 
     def _check(self, sheet: Sheet) -> None:
         policy = self.policy
