@@ -87,7 +87,7 @@ class InsideSites(Sites):
         self.folder, self.policies, self.more = folder, policies or Policy(), more
 
     def connect(self, data="heart"):
-        link = Inside(self.folder, self.policies, **self.more)
+        self.made = link = Inside(self.folder, self.policies, **self.more)
         return Study(link, link.names, 10.0)
 
     @property

@@ -279,7 +279,6 @@ def test_what_has_no_rule_is_not_served(tmp_path):
     assert {n for n in unserved if not n.startswith(TESTING)} == {
         "in columns",  # what it contains has a rule
         "direct solves apply",  # an argument of "holds"
-        "baseline",
         "bad row",  # whose number would be told
         "means",
         "cell products",

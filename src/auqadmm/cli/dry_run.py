@@ -25,6 +25,7 @@ WHO = {
     "torch": "Processes see the sums over all of them; what is sent before round 1, and multipliers at the end, each "
     "process sees of every other.",
 }
+WHO["sites"] = "The coordinator sees sums over all sites where they are masked, else those of each site."
 DRIVER = "The driver sees what every worker sends."
 
 

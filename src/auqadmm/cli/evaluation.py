@@ -10,6 +10,7 @@ Shapes: m features and the intercept's ones; raw (m + 1, m + 1).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from itertools import cycle
@@ -25,9 +26,10 @@ from auqadmm.core.result import Result
 from auqadmm.errors import InputError
 from auqadmm.files.encoding import Encoding
 from auqadmm.files.preprocessing import Agreed, AnyEncoding
-from auqadmm.files.training import Task
+from auqadmm.files.training import Task, raw_coefficients
 from auqadmm.inference.inference import Inference, infer
 from auqadmm.inference.statistics import measured, names_of
+from auqadmm.inference.survival import BaselineQuery
 from auqadmm.quality.bins import Calibration
 from auqadmm.quality.evaluate import quality_at
 from auqadmm.quality.quality import Quality
@@ -62,6 +64,22 @@ def size_found(result: Result, task: Task, rounds: int) -> Size:
 
 
 @dataclass(frozen=True)
+class Baseline:
+    """Cumulative baseline hazards of every worker at these times."""
+
+    times: tuple[float, ...]
+    hazards: dict[str, list[float]]
+
+    def lines(self) -> list[str]:
+        names = [visible(name) for name in short(tuple(self.hazards))]
+        wide = max(map(len, names))
+        head = f"{'Cumulative baseline hazard at':<{wide}}  " + "  ".join(f"{t:>10g}" for t in self.times)
+        rows = zip(names, self.hazards.values(), strict=True)
+        gap = max(len("Cumulative baseline hazard at") - wide, 0)
+        return [head, *(f"{name:<{wide}}{' ' * gap}  " + "  ".join(f"{x:>10.4g}" for x in row) for name, row in rows)]
+
+
+@dataclass(frozen=True)
 class Asked:
     """What the user wants to know. `cv`: folds, "sites", or None."""
 
@@ -71,9 +89,20 @@ class Asked:
     exponentiate: bool = False
     cv: int | str | None = None
     seed: int = 0
+    baseline: tuple[float, ...] = ()
 
     @classmethod
-    def checked(cls, inference: bool, cov: str, level: float, exponentiate: bool, cv: str | None, seed: int) -> Asked:
+    def checked(
+        cls,
+        inference: bool,
+        cov: str,
+        level: float,
+        exponentiate: bool,
+        cv: str | None,
+        seed: int,
+        baseline: str | None = None,
+        cox: bool = False,
+    ) -> Asked:
         """From options; wrong usage ends the command."""
         if cov not in COV:
             raise typer.BadParameter(f"--cov: there is no {cov!r}; there are {', '.join(COV)}.")
@@ -83,11 +112,15 @@ class Asked:
             raise typer.BadParameter("--cov, --level and --exponentiate belong to --inference: ask for it, too.")
         if cv is not None and cv != "sites" and not (cv.isdecimal() and int(cv) >= 2):
             raise typer.BadParameter(f"--cv must be sites or a number of folds, at least 2; got {cv!r}.")
-        return cls(inference, cov, level, exponentiate, int(cv) if cv is not None and cv.isdecimal() else cv, seed)
+        folds = int(cv) if cv is not None and cv.isdecimal() else cv
+        if baseline is not None and not cox:
+            raise typer.BadParameter("--baseline goes with --model cox.")
+        return cls(inference, cov, level, exponentiate, folds, seed, _times(baseline))
 
     @property
     def settings(self) -> dict[str, Any]:
         chosen: dict[str, Any] = {"cv": self.cv} if self.cv is not None else {}
+        chosen |= {"baseline": list(self.baseline)} if self.baseline else {}
         if self.inference:
             chosen |= {"inference": True, "cov": self.cov, "level": self.level, "exponentiate": self.exponentiate}
         return chosen
@@ -102,12 +135,14 @@ class Evaluation:
     inference: Inference | None = None
     refusals: tuple[str, ...] = ()
     size: Size | None = None
+    baseline: Baseline | None = None
 
     def summary(self) -> dict[str, Any]:
         """Keys of summary.json."""
         made = {"quality": self.quality, "cross_validation": self.held_out, "inference": self.inference}
         out: dict[str, Any] = {name: found.to_dict() for name, found in made.items() if found is not None}
         out |= {} if self.size is None else {"k": asdict(self.size)}
+        out |= {} if self.baseline is None else {"baseline": asdict(self.baseline)}
         return {**out, "refusals": list(self.refusals)} if self.refusals else out
 
     def lines(self) -> list[str]:
@@ -123,6 +158,8 @@ class Evaluation:
             if found is not None:
                 shown_sites = replace(found, site_names=tuple(map(visible, short(found.site_names))))
                 out += ["", *shown_sites.summary().splitlines()]
+        if self.baseline is not None:
+            out += ["", *self.baseline.lines()]
         if self.quality is not None:
             cost = self.quality
             out.append(f"  (from sums over sites: {cost.rounds} more rounds, {cost.numbers} numbers of each worker)")
@@ -148,6 +185,9 @@ def evaluated(result: Result, agreed: Agreed, task: Task, asked: Asked) -> Evalu
         inference = None
         if asked.inference:
             inference = tried("No standard errors", lambda: _inference(result, reduce, agreed, task, asked, shift))
+        baseline = None
+        if asked.baseline:
+            baseline = tried("No baseline hazards", lambda: _baseline(result, reduce, agreed, asked.baseline))
     held_out = None
     if asked.cv is not None:
         held_out = tried("No cross-validation", lambda: result.quality(asked.cv, seed=asked.seed))
@@ -160,7 +200,29 @@ def evaluated(result: Result, agreed: Agreed, task: Task, asked: Asked) -> Evalu
         None if held_out is None else shifted(held_out, shift),
         inference,
         tuple(refusals),
+        baseline=baseline,
     )
+
+
+def _baseline(result: Result, reduce: Reduce, agreed: Agreed, times: tuple[float, ...]) -> Baseline:
+    """Of raw columns that are zero: standardising moved them by their means."""
+    v = result.v.to(getattr(reduce.engine, "device", result.v.device)).to(torch.float64)
+    found = reduce.gather(BaselineQuery(v, np.array(times), np.zeros(1)), None).cpu().numpy()[:, 0]
+    encoding = agreed.encoding
+    raw = raw_coefficients(encoding, v[:, 0].cpu().numpy()[None])[0]
+    found = found * np.exp(-float(raw[: len(encoding.mean)] @ encoding.mean))
+    names = tuple(reduce.engine.names)
+    return Baseline(times, {name: row.tolist() for name, row in zip(names, found, strict=True)})
+
+
+def _times(text: str | None) -> tuple[float, ...]:
+    try:
+        times = () if text is None else tuple(sorted({float(word) for word in text.split(",")}))
+    except ValueError:
+        times = (math.nan,)
+    if not all(0 < t < math.inf for t in times):
+        raise typer.BadParameter(f"--baseline takes times above zero, as 30,90,365; got {text!r}.")
+    return times
 
 
 def _quality(result: Result, reduce: Reduce) -> Quality:

@@ -119,6 +119,7 @@ def fit(
     level: options.Level = 0.95,
     exponentiate: options.Exponentiate = False,
     cv: options.CrossValidation = None,
+    baseline: study.BaselineTimes = None,
     device: options.Device = "cpu",
     seed: options.Seed = 0,
     resume: options.Resume = False,
@@ -142,9 +143,7 @@ def fit(
         raise typer.BadParameter("--resume and --overwrite exclude each other.")
     files = files or []
     watched: bool | int = watch if watch_port is None else watch_port
-    at_sites.check_usage(
-        files, sites, data, watched, engine, site=site, id=id, formula=formula, cv=cv, dry_run=dry_run, trials=trials
-    )
+    at_sites.check_usage(files, sites, data, watched, engine, site=site)
     times = study.Survival(time, event, entry, ties)
     asked = study.study(
         model, family, link, parameter, formula, site_intercepts, exposure, offset, times, files, target, trials
@@ -154,7 +153,7 @@ def fit(
     options.check_usage(files, target, asked.kind, method, engine, impute, smoothing, time_limit, KINDS)
     if resume and asked.family is not None and asked.family.searched:
         raise typer.BadParameter("--resume needs --parameter: a run that searches for k keeps no checkpoints.")
-    worth = Asked.checked(inference, cov, level, exponentiate, cv, seed)
+    worth = Asked.checked(inference, cov, level, exponentiate, cv, seed, baseline, asked.survival is not None)
     wanted = options.given_out(out, dry_run)
     task = asked.task(l1, l2, intercept, smoothing)
     roles = asked.roles(options.roles(target, site, id, weight, features, drop, categorical, task))
@@ -189,10 +188,15 @@ def fit(
                 prepared = prepare(own, roles, settings, task, place.exchange, asked.formula)
             else:
                 where = tidy.enter_context(at_sites.connected(sites, quiet or lines, watched))
-                prepared, method = at_sites.prepared(where, str(data), asked.kind, method, roles, settings, task)
+                prepared, method = at_sites.prepared(
+                    where, str(data), asked.kind, method, roles, settings, task, asked.formula, worth.cv
+                )
         agreed = prepared.agreed
         if dry_run:
-            dry_run_text.tell(prepared, task, roles, settings, method, engine, round_cost, speaks)
+            place_of = engine if sites is None else "sites"
+            dry_run_text.tell(prepared, task, roles, settings, method, place_of, round_cost, speaks)
+            if sites is not None:
+                sys.stdout.write("\n".join(map(visible, at_sites.terms(where))) + "\n")
             return
         if speaks and overwrite:  # only after the files proved readable
             outputs.clear(places, saves)

@@ -24,7 +24,8 @@ import typer
 from auqadmm.cli.outputs import CommandError
 from auqadmm.files.preprocessing import Settings
 from auqadmm.files.tabular import Roles
-from auqadmm.files.training import Prepared, Task
+from auqadmm.files.training import Prepared, Task, formula_settings
+from auqadmm.formula.parsing import Formula
 from auqadmm.problem import L2, ElasticNet, Zero
 from auqadmm.words import visible
 
@@ -141,7 +142,15 @@ def _told(status: Mapping[str, SiteStatus]) -> None:
 
 
 def prepared(
-    sites: Sites, data: str, model: str, method: str, roles: Roles, settings: Settings, task: Task
+    sites: Sites,
+    data: str,
+    model: str,
+    method: str,
+    roles: Roles,
+    settings: Settings,
+    task: Task,
+    formula: Formula | None = None,
+    cv: int | str | None = None,
 ) -> tuple[Prepared, str]:
     """The encoding that the sites agree on, and the method: another one where they allow sums only."""
     from auqadmm.sites.engine import SiteData
@@ -149,11 +158,26 @@ def prepared(
 
     if task.likelihood and task.l1 == task.l2 == 0:  # the same model, and better numbers
         settings = replace(settings, standardize=True)
+    if formula is not None:
+        settings = formula_settings(formula, settings)
     target = roles.target or roles.time or ""
-    asked = SiteData(data, target, asked=Wanted(roles, settings, task))
+    text = None if formula is None else formula.text
+    asked = SiteData(data, target, asked=Wanted(roles, settings, task, text, "" if cv is None else str(cv)))
     g = Zero() if task.l1 == task.l2 == 0 else ElasticNet(task.l1, task.l2) if task.l1 else L2(task.l2)
     agreed, chosen = sites.begin(asked, model, method, g)
     return Prepared(agreed, (), asked), str(chosen)
+
+
+def terms(sites: Sites) -> list[str]:
+    """What the policies of sites answered to a plan, for people."""
+    study = sites.study
+    assert study is not None
+    lines = ["", "All sites agree to the plan, with their policies:"]
+    for name, terms in study.terms.items():
+        given = "sums only" if terms["sums_only"] or study.masked else "sums, and weights and multipliers of its own"
+        lines.append(f"  {name}: {given}; masks {terms['masks']}; at least {terms['min_sites']} sites")
+    lines.append("Sums are masked." if study.masked else "Sums are not masked.")
+    return lines
 
 
 @contextmanager

@@ -38,6 +38,15 @@ Ties = Annotated[
         autocompletion=known(TIES),
     ),
 ]
+BaselineTimes = Annotated[
+    str | None,
+    option(
+        "Statistics",
+        "With --model cox: times, as 30,90,365, at which to tell every worker's cumulative baseline hazard (of raw "
+        "columns that are zero).",
+        "--baseline",
+    ),
+]
 FAMILY_NAMES = tuple(FAMILIES)
 LINKS = tuple(dict.fromkeys(link for links in FAMILIES.values() for link in links))
 LOG_FAMILIES = [name for name, links in FAMILIES.items() if next(iter(links.values())) in LOGARITHMIC]

@@ -59,7 +59,8 @@ class Settings:
 @dataclass(frozen=True)
 class Summary:
     """One file, as sent to the others. `texts_at`: of every text column the first row that is no number, from 1; its
-    value stays here. `levels`: of every text column its values, with how often they occur where that is needed."""
+    value stays here. `levels`: of every text column its values, with how often they occur where that is needed.
+    `factors`: of columns of numbers that a formula takes as categories, where sites are asked for them."""
 
     source: str
     rows: int
@@ -75,6 +76,7 @@ class Summary:
     named: bool = True
     lowest: int = 0
     dropped: int = 0
+    factors: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def message(self) -> dict[str, Any]:
         """Plain values for JSON."""

@@ -32,6 +32,14 @@ LEAST_ROWS = 3  # of a column that is refused for its name
 OPTIONS, FORMULA, FRAME = "options", "formula", "frame"
 
 
+class SuspectError(InputError):
+    """`bare`: the same without numbers, for those who may not know them."""
+
+    def __init__(self, text: str, bare: str) -> None:
+        super().__init__(text)
+        self.bare = bare
+
+
 # ---------------------------------------------------------------------- ids
 ID_WORDS = frozenset(["id", "ids", "uid", "uuid", "guid", "pid", "mrn", "ssn", "nhs", "identifier", "pseudonym"])
 ID_ENDS = re.compile(r"(patient|subject|participant|person|record|case|study|row|sample|user|client|member|visit)_?id")
@@ -57,9 +65,10 @@ def refuse_own_texts(sheet: Sheet, name: str, column: Coded, place: str) -> None
     if levels > MOST_LEVELS or unique or called:
         raise _is_id(name, sheet.source, levels, sheet.rows, "texts", place)
     if _dates(column):
-        raise InputError(
+        raise SuspectError(
             f"{sheet.source}: column {quoted(name)} holds dates or times, which no linear model takes; turn them into "
-            f"numbers, or leave the column out{'' if place != OPTIONS else ' (--drop)'}."
+            f"numbers, or leave the column out{'' if place != OPTIONS else ' (--drop)'}.",
+            f"column {quoted(name)} holds dates or times; leave it out",
         )
 
 
@@ -109,8 +118,9 @@ def _is_id(name: str, source: str, levels: int, rows: int, what: str, place: str
     told = remedies[place]
     if what == "whole numbers":
         told += ", or choose the columns with --features, this one among them, to use it as a number"
-    return InputError(
-        f"Column {quoted(name)} of {source} has {levels} different {what} in {rows} rows: is this an id? {told}."
+    return SuspectError(
+        f"Column {quoted(name)} of {source} has {levels} different {what} in {rows} rows: is this an id? {told}.",
+        f"column {quoted(name)} is probably an id; leave it out",
     )
 
 

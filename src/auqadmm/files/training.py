@@ -145,10 +145,8 @@ def agreed_blocks(
     formula: Formula | None = None,
 ) -> Prepared:
     """The blocks of the sheets of this process; `formula`: how columns become features, in place of `settings`."""
-    if formula is not None:  # a factor whose levels the formula lists is meant
-        meant = [name for name, levels in formula.categories.items() if levels is not None]
-        advice = suspects.FORMULA if settings.advice == suspects.OPTIONS else settings.advice
-        settings = replace(settings, categorical=(*settings.categorical, *meant), advice=advice)
+    if formula is not None:
+        settings = formula_settings(formula, settings)
 
     def own() -> tuple[list[Sheet], list[dict[str, Any]]]:
         sheets = sheets_of()
@@ -158,10 +156,7 @@ def agreed_blocks(
         if task.trials:
             sheets = [shares(sheet, roles.target or "y", roles.weight or "trials") for sheet in sheets]
         if formula is not None:
-            sheets = [complete(sheet) for sheet in sheets]
-            for sheet in sheets:
-                free = [name for name in formula.categories if name not in settings.categorical]
-                suspects.refuse_factors(sheet, free, settings.advice)
+            sheets = [complete_factors(sheet, formula, settings) for sheet in sheets]
         return sheets, [summarize(sheet, settings).message() for sheet in sheets]
 
     sheets, messages = together(exchange, own)
@@ -169,11 +164,7 @@ def agreed_blocks(
     if not summaries:
         raise InputError("There are no files to fit.")
     agreed = merge(summaries, settings)
-    if task.family is not None and len(agreed.classes or (0, 1)) > 2:
-        raise InputError(
-            f"The target has {len(agreed.classes or ())} labels ({listed(agreed.classes or ())}); family 'binomial' "
-            "needs two."
-        )
+    check_labels(agreed, task)
     if formula is not None:
         texts = {column.name: column.levels or () for column in agreed.encoding.categories}
         design = agree(formula, [frame_of(sheet) for sheet in sheets], texts, exchange)
@@ -181,6 +172,30 @@ def agreed_blocks(
     center = task.centred
     blocks, _ = together(exchange, lambda: ([b for sheet in sheets for b in rows_of(sheet, agreed, center)], None))
     return Prepared(agreed, tuple(blocks))
+
+
+def formula_settings(formula: Formula, settings: Settings) -> Settings:
+    """A factor whose levels the formula lists is meant."""
+    meant = [name for name, levels in formula.categories.items() if levels is not None]
+    advice = suspects.FORMULA if settings.advice == suspects.OPTIONS else settings.advice
+    return replace(settings, categorical=(*settings.categorical, *meant), advice=advice)
+
+
+def complete_factors(sheet: Sheet, formula: Formula, settings: Settings) -> Sheet:
+    """The rows in which nothing is missing; factors that are probably ids are refused."""
+    sheet = complete(sheet)
+    free = [name for name in formula.categories if name not in settings.categorical]
+    suspects.refuse_factors(sheet, free, settings.advice)
+    return sheet
+
+
+def check_labels(agreed: Agreed, task: Task) -> None:
+    """Families with labels have two."""
+    if task.family is not None and len(agreed.classes or (0, 1)) > 2:
+        raise InputError(
+            f"The target has {len(agreed.classes or ())} labels ({listed(agreed.classes or ())}); family 'binomial' "
+            "needs two."
+        )
 
 
 def share(paths: Sequence[Any], rank: int, world: int) -> list[Any]:

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from auqadmm.errors import InputError
 from auqadmm.formula.parsing import FUNCTIONS, Formula, formulaic, parse
-from auqadmm.formula.pooled import PooledColumns, state_of
+from auqadmm.formula.pooled import Pool, PooledColumns, state_of
 from auqadmm.problem.agreement import Exchange, alone, together
 from auqadmm.words import listed, quoted
 
@@ -72,6 +72,13 @@ class FormulaDesign:
         keep = [k for k, name in enumerate(names) if name != INTERCEPT]
         self._refuse_not_finite(frame, names, X)
         return tuple(names[k] for k in keep), np.ascontiguousarray(X[:, keep])
+
+    def having(self, features: tuple[str, ...]) -> FormulaDesign:
+        """With the names of the features."""
+        if not features:
+            text = quoted(self.formula.text, 200)
+            raise InputError(f"The formula {text} has no feature beside the intercept; add a column.")
+        return replace(self, features=features)
 
     def offset(self, frame: pd.DataFrame) -> np.ndarray | None:
         """The sum of the offsets; None where the formula has none."""
@@ -178,25 +185,26 @@ def agree(
     formula: Formula, frames: Sequence[pd.DataFrame], texts: Mapping[str, Sequence[str]], exchange: Exchange = alone
 ) -> FormulaDesign:
     """The design that all processes have in common; `texts` are the columns of text with the levels of all sites."""
-    pool = PooledColumns(frames, exchange)
-    unfit = [name for name in texts if name in {c for call in formula.calls for c in _columns(call.inner.code)}]
-    if unfit:
-        raise InputError(f"Column {quoted(unfit[0])} holds text; transforms take numbers.")
-    levels = {name: _ordered(formula, name, found) for name, found in texts.items()}
-    for name in formula.categories:
-        if name not in texts:
-            levels[name] = _ordered(formula, name, _numeric_levels(name, frames, exchange))
-    states = {call.key: state_of(call, pool) for call in formula.calls}
-    bare = FormulaDesign(formula, tuple(texts), levels, states)
+    numbers = {name: _numeric_levels(name, frames, exchange) for name in formula.categories if name not in texts}
+    bare = designed(formula, texts, numbers, PooledColumns(frames, exchange))
 
     def own() -> tuple[None, list[str] | None]:
         return None, list(bare.named_matrix(frames[0])[0]) if frames else None
 
     _, everyone = together(exchange, own)
-    features = next(tuple(names) for names in everyone if names is not None)
-    if not features:
-        raise InputError(f"The formula {quoted(formula.text, 200)} has no feature beside the intercept; add a column.")
-    return FormulaDesign(formula, tuple(texts), levels, states, features)
+    return bare.having(next(tuple(names) for names in everyone if names is not None))
+
+
+def designed(
+    formula: Formula, texts: Mapping[str, Sequence[str]], numbers: Mapping[str, Sequence[Any]], pool: Pool
+) -> FormulaDesign:
+    """Levels and states; features have no names yet. `numbers`: levels of factors that hold numbers."""
+    unfit = [name for name in texts if name in {c for call in formula.calls for c in _columns(call.inner.code)}]
+    if unfit:
+        raise InputError(f"Column {quoted(unfit[0])} holds text; transforms take numbers.")
+    levels = {name: _ordered(formula, name, found) for name, found in {**texts, **numbers}.items()}
+    states = {call.key: state_of(call, pool) for call in formula.calls}
+    return FormulaDesign(formula, tuple(texts), levels, states)
 
 
 def reference_of(design: FormulaDesign, column: str) -> Any | None:
@@ -220,12 +228,22 @@ def plain(value: Any) -> Any:
 
 def _numeric_levels(name: str, frames: Sequence[pd.DataFrame], exchange: Exchange) -> list[Any]:
     def own() -> tuple[None, list[Any]]:
-        found = {plain(value) for frame in frames for value in np.unique(frame[name].to_numpy()).tolist()}
-        if len(found) > FORMULA_LEVELS:
-            raise _too_many(f"{_source(frames[0])}: column", name, len(found))
+        found = {level for frame in frames for level in own_levels(name, frame)}
         return None, sorted(found)
 
     _, parts = together(exchange, own)
+    return merged_levels(name, parts)
+
+
+def own_levels(name: str, frame: pd.DataFrame) -> list[Any]:
+    """Of a column of numbers that is a factor."""
+    found = [plain(value) for value in np.unique(frame[name].to_numpy()).tolist()]
+    if len(found) > FORMULA_LEVELS:
+        raise _too_many(f"{_source(frame)}: column", name, len(found))
+    return found
+
+
+def merged_levels(name: str, parts: Sequence[Sequence[Any]]) -> list[Any]:
     merged = sorted({level for part in parts for level in part})
     if len(merged) > FORMULA_LEVELS:
         raise _too_many("Over all sites, column", name, len(merged))

@@ -7,8 +7,8 @@
                           step beyond the outermost multiples that occur.
 
 Multiples do not depend on the data but through the step, and the step does so only in powers of two: knots are the
-same however rows are split over sites. No value leaves a site but as a count; a count of one tells that row's value to
-half a step.
+same however rows are split over sites. No value leaves a worker but as a count; a count of one tells that row's value
+to half a step. Sites that have a policy count in wider cells, of several rows each (sites/designs.py).
 
 Every process calls the same functions in the same order. States have the form that formulaic gives them.
 
@@ -18,9 +18,9 @@ Shapes: n rows of a site; x (n,).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -38,6 +38,25 @@ ZERO_NORM = 1e-18  # of the square of a polynomial, relative to the one before: 
 MOST_DEGREE = 20  # of polynomials and splines
 
 
+class Pool(Protocol):
+    """The rows of all sites, known by sums alone."""
+
+    def total(self, call: Call, what: str, numbers: Sequence[float] = ()) -> np.ndarray:
+        """The sum over all rows of what `sums_of` gives."""
+
+    def histogram(self, call: Call) -> Histogram:
+        """How often which values occur."""
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Rows by rounded value, in order, and bounds between which all values lie."""
+
+    counts: Mapping[float, int]
+    low: float
+    high: float
+
+
 @dataclass(frozen=True)
 class PooledColumns:
     """The rows of this process, one frame per file or site, and the way to the other processes."""
@@ -45,20 +64,22 @@ class PooledColumns:
     frames: Sequence[pd.DataFrame]
     exchange: Exchange
 
-    def total(self, part: Callable[[pd.DataFrame], Sequence[float]]) -> np.ndarray:
-        """The sum of numbers over all frames of all processes."""
+    def total(self, call: Call, what: str, numbers: Sequence[float] = ()) -> np.ndarray:
+        """Over all frames of all processes."""
 
         def own() -> tuple[None, list[float]]:
-            return None, np.sum([np.asarray(part(f), dtype=np.float64) for f in self.frames], axis=0).tolist()
+            parts = [summed(terms_of(call, what, numbers, frame)) for frame in self.frames]
+            return None, np.sum(parts, axis=0).tolist()
 
         _, sums = together(self.exchange, own)
         return np.sum([np.asarray(s, dtype=np.float64) for s in sums if s], axis=0)
 
-    def counts(self, part: Callable[[pd.DataFrame], np.ndarray]) -> dict[int, int]:
-        """How often whole numbers occur, over all frames of all processes; in order."""
+    def histogram(self, call: Call) -> Histogram:
+        """Multiples of the step that occur; the bounds lie half a step beyond them."""
+        step = 2.0 ** (step_exponent(call, self) - HISTOGRAM_STEPS)
 
         def own() -> tuple[None, list[list[int]]]:
-            values = [part(frame) for frame in self.frames]
+            values = [np.rint(values_of(call, frame) / step) for frame in self.frames]
             found, often = np.unique(np.concatenate(values) if values else np.zeros(0), return_counts=True)
             return None, [found.astype(np.int64).tolist(), often.tolist()]
 
@@ -67,10 +88,11 @@ class PooledColumns:
         for found, often in parts:
             for value, number in zip(found, often, strict=True):
                 merged[value] = merged.get(value, 0) + number
-        return dict(sorted(merged.items()))
+        counts = {k * step: number for k, number in sorted(merged.items())}
+        return Histogram(counts, min(counts) - step / 2, max(counts) + step / 2)
 
 
-def state_of(call: Call, pool: PooledColumns) -> dict[str, Any]:
+def state_of(call: Call, pool: Pool) -> dict[str, Any]:
     """What formulaic would have kept, had it seen all rows; plain values for JSON."""
     try:
         if call.name in ("center", "scale", "standardize"):
@@ -81,13 +103,43 @@ def state_of(call: Call, pool: PooledColumns) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------- sums
-def _mean(call: Call, pool: PooledColumns) -> tuple[float, float]:
+TERMS = ("mean", "square", "poly", "columns")
+
+
+def terms_of(call: Call, what: str, numbers: Sequence[float], frame: pd.DataFrame) -> np.ndarray:
+    """What every row adds to a sum, (n, k). `numbers`: of "square" the centre, of "poly" α and norms so far, of
+    "columns" the knots."""
+    x = values_of(call, frame)
+    if what == "mean":
+        return np.stack([np.ones_like(x), x], axis=1)
+    if what == "square":
+        return np.square(x - numbers[0])[:, None]
+    if what == "poly":
+        squares = np.square(_polynomial(x, numbers))
+        return np.stack([squares, x * squares], axis=1)
+    return np.stack([np.ones_like(x), *_basis(call, x, natural_state(call, numbers)).values()], axis=1)
+
+
+def summed(terms: np.ndarray) -> np.ndarray:
+    return np.array([math.fsum(column) for column in terms.T])
+
+
+def _mean(call: Call, pool: Pool) -> tuple[float, float]:
     """Rows, and the mean."""
-    rows, total = pool.total(lambda frame: (len(frame), math.fsum(_finite(call, frame))))
+    rows, total = pool.total(call, "mean")
     return float(rows), float(total / rows)
 
 
-def _scaled(call: Call, pool: PooledColumns) -> dict[str, Any]:
+def step_exponent(call: Call, pool: Pool) -> int:
+    """log₂ of the standard deviation, rounded down."""
+    rows, mean = _mean(call, pool)
+    (square,) = pool.total(call, "square", (mean,))
+    if not square > 0:
+        raise _constant(call)
+    return math.floor(0.5 * math.log2(square / rows) + ODD)
+
+
+def _scaled(call: Call, pool: Pool) -> dict[str, Any]:
     asked = call.arguments
     ddof = asked.get("ddof", 0 if call.name == "standardize" else 1)
     center = asked.get("center", True)
@@ -97,14 +149,14 @@ def _scaled(call: Call, pool: PooledColumns) -> dict[str, Any]:
     width = None if scale is False else float(scale) if scale is not True else math.nan
     if scale is True:
         away = middle or 0.0
-        (square,) = pool.total(lambda frame: (math.fsum(np.square(_finite(call, frame) - away)),))
+        (square,) = pool.total(call, "square", (away,))
         width = math.sqrt(square / (rows - ddof)) if rows > ddof else 0.0
         if not width > 0:
             raise _constant(call)
     return {"ddof": ddof, "center": middle, "scale": width}
 
 
-def _poly(call: Call, pool: PooledColumns) -> dict[str, Any]:
+def _poly(call: Call, pool: Pool) -> dict[str, Any]:
     """The three-term recurrence of monic orthogonal polynomials, one reduction per degree."""
     degree = _whole(call, "degree", 1, 1)
     if call.arguments.get("raw", False):
@@ -112,16 +164,8 @@ def _poly(call: Call, pool: PooledColumns) -> dict[str, Any]:
     alpha: list[float] = []
     norms: list[float] = []
 
-    def sums(frame: pd.DataFrame) -> tuple[float, float]:
-        x = _finite(call, frame)
-        before, P = np.zeros_like(x), np.ones_like(x)
-        for k, a in enumerate(alpha):
-            beta = norms[k] / norms[k - 1] if k else 0.0
-            before, P = P, (x - a) * P - beta * before
-        return math.fsum(np.square(P)), math.fsum(x * np.square(P))
-
     for _ in range(degree + 1):
-        norm, first = pool.total(sums)
+        norm, first = pool.total(call, "poly", (*alpha, *norms))
         spread = norms[1] / norms[0] if len(norms) > 1 else 0.0
         if not norm > ZERO_NORM * spread * (norms[-1] if norms else 0.0):
             raise InputError(f"{quoted(call.key)} needs more different values than its degree, {degree}.")
@@ -130,8 +174,18 @@ def _poly(call: Call, pool: PooledColumns) -> dict[str, Any]:
     return {"alpha": alpha[:degree], "norms2": norms}
 
 
+def _polynomial(x: np.ndarray, numbers: Sequence[float]) -> np.ndarray:
+    """The next one, after those of α and norms."""
+    alpha, norms = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
+    before, P = np.zeros_like(x), np.ones_like(x)
+    for k, a in enumerate(alpha):
+        beta = norms[k] / norms[k - 1] if k else 0.0
+        before, P = P, (x - a) * P - beta * before
+    return P
+
+
 # ---------------------------------------------------------------------- counts
-def _spline(call: Call, pool: PooledColumns) -> dict[str, Any]:
+def _spline(call: Call, pool: Pool) -> dict[str, Any]:
     natural = call.name != "bs"
     given, df = call.arguments.get("knots"), call.arguments.get("df")
     if given is not None and df is not None:
@@ -146,9 +200,10 @@ def _spline(call: Call, pool: PooledColumns) -> dict[str, Any]:
     degree = 3 if natural else _whole(call, "degree", 3, 0)
     counts: dict[float, int] = {}
     if df is not None or low is None or high is None:
-        counts, step = rounded(call, pool)
-        low = min(counts) - step / 2 if low is None else low
-        high = max(counts) + step / 2 if high is None else high
+        found = pool.histogram(call)
+        counts = dict(found.counts)
+        low = found.low if low is None else low
+        high = found.high if high is None else high
     low, high = float(low), float(high)
     inner = sorted(float(knot) for knot in given or ())
     if df is not None:
@@ -165,21 +220,17 @@ def _spline(call: Call, pool: PooledColumns) -> dict[str, Any]:
     state: dict[str, Any] = {"lower_bound": low, "upper_bound": high}
     if not natural:
         return state | {"knots": [low] * (degree + 1) + inner + [high] * (degree + 1)}
-    state |= {"constraints": None, "cyclic": cyclic, "knots": [low, *inner, high]}
+    state = natural_state(call, [low, *inner, high])
     if center:
-        state["constraints"] = [_column_means(call, pool, state)]
+        total = pool.total(call, "columns", state["knots"])
+        state["constraints"] = [(total[1:] / total[0]).tolist()]
     return state
 
 
-def rounded(call: Call, pool: PooledColumns) -> tuple[dict[float, int], float]:
-    """How many rows have which multiple of the step, and the step."""
-    rows, mean = _mean(call, pool)
-    (square,) = pool.total(lambda frame: (math.fsum(np.square(_finite(call, frame) - mean)),))
-    if not square > 0:
-        raise _constant(call)
-    step = 2.0 ** (math.floor(0.5 * math.log2(square / rows) + ODD) - HISTOGRAM_STEPS)
-    counts = pool.counts(lambda frame: np.rint(_finite(call, frame) / step))
-    return {k * step: number for k, number in counts.items()}, step
+def natural_state(call: Call, knots: Sequence[float]) -> dict[str, Any]:
+    """Of a cubic spline that is not centred."""
+    bounds = {"lower_bound": knots[0], "upper_bound": knots[-1]}
+    return {**bounds, "constraints": None, "cyclic": call.name == "cc", "knots": list(knots)}
 
 
 def quantiles(counts: Mapping[float, int], shares: np.ndarray) -> list[float]:
@@ -190,23 +241,17 @@ def quantiles(counts: Mapping[float, int], shares: np.ndarray) -> list[float]:
     return (below + (above - below) * (place - np.floor(place))).tolist()
 
 
-def _column_means(call: Call, pool: PooledColumns, state: Mapping[str, Any]) -> list[float]:
-    """Of the spline's own columns, which `constraints="center"` sets to zero."""
+def _basis(call: Call, x: np.ndarray, state: Mapping[str, Any]) -> Mapping[Any, np.ndarray]:
+    """The spline's own columns, whose means `constraints="center"` sets to zero."""
     from formulaic.transforms import cyclic_cubic_spline, natural_cubic_spline
 
     basis = cyclic_cubic_spline if call.name == "cc" else natural_cubic_spline
-
-    def sums(frame: pd.DataFrame) -> list[float]:
-        x = _finite(call, frame)
-        columns = basis(x, df=call.arguments.get("df"), _state=dict(state))
-        return [len(x), *(math.fsum(column) for column in columns.values())]
-
-    total = pool.total(sums)
-    return (total[1:] / total[0]).tolist()
+    return basis(x, df=call.arguments.get("df"), _state=dict(state))
 
 
 # ---------------------------------------------------------------------- helpers
-def _finite(call: Call, frame: pd.DataFrame) -> np.ndarray:
+def values_of(call: Call, frame: pd.DataFrame) -> np.ndarray:
+    """x of every row, finite."""
     x = call.inner.of(frame)
     bad = np.flatnonzero(~np.isfinite(x))
     if bad.size:

@@ -108,13 +108,15 @@ class FirstQuery:
 
 @dataclass(frozen=True)
 class SecondQuery:
-    """Sums around the means that the first gave, and bins."""
+    """Sums around the means that the first gave, and bins where they are told."""
 
     measure: Measure
     models: Models
+    bins: bool = True
 
     def __call__(self, shard: Shard, blocks: B, first: Known) -> tuple[B, Sums]:
-        return blocks, added(shard, self.models, lambda at: self.measure.second(at, first))
+        found = added(shard, self.models, lambda at: self.measure.second(at, first))
+        return blocks, {name: x for name, x in found.items() if self.bins or name != "bins"}
 
 
 @dataclass(frozen=True)
@@ -259,7 +261,8 @@ def quality_at(
     before = reduce.traffic.rounds, reduce.traffic.up
     models = _models(v, columns, folds)
     first = arrays(reduce(FirstQuery(measure, models), None, None, (models.v,))[1])
-    second = arrays(reduce(SecondQuery(measure, models), None, first)[1])
+    binned = bool(getattr(reduce.engine, "bins", True))
+    second = arrays(reduce(SecondQuery(measure, models, binned), None, first)[1])
 
     def line(a: float, d: float) -> Tensor:
         return reduce(LineQuery(measure, models, first), None, (a, d))[1]["line"].cpu()
@@ -267,16 +270,19 @@ def quality_at(
     if not float(first["weight"]) > 0:
         raise InputError("No row counts: every site has outcomes that are all alike, or weights of zero.")
     figures = measure.figures(first, second, measure.null(first, line, census.offset))
-    bounds = measure.bounds(second)
+    bounds = measure.bounds(second) if binned else []
     ends = [mean_or_none([None if b is None else b[k] for b in bounds]) for k in (0, 1)]
     order = None if ends[0] is None or ends[1] is None else (ends[0], ends[1])
     if bounds:
         figures["auc"] = None if order is None else 0.5 * (order[0] + order[1])
     curve = None
     if measure.calibrated:
-        if order is not None or not measure.ranked:
+        if order is not None or not measure.ranked or not binned:
             figures |= calibrate(line, second["line"], middle_of(first), order)
-        curve = Calibration.of(*measure.curve(second["bins"][0]))
+        if binned:
+            curve = Calibration.of(*measure.curve(second["bins"][0]))
+    if not binned and (measure.ranked or measure.calibrated):
+        notes = (*notes, "Counts by bins of a score leave sites as masked sums only: no AUC, no calibration curve.")
     each = reduce.gather(SiteFigures(measure, models), None).cpu().numpy() if sites else None
     names = tuple(reduce.engine.names)
     told, more = ((), ()) if each is None else _of_sites(each, measure, names, census)

@@ -122,6 +122,12 @@ def _tally(message: Any) -> object:
     return told.features  # none, if it has no blocks
 
 
+def _names(message: Any) -> object:
+    if not isinstance(message, list | tuple) or not all(isinstance(name, str) for name in message):
+        raise _Wrong("these are no names of columns")
+    return list(message)
+
+
 def _sums(message: Any) -> object:
     return _added(message, _finite)
 
@@ -212,6 +218,8 @@ CHECKS: Mapping[str, Callable[[Any], object]] = {
     "plan": _hello,
     "columns": _summary,
     "add": _sums,
+    "design": _sums,
+    "features": _names,
     "encode": _count,
     "make": _count,
     "read": _tally,

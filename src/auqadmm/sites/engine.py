@@ -14,14 +14,18 @@ from auqadmm.core.reduce import MapFn, WorkerLost
 from auqadmm.engines import protocol
 from auqadmm.engines.driver import BROUGHT, DriverEngine, cpu_only
 from auqadmm.errors import InputError
+from auqadmm.files.encoding import Encoding, FormulaEncoding
 from auqadmm.files.preprocessing import Agreed, Settings, Summary, merge
 from auqadmm.files.tabular import Roles
-from auqadmm.files.training import Task
+from auqadmm.files.training import Task, check_labels
+from auqadmm.formula.design import designed, merged_levels
+from auqadmm.formula.parsing import Formula, parse
 from auqadmm.problem import Problem
 from auqadmm.problem.agreement import verdict
 from auqadmm.problem.regularizers import L2, Regularizer, Zero
 from auqadmm.sites.answers import added, understood
 from auqadmm.sites.board import Board
+from auqadmm.sites.designs import SitePool
 from auqadmm.sites.ledger import Ledger
 from auqadmm.sites.policy import Plan
 from auqadmm.sites.refusals import SitesError
@@ -76,6 +80,8 @@ class SiteData:
         Columns of sample weights and offsets.
     asked
         All of the above and more (a family, times of events, …) in one object, as the command line asks for it.
+    cv
+        What `Result.quality` will be asked for: a number of folds, or "sites". Sites cut their rows themselves.
 
     Examples
     --------
@@ -91,6 +97,7 @@ class SiteData:
     standardize: bool = True
     weight: str | None = None
     offset: str | None = None
+    cv: int | str | None = None
     asked: Wanted | None = field(default=None, repr=False)
 
     def __call__(self, rank: int, world: int) -> Sequence[object]:
@@ -111,6 +118,7 @@ class SiteData:
             roles,
             Settings(standardize=self.standardize),
             Task("logistic" if self.labels else "elastic-net", intercept=False),
+            cv="" if self.cv is None else str(self.cv),
         )
 
 
@@ -168,18 +176,35 @@ class Study:
         used = {roles.target, roles.weight, roles.offset, roles.exposure, roles.time, roles.event, roles.entry}
         names = roles.features
         if names is None:
-            names = tuple(n for n in self.columns if n not in used and n not in roles.drop)
+            names = tuple(n for n in self.columns if n not in used and n not in (roles.id, *roles.drop))
+            wanted = replace(wanted, picked=False)
         name = method if isinstance(method, str) else getattr(method, "name", type(method).__name__)
         target = roles.target if roles.target is not None else roles.time
-        plan = Plan(self.data, model, str(name).lower(), self.names, self.masked, names, target, rounds)
+        wanted = replace(wanted, roles=replace(roles, features=names))
+        others = tuple(n for n in wanted.used if n not in names and n != target)
+        plan = Plan(
+            data=self.data,
+            model=model,
+            method=str(name).lower(),
+            sites=self.names,
+            masked=self.masked,
+            columns=names,
+            target=target,
+            rounds=rounds,
+            formula=wanted.formula,
+            others=others,
+            cv=wanted.cv,
+        )
         hellos = self.ask("plan", plan)
         if self.masked:
             self.ask("meet", dict(zip(self.names, hellos, strict=True)))
-        return replace(wanted, roles=replace(roles, features=names))
+        return wanted
 
     def prepare(self, wanted: Wanted) -> Agreed:
         """Agree on an encoding of columns, from names, levels and sums over all sites."""
         told = [Summary.read(message) for message in self.ask("columns", wanted)]
+        if wanted.formula is not None:
+            return self._designed(parse(wanted.formula), told, wanted)
         names = [n for n, kind in told[0].kinds.items() if any(s.kinds.get(n) == "number" for s in told)]
         first = self._added("sums", names, None)
         weight, x = first["weight"], first["x"]
@@ -190,6 +215,23 @@ class Study:
         self.agreed = merge(merged, wanted.settings)
         self.ask("encode", self.agreed)
         return self.agreed
+
+    def _designed(self, formula: Formula, told: list[Summary], wanted: Wanted) -> Agreed:
+        """The design of a formula: levels are told, states of transforms are sums."""
+        agreed = merge(told, wanted.settings)
+        check_labels(agreed, wanted.task)
+        texts = {column.name: column.levels or () for column in agreed.encoding.categories}
+        factors = [name for name in formula.categories if name not in texts]
+        numbers = {name: merged_levels(name, [s.factors.get(name, ()) for s in told]) for name in factors}
+        design = designed(formula, texts, numbers, SitePool(self._transformed))
+        names = self.ask("features", design.message())
+        design = design.having(tuple(names[0]))
+        self.ask("encode", replace(agreed, encoding=Encoding.none(())), design.message())
+        self.agreed = replace(agreed, encoding=FormulaEncoding(design))
+        return self.agreed
+
+    def _transformed(self, what: str, key: str, numbers: tuple[float, ...]) -> dict[str, np.ndarray]:
+        return {name: x.numpy() for name, x in added(self.ask("design", what, key, numbers)).items()}
 
     def _added(self, what: str, names: list[str], centre: np.ndarray | None) -> dict[str, np.ndarray]:
         parts = self.ask("add", what, tuple(names), centre)
@@ -266,6 +308,11 @@ class SitesEngine(DriverEngine):
         return self.study.note
 
     @property
+    def bins(self) -> bool:
+        """May rows be counted by bins of a score?"""
+        return self.study.masked
+
+    @property
     def collects(self) -> bool:
         """May anything of one site alone be asked for?"""
         return not self.study.sums_only
@@ -314,6 +361,7 @@ class Sites:
         self.on_change: Callable[[Any], object] | None = None
         self.study: Study | None = None
         self.begun: SiteData | None = None
+        self.last: SiteData | None = None
         self.method: object = None
 
     def __enter__(self) -> Sites:
@@ -417,7 +465,7 @@ class Sites:
         method = study.allowed(method, g)
         self.board.begun(data.data, model, str(getattr(method, "name", method)), study.masked, study.terms)
         agreed = study.prepare(study.plan(model, method, data.wanted))
-        self.begun, self.method = data, method
+        self.begun, self.last, self.method = data, data, method
         return agreed, method
 
     def running(self, problem: Problem, method: object) -> object:
@@ -441,6 +489,8 @@ class Sites:
         if self.study is not None and self.begun is data:
             self.begun = None  # a run that is repeated is declared anew
             return self.method
+        if self.study is not None and self.last is data and problem.posed()["keep"] is not None:
+            return self.method  # of rows that are not held out: the plan says so
         method = self.begin(data, type(problem.loss).__name__, method, problem.regularizer)[1]
         self.begun = None
         return method

@@ -65,6 +65,8 @@ class Policy:
         The largest ‖v‖ of a model in standardised columns.
     points_per_run
         Different v at which one run may ask.
+    folds
+        Into how many folds rows are cut for cross-validation; below 2 for none.
     rounds_per_day, seconds_per_day
         Answers, and seconds of computing, that are given in 24 hours.
     approve
@@ -87,6 +89,7 @@ class Policy:
     site_figures: bool = True
     largest_v: float = 1e3
     points_per_run: int = 5000
+    folds: int = 5
     rounds_per_day: int = 100_000
     seconds_per_day: float = 86_400.0
     approve: str = "no"
@@ -129,6 +132,7 @@ def _is(value: object, kind: Any) -> bool:
 
 
 # ---------------------------------------------------------------------- of the run
+LEAVING_SITES = "sites"  # cross-validation that leaves one site out after the other
 SUMS = ("newton", "lbfgs", "owl-qn", "fista", "c-admm", "rb-admm", "ac-admm", "uq-admm", "auq-admm")
 
 
@@ -144,12 +148,22 @@ class Plan:
     columns: tuple[str, ...] = ()
     target: str | None = None
     rounds: int = 0
+    formula: str | None = None
+    others: tuple[str, ...] = ()  # columns that are neither features nor the target: weights, offsets, events
+    cv: str = ""  # a number of folds, or "sites"
+
+    @property
+    def used(self) -> set[str]:
+        """All columns that may be read."""
+        return {*self.columns, *self.others, *([] if self.target is None else [self.target])}
 
     def words(self) -> str:
         how = "masked sums" if self.masked else "sums of each site"
+        formula = "" if self.formula is None else f", formula {quoted(self.formula, 200)}"
+        held_out = "" if not self.cv else f" and cross-validate it ({self.cv})"
         return (
-            f"fit {self.model} on {quoted(self.data)} ({len(self.columns)} columns, target {quoted(self.target)}) by "
-            f"{self.method} with {', '.join(self.sites)}; {how} leave."
+            f"fit {self.model} on {quoted(self.data)} ({len(self.columns)} columns, target {quoted(self.target)}"
+            f"{formula}) by {self.method}{held_out} with {', '.join(self.sites)}; {how} leave."
         )
 
 
@@ -169,6 +183,11 @@ def check_plan(policy: Policy, plan: Plan, own: str, roster: Sequence[str]) -> N
         raise PolicyError("the policy asks for masked sums; all sites must allow them")
     if policy.masks == "never" and plan.masked:
         raise PolicyError("the policy allows no masks")
+    if plan.cv == LEAVING_SITES and plan.masked:
+        raise PolicyError("masked sums with and without one site would show that site alone, so none is left out")
+    if plan.cv not in ("", LEAVING_SITES, str(policy.folds)):
+        cut = f"rows are cut into {policy.folds} folds here" if policy.folds > 1 else "rows are not cut into folds here"
+        raise PolicyError(f"{cut}, since two ways of cutting them would tell of the few rows in which they differ")
     strangers = [name for name in plan.sites if name != own and name not in roster]
     if plan.masked and strangers:
         raise PolicyError(f"the roster of this site has no key of {', '.join(strangers)}, which masks need")
@@ -185,12 +204,12 @@ def check_cells(policy: Policy, what: str, counts: Mapping[Any, int] | Sequence[
         )
 
 
-def check_binary(policy: Policy, names: Sequence[str], X: np.ndarray) -> None:
+def check_binary(policy: Policy, names: Sequence[str], X: np.ndarray, where: str = "") -> None:
     """Both values of a column that has two are of enough rows."""
     for k, name in enumerate(names):
         values, counts = np.unique(X[:, k][np.isfinite(X[:, k])], return_counts=True)
         if len(values) == 2:
-            check_cells(policy, f"column {quoted(name)}", counts.tolist())
+            check_cells(policy, f"column {quoted(name)}{where}", counts.tolist())
 
 
 def check_size(policy: Policy, unknowns: int, rows: int, together: bool) -> None:
@@ -241,18 +260,25 @@ FIGURES_PER_RUN = 100  # asks for counts by bins and along lines; a report takes
 
 
 def check_rows(policy: Policy, point: Point) -> None:
-    """Refuse sums that few rows dominate, in any column of the model.
+    """Refuse sums that few rows dominate, in any column of the model."""
+    check_weights(policy, row_weights(point), point.shard.loss.kinked)
+
+
+def check_weights(policy: Policy, weights: Mapping[str, Tensor], kinked: bool = False) -> None:
+    """The same, of weights (R, C); `kinked`: of a loss with corners.
 
     A sum is left alone where it is exactly zero. One that is merely small tells as much as a large one, once it is
     multiplied; and in single precision nobody knows what a zero would be in double. A loss with corners bends in few
     rows or in none: then the difference of slopes at two near models is the row that went round its corner.
     """
-    for what, w in row_weights(point).items():
+    for what, w in weights.items():
+        if not len(w):
+            continue
         size = w.abs().double()
         counts = size.amax(0) != 0
         parts = size[:, counts] / size[:, counts].amax(0)  # of the largest: squares neither vanish nor overflow
         total = parts.sum(0)
-        strict = w.dtype != torch.float64 or (what == "curvature" and point.shard.loss.kinked)
+        strict = w.dtype != torch.float64 or (what == "curvature" and kinked)
         effective = total.square() / parts.square().sum(0)
         # nan is neither small nor large: what is not finite has to fail
         fine = bool((effective >= policy.min_effective_rows).all() and (1 / total <= policy.largest_share).all())

@@ -14,15 +14,21 @@ afterwards. What else a coordinator may choose (directions, constants, a grid of
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from auqadmm.blocks.curvature import times
+from auqadmm.blocks.exact_rows import BlockRows, with_offset
+from auqadmm.blocks.rows import RowLoss
+from auqadmm.blocks.shard import Shard
 from auqadmm.columns import InFrame
 from auqadmm.engines.operations import name_of
+from auqadmm.problem.made_of_losses import loss_of_rows
+from auqadmm.quality.measures import middle_of
 
 Asked = tuple[Any, Any]  # the operation, and its replicated argument
 
@@ -71,20 +77,7 @@ def _models(asked: Asked) -> list[Tensor]:
     return [uncentred(v, models.centre) for v in models.v]
 
 
-def _line(asked: Asked) -> list[Tensor]:
-    """The models that the line reaches: scores times 1 + d, and moved where there is an intercept."""
-    query, (a, d) = asked
-    middle = query.models.centre
-    out = []
-    for v in _models(asked):
-        there = (1 + float(d)) * v
-        if middle is not None:
-            there = torch.cat([there[:-1], there[-1:] + float(a)])
-        out += [v, there]
-    return out
-
-
-def _survival(asked: Asked) -> list[Tensor]:
+def _folded_v(asked: Asked) -> list[Tensor]:
     v = asked[0].v
     return list(v) if v.ndim == 3 else [v]
 
@@ -99,18 +92,43 @@ def uncentred(v: Tensor, centre: Tensor | None) -> Tensor:
 @dataclass(frozen=True)
 class Rule:
     """`leaves`: see above; `models`: at which rows are looked at; `own`: the new state has models of the blocks; `by`:
-    the requests that it is served by; `chosen`: it has arguments that nobody weighs, so its asks are counted."""
+    the requests that it is served by; `chosen`: it has arguments that nobody weighs, so its asks are counted;
+    `weights`: of rows, where what is asked about is no model."""
 
     leaves: str
     models: Callable[[Asked], list[Tensor]] = _none
     own: bool = False
     by: tuple[str, ...] = ("sum",)
     chosen: bool = False
+    weights: Callable[[Asked, Shard], Iterator[Mapping[str, Tensor]]] | None = None
 
 
 def _apart(models: Callable[[Asked], list[Tensor]] = _none, by: str = "gather") -> Rule:
     """Something of this site alone."""
     return Rule("site", models, by=(by,))
+
+
+def _weights_on_the_line(asked: Asked, shard: Shard) -> Iterator[Mapping[str, Tensor]]:
+    """Of a model that is stretched and moved, to be calibrated."""
+    query, (a, d) = asked
+    loss, middle = query.measure.loss, middle_of(query.first)
+    for _, rows in query.models.scored(shard):
+        yield _weights(loss, rows.z + a + d * (rows.linear - middle)[:, None], rows.y, rows.c)
+
+
+def _weights_of_a_constant(asked: Asked, shard: Shard) -> Iterator[Mapping[str, Tensor]]:
+    """Of a constant beside offsets."""
+    loss, rows = loss_of_rows(shard.loss), BlockRows(shard)
+    for j in range(shard.blocks):
+        parts = [part for _, part in rows.chunks(j)]
+        each = [_weights(loss, with_offset(p, asked[1].to(p.c).expand(len(p.c), 1)), p.y, p.c) for p in parts]
+        if each:
+            yield {name: torch.cat([w[name] for w in each]) for name in each[0]}
+
+
+def _weights(loss: RowLoss, z: Tensor, y: Tensor, c: Tensor) -> Mapping[str, Tensor]:
+    s = loss.prepare(z)
+    return {"slopes": times(c, loss.row_slope(s, y)), "curvature": times(c, loss.row_curvature(s, y).diagonal())}
 
 
 RULES: Mapping[str, Rule] = {
@@ -158,16 +176,17 @@ RULES: Mapping[str, Rule] = {
     "statistics": Rule("sums", _centred, chosen=True),
     "class statistics": Rule("sums", _centred, chosen=True),
     "column products": Rule("sums", _own_v, chosen=True),
-    "null slopes": Rule("sums", chosen=True),
+    "null slopes": Rule("sums", chosen=True, weights=_weights_of_a_constant),
     "series": Rule("sums", chosen=True),
     "trend": Rule("sums", _shared, chosen=True),
     "site estimates": _apart(_own_v),
     "pairs": _apart(_own_v),
+    "baseline": _apart(_own_v),
     "quality first": Rule("sums", _models),
     "quality second": Rule("figures", _models, chosen=True),
-    "quality line": Rule("figures", _line, chosen=True),
+    "quality line": Rule("sums", _models, chosen=True, weights=_weights_on_the_line),
     "quality by site": _apart(_models),
-    "quality of survival": _apart(_survival),
+    "quality of survival": _apart(_folded_v),
 }
 # operations with arguments of their own in front: what these may be
 ARGUMENTS: Mapping[str, Callable[..., bool]] = {
@@ -179,7 +198,7 @@ TESTING = ("testing ", "values along")  # operations of the library's own tests
 # arrays that are powers of single rows: rounded up by at most a factor of two per power, which keeps them bounds
 RAISED = {"reach": 16, "far": 16}
 # estimates and quality of one site
-FIGURES = ("site estimates", "pairs", "quality by site", "quality of survival")
+FIGURES = ("site estimates", "pairs", "baseline", "quality by site", "quality of survival")
 # numbers of blocks rather than of rows
 PLAIN = ("holds", "failed", "health", "why refused")
 
@@ -199,11 +218,6 @@ def well_made(name: str, operation: Any) -> bool:
     if takes is None:
         return not given
     return len(given) == takes.__code__.co_argcount and takes(*given)
-
-
-def folds_of(operation: Any) -> object:
-    """The folds by which an operation takes rows apart; None without."""
-    return getattr(getattr(operation, "models", operation), "folds", None)
 
 
 def own_models(blocks: object) -> Tensor | None:

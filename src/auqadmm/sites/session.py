@@ -5,6 +5,8 @@
     meet      what every site drew for the masks of this run
     columns   names, kinds, levels and labels of the data set; no value of a row
     add       sums over rows for the common scale of columns
+    design    sums over rows for a transform of the formula
+    features  names of the columns that the formula makes
     encode    the agreed encoding: from now on the data set is one block of numbers
     …         the requests of any worker: engines/driver.py
 
@@ -34,22 +36,25 @@ from auqadmm.engines import protocol
 from auqadmm.engines.driver import BROUGHT, REQUESTS, Holder
 from auqadmm.problem.agreement import attempt
 from auqadmm.problem.ingest import InputError, RawBlock
-from auqadmm.sites.policy import Plan, Points, Policy, PolicyError, check_plan, check_rows, check_size
-from auqadmm.sites.rules import (
-    FIGURES,
-    PLAIN,
-    RAISED,
-    RULES,
-    TESTING,
-    Rule,
-    asked_of,
-    folds_of,
-    own_models,
-    well_made,
+from auqadmm.sites.designs import check_row_set
+from auqadmm.sites.hazards import check_grid
+from auqadmm.sites.held_out import OwnFolds, check_folds, cut, own_folds, own_training
+from auqadmm.sites.policy import (
+    LEAVING_SITES,
+    Plan,
+    Points,
+    Policy,
+    PolicyError,
+    check_plan,
+    check_rows,
+    check_size,
+    check_weights,
 )
+from auqadmm.sites.rules import FIGURES, PLAIN, RAISED, RULES, TESTING, Rule, asked_of, own_models, well_made
 from auqadmm.sites.tables import SiteTable
 
-SESSION_REQUESTS = ("open", "plan", "meet", "columns", "add", "encode", *(r for r in REQUESTS if r != "count"))
+OWN_REQUESTS = ("open", "plan", "meet", "columns", "add", "design", "features", "encode")
+SESSION_REQUESTS = (*OWN_REQUESTS, *(r for r in REQUESTS if r != "count"))
 LARGE = 2.0**40  # stands for a bound that is no bound, in a sum
 
 
@@ -64,6 +69,8 @@ NO_BOUND: Mapping[str, Callable[[Tensor], Tensor]] = {
 COUNTS = {"refused"}  # numbers of blocks that a change of state may tell
 OF_WEIGHTS = ("itself", "shapes", "padded")
 HEX = re.compile("[0-9a-f]{64}")  # the name of a part of a checkpoint
+BASELINE = "baseline"
+MOST_JUDGED = 2  # the model, and those of the folds
 FEWER_BITS = {"reach": 16, "far": 16}  # bits behind the point, for arrays whose numbers are large
 
 
@@ -145,6 +152,8 @@ class SiteHolder(Holder):
         self.table: SiteTable | None = None
         self.mask: Mask | None = None
         self.points = Points(policy, set())
+        self.folds: OwnFolds | None = None
+        self.judged: set[str] = set()
         self.budget = Budget(state / "budget.json", policy.rounds_per_day, policy.seconds_per_day)
         self.told: Told | None = None
         self.number, self.asked = 0, ""
@@ -207,7 +216,7 @@ class SiteHolder(Holder):
         if self.plan is not None:
             raise PolicyError("a run has one plan")
         check_plan(self.policy, plan, self.own, tuple(self.roster))
-        self.table.check_columns(plan.columns, plan.target)
+        self.table.check_columns([*plan.columns, *plan.others], plan.target)
         self._same_roster(plan)
         self.approve(self.run, plan)
         self.plan = plan
@@ -222,43 +231,61 @@ class SiteHolder(Holder):
         self.mask.meet(hellos)
 
     def _same_roster(self, plan: Plan) -> None:
-        """Two runs of one model with rosters that differ by one site give that site's sums, masked or not."""
-        spec = json.dumps([plan.data, plan.model, sorted(plan.columns), plan.target])
+        """Sums over the same columns with rosters that differ by one site differ by that site's, masked or not."""
         path = self.state / "rosters.json"
-        known: dict[str, list[list[str]]] = {}
-        if path.exists():
-            known = json.loads(path.read_text())
-        key = hashlib.sha256(spec.encode()).hexdigest()
-        for before in known.get(key, []):
-            odd = set(before) ^ set(plan.sites)
-            if plan.masked and len(odd) == 1:
+        known: dict[str, list[list[list[str]]]] = json.loads(path.read_text()) if path.exists() else {}
+        own = [sorted(plan.sites), sorted(plan.used)]
+        before = known.setdefault(plan.data, [])
+        for sites, columns in before:
+            odd = set(sites) ^ set(plan.sites)
+            if plan.masked and len(odd) == 1 and plan.used & set(columns):
                 raise PolicyError(
-                    f"the same model was fitted with other sites before; the difference would show {odd.pop()} alone"
+                    f"the same columns were used with other sites before; the difference would show {odd.pop()} alone"
                 )
-        rosters = known.setdefault(key, [])
-        if sorted(plan.sites) not in rosters:
-            rosters.append(sorted(plan.sites))
+        if own not in before:
+            before.append(own)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(known))
 
     # ------------------------------------------------------------------ the data set
     def do_columns(self, asked: Any) -> dict[str, Any]:
         assert self.table is not None
-        return self.table.described(asked)
+        assert self.plan is not None
+        if asked.formula != self.plan.formula or not set(asked.used) <= self.plan.used:
+            raise PolicyError("other columns are asked for than the plan declared")
+        told = self.table.described(asked)
+        if not self.policy.testing:
+            check_row_set(self.state / "rows.json", self.table.name, self.table.kept, self.policy.min_rows)
+        return told
 
     def do_add(self, what: str, names: tuple[str, ...], centre: np.ndarray | None) -> object:
         assert self.table is not None
         sums = self.table.added(what, names, centre)
         return self._summed({name: torch.from_numpy(x) for name, x in sums.items()}, False)
 
-    def do_encode(self, agreed: Any) -> int:
+    def do_design(self, what: str, key: str, numbers: tuple[float, ...]) -> object:
         assert self.table is not None
-        self.brought = [self.table.block(agreed)]
+        self._noted["operation"] = f"{what[:20]} of {key[:60]}"
+        sums = self.table.transformed(what, key, numbers)
+        return self._summed({name: torch.from_numpy(x) for name, x in sums.items()}, False)
+
+    def do_features(self, design: Mapping[str, Any]) -> list[str]:
+        assert self.table is not None
+        return self.table.features(design)
+
+    def do_encode(self, agreed: Any, design: Mapping[str, Any] | None = None) -> int:
+        assert self.table is not None
+        assert self.plan is not None
+        self.brought = [block] = [self.table.block(agreed, design)]
+        if self.plan.cv == str(self.policy.folds):
+            self.folds = cut(self.policy, self.secret, self.table.name, self.table.kept, self.table.alike())
+            check_folds(self.policy, self.folds, block, design is not None)
         return 1
 
     def do_make(self, posed: Mapping[str, Any], source: Any, rank: int, world: int) -> int:
         if posed.get("keep") is not None:
-            raise PolicyError("rows are not selected by others")
+            assert self.plan is not None
+            posed = {**posed, "keep": own_training(posed["keep"], self.plan.cv, self.folds)}
         if source != BROUGHT:
             if not self.policy.testing:
                 raise PolicyError("rows come from this site's data sets only")
@@ -276,13 +303,15 @@ class SiteHolder(Holder):
         if self.policy.testing:
             return
         census, rows = self.shard.census, sum(b.rows for b in own)
+        if not rows and self.plan is not None and self.plan.cv == LEAVING_SITES:
+            return  # this site is left out: it has nothing to tell
         together = self.mask is not None
         check_size(self.policy, census.features * census.columns, sum(census.rows) if together else rows, together)
 
     # ------------------------------------------------------------------ operations
     def do_sum(self, fn: Any, at: int | None, shared: object, new: int) -> Any:
         rule = self._allowed("sum", fn, shared, at)
-        fn = self._restoring(fn)
+        fn = self._restoring(self._own_folds(fn))
         nothing, out, seconds = super().do_sum(fn, at, shared, new)
         if rule.own and (u := own_models(self.versions[new])) is not None:
             self._weigh(asked_of(fn, shared)[2], list(u))
@@ -304,7 +333,7 @@ class SiteHolder(Holder):
 
     def do_gather(self, fn: Any, at: int | None) -> Tensor:
         self._allowed("gather", fn, None, at)
-        out = super().do_gather(fn, at)
+        out = super().do_gather(self._own_folds(fn), at)
         if asked_of(fn, None)[0] == "digest":  # of the rows: known to who has the key only
             out = torch.stack([self._blinded(x) for x in out])
         self._note({"": out})
@@ -331,7 +360,8 @@ class SiteHolder(Holder):
         if not well_made(name, asked[0]):
             raise PolicyError(f"{name!r} has arguments that it does not take here")
         masked = self.mask is not None
-        if rule.leaves == "figures" and not masked and not self.policy.testing:
+        leaves = "sums" if rule.leaves == "figures" and not getattr(asked[0], "bins", True) else rule.leaves
+        if leaves == "figures" and not masked and not self.policy.testing:
             raise PolicyError("counts by bins of a score leave as masked sums only")
         if rule.leaves == "site" and name not in PLAIN and (self.policy.sums_only or masked):
             raise PolicyError(f"{name!r} is of this site alone, and sums only are allowed")
@@ -339,13 +369,30 @@ class SiteHolder(Holder):
             raise PolicyError(f"{name!r} are figures of this site alone")
         if name in OF_WEIGHTS and isinstance(self._version(at), Blocks):
             raise PolicyError(f"{name!r} is about weights, not about the whole state of blocks")
-        if not self.policy.testing:
-            if folds_of(asked[0]) is not None:
-                raise PolicyError("rows are not selected by others")
-            if rule.chosen:
-                self.points.count(name, rule.leaves)
+        self._judge(name, asked[0])
+        if rule.chosen and not self.policy.testing:
+            self.points.count(name, leaves)
+        if name == BASELINE and not self.policy.testing:
+            assert self.plan is not None
+            check_grid(self.policy, self.state / "grids.json", self.plan.data, asked[0].grid, self.shard)
         self._weigh(run, rule.models(asked))
+        if rule.weights is not None and not self.policy.testing:
+            for weights in rule.weights(asked, self.shard if run is None else self.shard.inner(run)):
+                check_weights(self.policy, weights, self.shard.loss.kinked)
         return rule
+
+    def _judge(self, name: str, query: Any) -> None:
+        """Right and wrong answers are counted at few models: counts at two models differ by the rows between them."""
+        if not name.startswith("quality") or self.policy.testing:
+            return
+        models = getattr(query, "models", query)
+        text = models.v.detach().double().cpu().numpy().tobytes() + str(models.folds).encode()
+        self.judged.add(hashlib.sha256(text).hexdigest())
+        if len(self.judged) > MOST_JUDGED:
+            raise PolicyError(f"the quality of more than {MOST_JUDGED} models is not told in one run")
+
+    def _own_folds(self, fn: Any) -> Any:
+        return own_folds(fn, "" if self.plan is None else self.plan.cv, self.folds)
 
     def _weigh(self, run: str | None, models: list[Tensor]) -> None:
         if self.policy.testing:

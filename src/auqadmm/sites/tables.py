@@ -14,12 +14,19 @@ from typing import Any
 import numpy as np
 
 from auqadmm.errors import InputError
-from auqadmm.files.preprocessing import Agreed, Settings, summarize
+from auqadmm.files import suspects
+from auqadmm.files.encoding import FormulaEncoding, frame_of
+from auqadmm.files.preprocessing import Agreed, Settings, Summary, summarize
 from auqadmm.files.tabular import Coded, Roles, Sheet, read
-from auqadmm.files.training import Task, check_family, rows_of
+from auqadmm.files.training import Task, check_family, complete_factors, rows_of, shares
+from auqadmm.formula.design import FormulaDesign, own_levels
+from auqadmm.formula.parsing import Formula, parse
 from auqadmm.problem.ingest import RawBlock
+from auqadmm.sites.designs import check_leverage, check_share, read_design, sums_at
 from auqadmm.sites.policy import Policy, PolicyError, check_binary, check_cells
 from auqadmm.words import quoted
+
+FEW_VALUES = 10  # of a column whose values are dealt out evenly to folds
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,16 @@ class Wanted:
     roles: Roles
     settings: Settings
     task: Task
+    formula: str | None = None
+    cv: str = ""
+    picked: bool = True  # were the features named by the user?
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """All columns that are read."""
+        roles, own = self.roles, () if self.formula is None else (parse(self.formula).target,)
+        special = (roles.target, roles.weight, roles.offset, roles.exposure, roles.time, roles.event, roles.entry)
+        return tuple(dict.fromkeys([*(roles.features or ()), *(n for n in special if n is not None), *own]))
 
 
 class SiteTable:
@@ -47,6 +64,7 @@ class SiteTable:
         self.columns, self.never = columns, tuple(never)
         self.sheet: Sheet | None = None
         self.center = False
+        self.formula: Formula | None = None
 
     def header(self) -> tuple[str, ...]:
         """The names of the columns that may be used."""
@@ -61,16 +79,18 @@ class SiteTable:
 
     def described(self, wanted: Wanted) -> dict[str, Any]:
         """What the others must know: `Summary` without sums of rows."""
-        roles = replace(wanted.roles, id=None, site=None, drop=(), gaps=False)
-        used = [roles.target, roles.weight, roles.offset, roles.exposure, roles.time, roles.event, roles.entry]
-        self.check_columns([*(roles.features or ()), *(n for n in used if n is not None)], None)
-        sheet = replace(read(self.path, roles), source=self.own, ids=None, site=None)
-        check_family(sheet, roles.target or "y", wanted.task.family)
-        if sheet.sparse:
-            raise InputError("sparse files are not served by sites")
-        self._check(sheet)
-        summary = summarize(sheet, wanted.settings)
-        self.sheet, self.center = sheet, wanted.task.centred
+        formula = None if wanted.formula is None else parse(wanted.formula)
+        roles = replace(wanted.roles, id=None, site=None, drop=(), gaps=formula is not None)
+        if formula is not None:
+            roles = replace(roles, features=formula.columns)
+        if roles.features is None:
+            raise PolicyError("the columns are named one by one")
+        self.check_columns(replace(wanted, roles=roles).used, None)
+        try:
+            sheet, summary = self._summarized(roles, wanted, formula)
+        except suspects.SuspectError as error:
+            raise PolicyError(error.bare) from None
+        self.sheet, self.center, self.formula = sheet, wanted.task.centred, formula
         bare = replace(
             summary,
             moments=np.zeros_like(summary.moments),
@@ -78,6 +98,48 @@ class SiteTable:
             dropped=0,
         )
         return bare.message()
+
+    def _summarized(self, roles: Roles, wanted: Wanted, formula: Formula | None) -> tuple[Sheet, Summary]:
+        sheet = replace(read(self.path, roles), source=self.own, ids=None, site=None)
+        if not wanted.picked:
+            suspects.refuse_numbered(sheet, replace(roles, features=None))
+        if sheet.sparse:
+            raise InputError("sparse files are not served by sites")
+        target = roles.target or "y"
+        check_family(sheet, target, wanted.task.family)
+        if wanted.task.trials:
+            sheet = shares(sheet, target, roles.weight or "trials")
+        factors: dict[str, tuple[Any, ...]] = {}
+        if formula is not None:
+            sheet = complete_factors(sheet, formula, wanted.settings)
+            frame = frame_of(sheet)
+            for name in (n for n in formula.categories if n in sheet.number_names):
+                check_cells(self.policy, f"column {quoted(name)}", np.unique(frame[name], return_counts=True)[1])
+                factors[name] = tuple(own_levels(name, frame))
+        self._check(sheet)
+        return sheet, replace(summarize(sheet, wanted.settings), factors=factors)
+
+    @property
+    def kept(self) -> np.ndarray:
+        """Which rows of the file are used."""
+        sheet = self._read()
+        out = np.zeros(sheet.rows + sheet.dropped, dtype=bool)
+        out[np.arange(sheet.rows) if sheet.numbering is None else sheet.numbering - 1] = True
+        return out
+
+    def alike(self) -> list[np.ndarray]:
+        """Codes of all columns of few values that others may use, fewest values first: whatever a fit uses."""
+        import pyarrow.csv
+        import pyarrow.parquet
+
+        names = list(self.header())
+        if self.path.suffix == ".parquet":
+            table = pyarrow.parquet.read_table(self.path, columns=names)
+        else:
+            table = pyarrow.csv.read_csv(self.path).select(names)
+        codes = [np.unique(table[name].to_pandas().astype(str), return_inverse=True)[1] for name in names]
+        few = sorted((int(c.max(initial=0)), k) for k, c in enumerate(codes))
+        return [codes[k] for levels, k in few if 0 < levels < FEW_VALUES]
 
     def _check(self, sheet: Sheet) -> None:
         policy = self.policy
@@ -109,9 +171,37 @@ class SiteTable:
             return {"squares": (w * np.square(filled - centre)).sum(0)}
         raise PolicyError(f"{what[:20]!r} is not a sum over rows that is served")
 
-    def block(self, agreed: Agreed) -> RawBlock:
+    # ------------------------------------------------------------------ formulas
+    def transformed(self, what: str, key: str, numbers: Sequence[float]) -> dict[str, np.ndarray]:
+        """Sums over rows for the state of a transform."""
+        return sums_at(self.policy, self._formula(), frame_of(self._read()), what, key, numbers)
+
+    def features(self, message: Mapping[str, Any]) -> list[str]:
+        """The names of the columns of a design."""
+        return list(self._design(message).named_matrix(frame_of(self._read()))[0])
+
+    def block(self, agreed: Agreed, message: Mapping[str, Any] | None = None) -> RawBlock:
+        """The rows as numbers; `message`: the design of a formula."""
+        if message is not None:
+            agreed = replace(agreed, encoding=FormulaEncoding(self._design(message)))
+        elif self.formula is not None:
+            raise PolicyError("the formula has no design yet")
         (block,) = rows_of(self._read(), agreed, self.center)
+        if message is not None:
+            check_binary(self.policy, block.columns or (), block.X)
+            check_leverage(self.policy, block.X)
+            if block.offset is not None:
+                check_binary(self.policy, ("offset",), block.offset[:, None])
+                check_share(self.policy, "the offset", block.offset)
         return replace(block, name=self.own)
+
+    def _design(self, message: Mapping[str, Any]) -> FormulaDesign:
+        return read_design(self._formula().text, message)
+
+    def _formula(self) -> Formula:
+        if self.formula is None:
+            raise PolicyError("no formula was declared")
+        return self.formula
 
     def _read(self) -> Sheet:
         if self.sheet is None:
