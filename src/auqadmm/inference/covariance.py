@@ -21,6 +21,7 @@ import torch
 from auqadmm.errors import InputError
 from auqadmm.inference.columns import ChosenInverse
 from auqadmm.inference.families import Family, family_of
+from auqadmm.inference.last_steps import NEAR
 from auqadmm.inference.size import inverse_with_size, with_size
 from auqadmm.inference.statistics import Statistics
 from auqadmm.inference.undetermined import listed, refuse_idle
@@ -30,7 +31,6 @@ from auqadmm.verdict.model import QuadraticModel
 
 SEPARATED = ((3.0, 0.1), (30.0, 0.03), (100.0, 0.01))  # an error and a Newton step, both times the largest |x|
 FAR_POWER = 16
-FAR_AWAY = 0.1  # standard errors that v may be away from the optimum
 KINDS = ("model", "expected", "robust", "cluster")
 
 
@@ -117,7 +117,7 @@ def _of_chosen(
     _at_optimum(away)
     return Covariance(
         vcov=phi * chosen.inverse,
-        coef=at.turn @ at.v,
+        coef=at.turn @ at.v + chosen.step,
         one_step=None,
         k_se=None,
         freedom=float(m),
@@ -134,7 +134,7 @@ def _left(at: Statistics, freedom: float) -> float:
 
 
 def _at_optimum(away: float) -> None:
-    if away > FAR_AWAY:
+    if away > NEAR:
         raise InputError(
             f"The model is {away:.2g} standard errors away from the optimum: solve it to a smaller certificate_tol, or "
             "with more iterations, before its errors are asked for."
