@@ -21,7 +21,7 @@ import torch
 from auqadmm.errors import InputError
 from auqadmm.inference.columns import ChosenInverse
 from auqadmm.inference.families import Family, family_of
-from auqadmm.inference.last_steps import NEAR
+from auqadmm.inference.last_steps import FAR_POWER, NEAR
 from auqadmm.inference.size import inverse_with_size, with_size
 from auqadmm.inference.statistics import Statistics
 from auqadmm.inference.undetermined import listed, refuse_idle
@@ -30,7 +30,6 @@ from auqadmm.problem.made_of_losses import loss_of_rows
 from auqadmm.verdict.model import QuadraticModel
 
 SEPARATED = ((3.0, 0.1), (30.0, 0.03), (100.0, 0.01))  # an error and a Newton step, both times the largest |x|
-FAR_POWER = 16
 KINDS = ("model", "expected", "robust", "cluster")
 
 

@@ -8,8 +8,8 @@ and so is the p-value of one of 5. The sums of inference hold the gradient and t
 
 is known without another round. The covariances are those of the v that was asked about, which is near enough up to
 `ENOUGH`; from farther away the sums are asked for once more. Newton's method squares the distance, so that one
-such step is enough. A step that does not shrink what is left tenfold is not taken: outcomes that columns separate have
-no optimum.
+such step is enough. A step that does not shrink what is left tenfold is not taken, nor one that moves logits
+noticeably: outcomes that columns separate have no optimum.
 
 Shapes: m unknowns in centred columns; v, G, L (m,), H (m, m).
 """
@@ -25,10 +25,12 @@ from auqadmm.core.reduce import Sums
 from auqadmm.metrics.sums import unpack
 from auqadmm.verdict.model import QuadraticModel
 
-ENOUGH = 1e-10  # standard errors: sums change by a few such shares of themselves, p of z = 20 by 400
+ENOUGH = 3e-10  # standard errors: sums change by a few such shares of themselves, p-values of z = 20 by 400
 NEAR = 0.1  # standard errors: farther away the model is refused
 LAST_STEPS = 3
+FAR_POWER = 16  # of the entries whose sums are kept in place of the largest
 SHRINKS = 0.1  # of what was left before, at most
+STILL = 1e-3  # logits: where columns separate outcomes a step is long however short it is beside its error
 
 
 def at_the_optimum(v: Tensor, sums: Sums, strengths: Tensor, ask: Callable[[Tensor], Sums]) -> tuple[Tensor, Sums]:
@@ -43,7 +45,7 @@ def at_the_optimum(v: Tensor, sums: Sums, strengths: Tensor, ask: Callable[[Tens
         if next_step is None or not left <= SHRINKS * away:
             return v, sums
         v, sums, step, away = there, found, next_step, left
-    if step is None or away > ENOUGH:
+    if step is None or away > ENOUGH or _moved(step, sums) > STILL:
         return v, sums
     H = unpack(sums["H"][None])[0]
     return v + step, {**sums, "G": sums["G"] + H @ step}
@@ -61,3 +63,8 @@ def _step(v: Tensor, sums: Sums, strengths: Tensor) -> tuple[Tensor | None, floa
     spread = group.solve(torch.eye(len(v), dtype=torch.float64)).diagonal().sqrt() / group.s
     step = -group.solve((sums["G"].cpu() + strengths * v.cpu()) / group.s) / group.s
     return step.to(v), float((step.abs() / spread).max())
+
+
+def _moved(step: Tensor, sums: Sums) -> float:
+    """How far the step moves logits, at most, by one coefficient."""
+    return float((step.abs() * sums["far"].to(step) ** (1 / FAR_POWER)).max())
