@@ -47,7 +47,8 @@ def drawn(seed: int) -> tuple[dict[str, np.ndarray], str]:
     sizes = np.r_[rng.integers(40, 120, size=2), rng.choice([1, 2, 9, 30], size=rng.integers(1, 4))]
     site = np.repeat(np.arange(len(sizes)), sizes)
     n = len(site)
-    a, b, c = np.round(rng.normal(size=n), 3), rng.integers(2, size=n), np.round(rng.exponential(size=n) + 0.1 * site, 3)
+    a, b = np.round(rng.normal(size=n), 3), rng.integers(2, size=n)
+    c = np.round(rng.exponential(size=n) + 0.1 * site, 3)
     o = np.round(rng.normal(scale=0.3, size=n), 3) if rng.random() < 0.5 else np.zeros(n)
     coarse = rng.choice([1.0, 0.25, 0.001])  # many ties, some, hardly any
     rate = np.exp(0.5 * a - 0.6 * b + 0.2 * c + o + 0.2 * site) / 6

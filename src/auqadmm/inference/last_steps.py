@@ -53,16 +53,26 @@ def at_the_optimum(v: Tensor, sums: Sums, strengths: Tensor, ask: Callable[[Tens
 
 def _step(v: Tensor, sums: Sums, strengths: Tensor) -> tuple[Tensor | None, float]:
     """Newton's step, and how many standard errors it is long; None where there is none."""
-    H = unpack(sums["H"][None].cpu())
-    if not bool(H.isfinite().all()):
-        return None, 0.0
-    model = QuadraticModel.of(H, strengths[:, None], torch.zeros(len(strengths), 1, dtype=torch.bool))
-    if model.singular:
+    model = _model(sums, strengths)
+    if model is None or model.singular:
         return None, 0.0
     group = model.groups[0]
     spread = group.solve(torch.eye(len(v), dtype=torch.float64)).diagonal().sqrt() / group.s
     step = -group.solve((sums["G"].cpu() + strengths * v.cpu()) / group.s) / group.s
     return step.to(v), float((step.abs() / spread).max())
+
+
+def undetermined(sums: Sums, strengths: Tensor) -> bool:
+    """Is the information singular?"""
+    model = _model(sums, strengths)
+    return model is not None and model.singular
+
+
+def _model(sums: Sums, strengths: Tensor) -> QuadraticModel | None:
+    H = unpack(sums["H"][None].cpu())
+    if not bool(H.isfinite().all()):
+        return None
+    return QuadraticModel.of(H, strengths[:, None], torch.zeros(len(strengths), 1, dtype=torch.bool))
 
 
 def _moved(step: Tensor, sums: Sums) -> float:

@@ -31,7 +31,7 @@ from auqadmm.core.reduce import B, Reduce, Sums
 from auqadmm.errors import InputError
 from auqadmm.inference.columns import ChosenInverse, InformationProducts, chosen_inverse, numbers_of
 from auqadmm.inference.families import family_of
-from auqadmm.inference.last_steps import at_the_optimum
+from auqadmm.inference.last_steps import at_the_optimum, undetermined
 from auqadmm.inference.sums import (
     LARGEST_ENTRY,
     NullSlopesQuery,
@@ -145,7 +145,7 @@ class Statistics:
 
     v: np.ndarray
     turn: np.ndarray
-    sums: dict[str, np.ndarray]
+    sums: dict[str, np.ndarray]  # H0, where H is singular: the information of coefficients that are zero
     loss: Loss
     regularizer: Any
     strengths: np.ndarray
@@ -218,6 +218,9 @@ def measured(
     sums = reduce.judging(query, inside, (inside,))
     if whole and problem.g.quadratic and family_of(loss) is not None:
         inside, sums = _last_steps(reduce, query, inside, sums, strengths)
+        if not loss.quadratic and undetermined(sums, strengths):
+            nothing = torch.zeros_like(inside)
+            sums = {**sums, "H0": reduce.judging(query, nothing, (nothing,))["H"]}
     found = {name: x.cpu() for name, x in sums.items()}
     m = census.features
     turn = torch.zeros(len(which), m, dtype=torch.float64)
@@ -244,7 +247,7 @@ def measured(
         refuse_idle(loss, names, D.numpy(), found["xx"].numpy())
         products = InformationProducts(centre, inside, kind == "J")
         inverse = chosen_inverse(reduce, products, D, found["G"], turn, which, names)
-    squares = ("H", "J", "R", "C") if whole else ()
+    squares = ("H", "J", "R", "C", "H0") if whole else ()
     return Statistics(
         v=inside[:, 0].cpu().numpy(),
         turn=turn.numpy(),
