@@ -255,7 +255,8 @@ def solve(
             if inference:
                 null = inference != WITHOUT_NULL
                 at = measured(reduce, problem, census, result.v, result.moments, null_model=null)
-                result = replace(result, statistics=at)
+                model = result.v if at.model is None else at.model.to(result.v)  # the last steps to the optimum
+                result = replace(result, statistics=at, v=model)
             if quality:
                 result = replace(
                     result,

@@ -45,10 +45,10 @@ def test_successes_of_trials(aq, tmp_path, rows, formula):
     assert table["deviance"] == pytest.approx(known.deviance, rel=1e-8)
     assert table["aic"] == pytest.approx(known.aic, rel=1e-8)
     model = aq_library.load(tmp_path / "out")
-    np.testing.assert_allclose(model.predict(rows[["age", "dose"]]), known.fittedvalues, rtol=1e-7)
+    np.testing.assert_allclose(model.predict(rows[["age", "dose"]]), known.fittedvalues, rtol=1e-8)
     ran = aq("predict", tmp_path / "out", path)
     told = [float(line.split(",")[1]) for line in ran.out.strip().splitlines()[1:]]
-    np.testing.assert_allclose(told, known.fittedvalues, rtol=1e-7)
+    np.testing.assert_allclose(told, known.fittedvalues, rtol=1e-8)
 
 
 def test_sites_alone(aq, tmp_path, rows):

@@ -27,8 +27,8 @@ def expected():
 
 
 def same(found, expected):
-    np.testing.assert_allclose(found.coef, expected.coef, rtol=1e-7)
-    np.testing.assert_allclose(found.inference("robust").vcov, expected.inference("robust").vcov, rtol=1e-7)
+    np.testing.assert_allclose(found.coef, expected.coef, rtol=1e-8)
+    np.testing.assert_allclose(found.inference("robust").vcov, expected.inference("robust").vcov, rtol=1e-8)
 
 
 def test_processes_of_torch_one_of_them_without_sites(tmp_path, expected):
@@ -38,8 +38,8 @@ def test_processes_of_torch_one_of_them_without_sites(tmp_path, expected):
             assert process.returncode == 0, said[-3000:]
     with np.load(tmp_path / "found.npz") as found:
         for method, result in expected.items():
-            np.testing.assert_allclose(found[method], result.v, rtol=1e-7)
-            np.testing.assert_allclose(found[f"{method} vcov"], result.inference("robust").vcov, rtol=1e-7)
+            np.testing.assert_allclose(found[method], result.v, rtol=1e-8)
+            np.testing.assert_allclose(found[f"{method} vcov"], result.inference("robust").vcov, rtol=1e-8)
         pairs = expected["newton"].source.ask(result.v, lambda reduce, v: reduce.gather(PairsQuery(v), None))
         np.testing.assert_allclose(found["pairs"], pairs, rtol=1e-12)
 
@@ -68,7 +68,7 @@ def test_ray_and_a_dataset(workers, expected):  # noqa: F811
     rows = aq.engines.RayDataset(parts[0].union(parts[1]), target=("time", "event"))
     found = aq.solve(aq.Problem(aq.Cox(), aq.L2(1.0), rows), engine=workers)
     whole = aq.solve(aq.Problem(aq.Cox(), aq.L2(1.0), data.blocks()[:2]))
-    np.testing.assert_allclose(found.coef, whole.coef, rtol=1e-6)
+    np.testing.assert_allclose(found.coef, whole.coef, rtol=1e-8)
 
 
 @pytest.mark.campaign
@@ -81,7 +81,7 @@ def test_dask_and_its_chunks(client, expected):  # noqa: F811
     X, y = array.from_array(data.X, (sizes, 3)), array.from_array(data.y(), (sizes, 2))
     found = aq.solve(aq.Problem(aq.Cox(), aq.L2(1.0), (X, y)), engine="dask")
     whole = aq.solve(aq.Problem(aq.Cox(), aq.L2(1.0), data.blocks()))
-    np.testing.assert_allclose(found.coef, whole.coef, rtol=1e-6)
+    np.testing.assert_allclose(found.coef, whole.coef, rtol=1e-8)
 
 
 @pytest.mark.campaign

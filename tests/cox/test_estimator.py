@@ -147,7 +147,7 @@ def y(**changed):
         (aq.ConsensusCox(), np.ones((6, 5)), {}, r"y must hold time and event.* got an array of shape \(6, 5\)"),
         (aq.ConsensusCox(), None, {}, "y is missing: pass time and event"),
         (aq.ConsensusCox(), np.ones(6, dtype=[("a", float), ("b", float)]), {}, "one field of truth values"),
-        (aq.ConsensusCox(), y(time=TIME[:4], event=EVENT[:4]), {}, "inconsistent numbers of samples"),
+        (aq.ConsensusCox(), y(time=TIME[:4], event=EVENT[:4]), {}, "X has 6 rows but y has 4 values"),
         (aq.ConsensusCox(), y(), {"strata": [1, 2]}, "strata has 2 labels but X has 6 rows"),
         (aq.ConsensusCox(), y(), {"strata": [1, 2, None, 1, 1, 1]}, r"strata\[2\] is missing; give every row a label"),
         (aq.ConsensusCox(), y(), {"offset": [1, 2]}, "offset has 2 values but X has 6 rows"),

@@ -56,7 +56,7 @@ def test_everything_is_that_of_coxph(case, ties):
     null, best = of(case, ties, "loglik")
     assert found.lr_test[:2] == pytest.approx((2 * (best - null), 3.0), rel=1e-8)
     same(model.inference("robust").vcov, of(case, ties, "robust"))
-    same(model.inference("cluster").vcov, of(case, ties, "cluster"), 1e-7)
+    same(model.inference("cluster").vcov, of(case, ties, "cluster"))
     same(model.concordance_, of(case, ties, "concordance"))
 
 
@@ -65,7 +65,7 @@ def test_everything_is_that_of_coxph(case, ties):
 def test_trends_in_time_are_those_of_cox_zph(case, ties):
     model = fitted(case, ties)
     for transform in ("identity", "log", "km", "rank"):
-        same(model.ph_test(transform).statistic, of(case, ties, f"zph.{transform}"), 1e-7)
+        same(model.ph_test(transform).statistic, of(case, ties, f"zph.{transform}"))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -86,7 +86,7 @@ def test_one_stratum_has_the_transforms_of_r():
     model = aq.ConsensusCox().fit(data.X, data.y())
     same(model.coef_, truth()["one.coef"])
     for transform in ("identity", "log", "km", "rank"):
-        same(model.ph_test(transform).statistic, truth()[f"one.zph.{transform}"], 1e-7)
+        same(model.ph_test(transform).statistic, truth()[f"one.zph.{transform}"])
 
 
 @pytest.mark.parametrize("case", ["plain", "entry", "weights"])
@@ -114,6 +114,6 @@ def test_lifelines_agrees(entry):
             fit_options={"precision": 1e-13},
         )
     model = fitted("entry" if entry else "plain", "efron")
-    same(model.coef_, theirs.params_, 1e-7)
-    same(model.inference_.se, theirs.standard_errors_, 1e-7)
+    same(model.coef_, theirs.params_)
+    same(model.inference_.se, theirs.standard_errors_)
     same(model.inference_.llf, theirs.log_likelihood_)

@@ -203,8 +203,8 @@ def test_the_size_of_a_negative_binomial_is_searched_unless_it_is_given():
     found = aq.fit_formula("n ~ x", data, "negative-binomial", sites="site")
     theirs = aq.ConsensusGLM("negative-binomial").fit(data[["x"]], data["n"], sites=data["site"])
     ours, other = found.inference(), theirs.inference_
-    np.testing.assert_allclose(ours.coef, other.coef, rtol=1e-7)
-    np.testing.assert_allclose([ours.k_se, ours.aic], [other.k_se, other.aic], rtol=1e-6)
+    np.testing.assert_allclose(ours.coef, other.coef, rtol=1e-8)
+    np.testing.assert_allclose([ours.k_se, ours.aic], [other.k_se, other.aic], rtol=1e-8)
     given = aq.fit_formula("n ~ x", data, "negative-binomial", sites="site", parameter=1.0)
     assert given.inference().k_se is None
     assert abs(given.inference().llf) > abs(ours.llf)

@@ -23,7 +23,7 @@ def wide(rows, columns, seed=0, factors=20, noise=1.0):
 
 def solved(loss, X, y, **options):
     blocks = [(X[i], y[i]) for i in np.array_split(np.arange(len(y)), 4)]
-    return aq.solve(aq.Problem(loss, aq.Zero(), blocks, **({"intercept": True} | options)), certificate_tol=1e-12)
+    return aq.solve(aq.Problem(loss, aq.Zero(), blocks, **({"intercept": True} | options)), certificate_tol=1e-20)
 
 
 def agree(result, which, cov="model", rel=3e-7):

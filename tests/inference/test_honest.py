@@ -241,9 +241,10 @@ def test_what_is_counted_and_kept():
     case = CASES["logit"]
     data = study(case, 5)
     problem = aq.Problem(case.loss, aq.Zero(), data.blocks(), intercept=True)
-    plain, asked = aq.solve(problem, certificate_tol=1e-9), aq.solve(problem, certificate_tol=1e-9, inference=True)
+    plain, asked = aq.solve(problem, certificate_tol=1e-22), aq.solve(problem, certificate_tol=1e-22, inference=True)
     found = plain.inference()
     assert found.rounds == 1
+    assert aq.solve(problem, certificate_tol=1e-9).inference().rounds == 2  # a last step, and the sums of it
     assert found.numbers == 3 * 15 + 3 * 5 + 14
     assert asked.statistics.rounds == 1
     assert asked.history[-1].rounds >= plain.history[-1].rounds

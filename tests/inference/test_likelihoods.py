@@ -55,8 +55,8 @@ def test_a_size_that_is_searched(seed, k, offset):
     by_site = {"groups": data.site, "use_correction": False}
     for cov, options in (("robust", {"cov_type": "HC0"}), ("cluster", {"cov_type": "cluster", "cov_kwds": by_site})):
         other = discrete(data.y, data.design, o, **options)
-        same(model.inference(cov).se, other.bse[:-1], 1e-7)
-        same(model.inference(cov).k_se, other.bse[-1] / alpha**2, 1e-7)
+        same(model.inference(cov).se, other.bse[:-1])
+        same(model.inference(cov).k_se, other.bse[-1] / alpha**2)
     assert f"k = {model.k_:.6g} (standard error" in found.summary()
     assert model.rounds_ < 100
 
@@ -75,7 +75,7 @@ def test_a_size_with_weights_and_intercepts_of_sites():
     same(own.k_, 1 / truth.params[-1])
     same(own.inference_.se, truth.bse[:3])
     same(own.inference_.k_se, truth.bse[-1] / truth.params[-1] ** 2)
-    same(own.inference("robust").se, discrete(data.y, wide, cov_type="HC0").bse[:3], 1e-7)
+    same(own.inference("robust").se, discrete(data.y, wide, cov_type="HC0").bse[:3])
     assert own.inference_.aic == pytest.approx(truth.aic, rel=1e-10)
 
 

@@ -44,9 +44,9 @@ def test_everything_is_that_of_statsmodels(name, weights, offset, seed, scale):
     same(found.coef, truth.params)
     same(found.se, truth.bse)
     same(found.statistic, truth.tvalues)
-    same(found.p, truth.pvalues, 1e-7)  # of z up to 20: p has a tenth of a million times the error of z
+    same(found.p, truth.pvalues)
     same(found.interval, truth.conf_int())
-    same(found.vcov, truth.cov_params(), 1e-7)
+    same(found.vcov, truth.cov_params())
     for ours, theirs in (
         (found.deviance, truth.deviance),
         (found.null_deviance, truth.null_deviance),
@@ -60,11 +60,8 @@ def test_everything_is_that_of_statsmodels(name, weights, offset, seed, scale):
     robust = oracle(case, data, weights, offset, cov_type="HC0")
     same(result.inference("robust").se, robust.bse)
     by_site = {"groups": data.site, "use_correction": False}
-    same(
-        result.inference("cluster").se,
-        oracle(case, data, weights, offset, cov_type="cluster", cov_kwds=by_site).bse,
-        1e-7,
-    )
+    clustered = oracle(case, data, weights, offset, cov_type="cluster", cov_kwds=by_site)
+    same(result.inference("cluster").se, clustered.bse)
 
 
 @pytest.mark.parametrize("name", ["probit", "cloglog", "gamma", "negative-binomial", "tweedie"])
@@ -159,7 +156,7 @@ def test_site_intercepts_are_indicator_columns(name, weights, offset):
     options = {"tol": 1e-13, "tol_criterion": "params", "maxiter": 500}
     truth = model.fit(**options)
     found = result.inference("expected", use_t=False)
-    same(found.coef, truth.params[:3], 1e-7)
+    same(found.coef, truth.params[:3])
     same(found.se, truth.bse[:3])
     same(result.inference("robust").se, model.fit(cov_type="HC0", **options).bse[:3])
     assert (found.deviance, found.df_resid) == pytest.approx((truth.deviance, truth.df_resid), rel=1e-9)

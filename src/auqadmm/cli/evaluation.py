@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 import typer
+from torch import Tensor
 
 from auqadmm.cli.options import COV
 from auqadmm.core.reduce import Reduce
@@ -128,7 +129,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What was found, and the sentences why something was not."""
+    """What was found, and the sentences why something was not; `model`: v after the last steps of inference."""
 
     quality: Quality | None = None
     held_out: Quality | None = None
@@ -136,6 +137,7 @@ class Evaluation:
     refusals: tuple[str, ...] = ()
     size: Size | None = None
     baseline: Baseline | None = None
+    model: Tensor | None = None
 
     def summary(self) -> dict[str, Any]:
         """Keys of summary.json."""
@@ -144,6 +146,10 @@ class Evaluation:
         out |= {} if self.size is None else {"k": asdict(self.size)}
         out |= {} if self.baseline is None else {"baseline": asdict(self.baseline)}
         return {**out, "refusals": list(self.refusals)} if self.refusals else out
+
+    def settled(self, result: Result) -> Result:
+        """The result with the coefficients of the table."""
+        return result if self.model is None else replace(result, v=self.model.to(result.v))
 
     def lines(self) -> list[str]:
         """For the screen, after the outcome of the run."""
@@ -182,9 +188,10 @@ def evaluated(result: Result, agreed: Agreed, task: Task, asked: Asked) -> Evalu
     shift = agreed.target_mean if task.kind == "elastic-net" and task.intercept else 0.0
     with result.source.placed() as reduce:
         quality = tried("No quality", lambda: _quality(result, reduce))
-        inference = None
+        inference = model = None
         if asked.inference:
-            inference = tried("No standard errors", lambda: _inference(result, reduce, agreed, task, asked, shift))
+            found = tried("No standard errors", lambda: _inference(result, reduce, agreed, task, asked, shift))
+            inference, model = found or (None, None)
         baseline = None
         if asked.baseline:
             baseline = tried("No baseline hazards", lambda: _baseline(result, reduce, agreed, asked.baseline))
@@ -201,6 +208,7 @@ def evaluated(result: Result, agreed: Agreed, task: Task, asked: Asked) -> Evalu
         inference,
         tuple(refusals),
         baseline=baseline,
+        model=model,
     )
 
 
@@ -231,7 +239,10 @@ def _quality(result: Result, reduce: Reduce) -> Quality:
     return quality_at(reduce, problem.loss, census, v, result.moments, sites=reduce.collects)
 
 
-def _inference(result: Result, reduce: Reduce, agreed: Agreed, task: Task, asked: Asked, shift: float) -> Inference:
+def _inference(
+    result: Result, reduce: Reduce, agreed: Agreed, task: Task, asked: Asked, shift: float
+) -> tuple[Inference, Tensor | None]:
+    """The inference, and v at which it was made."""
     census, problem = reduce.engine.census, result.source.problem
     v = result.v.to(getattr(reduce.engine, "device", result.v.device)).to(torch.float64)
     raw = raw_map(agreed.encoding, task.common_intercept)
@@ -242,15 +253,16 @@ def _inference(result: Result, reduce: Reduce, agreed: Agreed, task: Task, asked
     searched = result.statistics is not None and result.statistics.searched
     found = infer(replace(at, names=names, searched=searched), asked.cov, asked.level, exponentiate=asked.exponentiate)
     if not shift:
-        return found
+        return found, at.model
     moved = np.zeros(len(names))
     moved[-1] = shift
-    return replace(
+    shown_here = replace(
         found,
         coef=found.coef + moved,
         one_step=None if found.one_step is None else found.one_step + moved,
         site_coef=None if found.site_coef is None else found.site_coef + moved,
     )
+    return shown_here, at.model
 
 
 def raw_map(encoding: AnyEncoding, intercept: bool) -> np.ndarray:

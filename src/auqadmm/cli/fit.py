@@ -111,7 +111,7 @@ def fit(
     watch: options.Watch = False,
     watch_port: options.WatchPort = None,
     max_iter: options.MaxIter = 1000,
-    tol: options.Tol = 1e-16,
+    tol: options.Tol = None,
     time_limit: options.TimeLimit = None,
     round_cost: options.RoundCost = ROUND_COST,
     inference: options.Inference = False,
@@ -155,6 +155,7 @@ def fit(
         raise typer.BadParameter("--resume needs --parameter: a run that searches for k keeps no checkpoints.")
     worth = Asked.checked(inference, cov, level, exponentiate, cv, seed, baseline, asked.survival is not None)
     wanted = options.given_out(out, dry_run)
+    tol = tol if tol is not None else 1e-18 if asked.kind in ("glm", "cox") else 1e-16
     task = asked.task(l1, l2, intercept, smoothing)
     roles = asked.roles(options.roles(target, site, id, weight, features, drop, categorical, task))
     encoded = options.settings(True, one_hot, drop_first, impute, roles, labels_as_written)
@@ -222,6 +223,7 @@ def fit(
             else:
                 result = run_once(prepared.problem(task, together=place.world > 1), checkpoint=saving)
             found = evaluated(result, agreed, task, worth)
+            result = found.settled(result)
             found = replace(found, size=size_found(result, task, rounds)) if searched else found
         done = result.status in (Status.converged, Status.rounding)
         if speaks:

@@ -132,7 +132,15 @@ Engine = Annotated[
     ),
 ]
 MaxIter = Annotated[int, option("Run", "Limit of iterations.", min=0)]
-Tol = Annotated[float, option("Run", "Converged when the objective is within this of its optimum, relatively.", min=0)]
+Tol = Annotated[
+    float | None,
+    option(
+        "Run",
+        "Converged when the objective is within this of its optimum, relatively; 1e-16 unless it is given, 1e-18 with "
+        "--family and --model cox.",
+        min=0,
+    ),
+]
 TimeLimit = Annotated[float | None, option("Run", "Limit of seconds; the model so far is kept.")]
 RoundCost = Annotated[
     float, option("Run", "Numbers that a link carries while it waits for an answer; auto goes by it.", min=0)

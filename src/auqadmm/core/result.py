@@ -173,9 +173,11 @@ class Result:
 
         Takes one more reduction: at most four triangles of m(m + 1)/2 numbers, sums over all blocks. Where
         `solve(…, inference=True)` did not ask for it, the problem is placed once more; with engine "torch" every
-        process must call. Three things take more: columns whose means are not known (one round), the null model of rows
-        with offsets (a few, of three numbers), and `sites=True` (2m numbers of every site). `rounds` and `numbers` of
-        what is returned count all. A second call with the same `weights` and `sites` takes nothing.
+        process must call. Four things take more: a run that ended farther than rounding from the maximum of a
+        likelihood, however small its tolerance was (a step of Newton's method and the same sums once more, so that
+        coefficients, errors and p-values are right to about ten digits), columns whose means are not known (one round),
+        the null model of rows with offsets (a few, of three numbers), and `sites=True` (2m numbers of every site).
+        `rounds` and `numbers` of what is returned count all. A second call with the same `weights` and `sites` takes nothing.
 
         Parameters
         ----------

@@ -130,7 +130,13 @@ def _read(
             raise InputError("sites has no place where X is a list of blocks (or chunks): every entry is a worker.")
         return _read_list(estimator, list(X), y, sample_weight, numeric)
     names = getattr(X, "columns", None)
-    matrix, target = checks.validated(estimator, X, y, reset=True, y_numeric=numeric)
+    try:
+        matrix, target = checks.validated(estimator, X, y, reset=True, y_numeric=numeric)
+    except ValueError as error:
+        told = checks.where_it_is(X, y, numeric)
+        if told is None:
+            raise
+        raise InputError(told) from error
     checks.refuse_not_finite(matrix, names)
     n = matrix.shape[0]
     weight = checks.weights_of(sample_weight, n)

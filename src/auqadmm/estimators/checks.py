@@ -86,6 +86,35 @@ def validated(
     return estimator._validate_data(X, y, reset=reset, force_all_finite=False, **options)  # scikit-learn < 1.6
 
 
+def where_it_is(X: Any, y: Any, numeric: bool) -> str | None:
+    """A sentence with the place of what scikit-learn refused, where it names none."""
+    rows, target = np.shape(X)[:1], np.asarray(y)
+    if target.ndim == 1 and rows and len(target) != rows[0]:
+        return f"X has {rows[0]} rows but y has {len(target)} values; give one per row."
+    if hasattr(X, "dtypes") and hasattr(X, "columns"):
+        for name in X.columns:
+            values = np.asarray(X[name])
+            bad = next((i for i, x in enumerate(values) if not _is_number(x)), None) if values.ndim == 1 else None
+            if bad is not None:
+                return (
+                    f"X, column {str(name)!r}, row {bad} is {values[bad]!r}; columns must hold numbers: encode texts."
+                )
+    if numeric and target.ndim == 1:
+        bad = next((i for i, x in enumerate(target) if not _is_number(x) or not np.isfinite(float(x))), None)
+        if bad is not None:
+            kind = "NaN" if _is_number(target[bad]) and np.isnan(float(target[bad])) else "no finite number"
+            return f"Input y contains {kind}: y[{bad}] is {target[bad]}; remove the row or impute the value."
+    return None
+
+
+def _is_number(x: object) -> bool:
+    try:
+        float(x)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 def refuse_not_finite(X: Matrix, names: Sequence[object] | None = None, where: str = "X") -> None:
     """Raise for the first NaN or infinity, with its row and column."""
     if is_sparse(X):

@@ -23,7 +23,7 @@ from auqadmm.estimators.base import ConsensusEstimator, deviance_explained, join
 from auqadmm.estimators.blocks import is_block_list
 from auqadmm.estimators.checks import EngineChoice, MatrixLike, MethodChoice, PerRow
 from auqadmm.estimators.fitting import INFERENCE_UNKNOWNS, FitSettings, WeightedElasticNet, named_blocks, solved
-from auqadmm.estimators.targets import EXPOSURE, check_binary, offset_of, offsets_of, shares
+from auqadmm.estimators.targets import EXPOSURE, check_binary, offset_of, offsets_of, refuse_negative, shares
 from auqadmm.inference.inference import Inference
 from auqadmm.inference.size import SizeSearch
 from auqadmm.inference.statistics import WITHOUT_NULL
@@ -192,6 +192,7 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
                 raise InputError(
                     "sample_weight has no place beside trials, which are weights: multiply successes and trials by it."
                 )
+            refuse_negative("trials", trials)
         rows = self._read(X, y, sites, trials if sample_weight is None else sample_weight, numeric=True)
         if trials is not None:
             loss, rows = Trials(loss), shares(rows)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sklearn.utils import Tags
 
 SCALE_STEPS = 60
-SCALE_ENOUGH = 1e-9  # of log σ
+SCALE_ENOUGH = 1e-11  # of log σ, by which the equation changes ten to a hundred times less
 SCALE_FAR = 2.0  # the longest step in log σ
 PERFECT = 1e-7  # of the target's spread: a smaller σ is that of rows that are fitted perfectly
 CORNER = 1e-3  # of the target's spread: how wide the corner of the pinball loss is

@@ -25,9 +25,25 @@ def check_binary(rows: Rows) -> None:
             raise InputError(f"block {j}: y[{bad[0]}] is {y[bad[0]]:g}; family 'binomial' needs 0 and 1.")
 
 
+def refuse_negative(name: str, given: PerRow) -> None:
+    """Numbers of rows that would be called weights later on; a list of arrays is left to that."""
+    try:
+        x = np.asarray(given, dtype=np.float64).ravel()
+    except (TypeError, ValueError):
+        return
+    bad = np.flatnonzero(~(x >= 0))
+    if bad.size:
+        raise InputError(f"{name}[{bad[0]}] is {x[bad[0]]:g}; {name} are whole numbers and not negative.")
+
+
 def shares(rows: Rows) -> Rows:
     """Successes and trials, which are the weights, as shares."""
     for j, (y, n) in enumerate(zip(rows.y, rows.weight, strict=True)):
+        broken = np.flatnonzero((y != np.floor(y)) | (n != np.floor(n)))
+        if broken.size:
+            i = broken[0]
+            what = f"trials[{i}] is {n[i]:g}" if n[i] != np.floor(n[i]) else f"y[{i}] is {y[i]:g}"
+            raise InputError(f"block {j}: {what}; successes and trials are whole numbers.")
         bad = np.flatnonzero((y < 0) | (y > n))
         if bad.size:
             raise InputError(

@@ -21,6 +21,7 @@ import torch
 from auqadmm.errors import InputError
 from auqadmm.inference.columns import ChosenInverse
 from auqadmm.inference.families import Family, family_of
+from auqadmm.inference.last_steps import FAR_POWER, NEAR
 from auqadmm.inference.size import inverse_with_size, with_size
 from auqadmm.inference.statistics import Statistics
 from auqadmm.inference.undetermined import listed, refuse_idle
@@ -29,8 +30,7 @@ from auqadmm.problem.made_of_losses import loss_of_rows
 from auqadmm.verdict.model import QuadraticModel
 
 SEPARATED = ((3.0, 0.1), (30.0, 0.03), (100.0, 0.01))  # an error and a Newton step, both times the largest |x|
-FAR_POWER = 16
-FAR_AWAY = 0.1  # standard errors that v may be away from the optimum
+COLLINEAR = 1e-9  # of the information of single columns: what a combination of them has, if any
 KINDS = ("model", "expected", "robust", "cluster")
 
 
@@ -117,7 +117,7 @@ def _of_chosen(
     _at_optimum(away)
     return Covariance(
         vcov=phi * chosen.inverse,
-        coef=at.turn @ at.v,
+        coef=at.turn @ at.v + chosen.step,
         one_step=None,
         k_se=None,
         freedom=float(m),
@@ -134,7 +134,7 @@ def _left(at: Statistics, freedom: float) -> float:
 
 
 def _at_optimum(away: float) -> None:
-    if away > FAR_AWAY:
+    if away > NEAR:
         raise InputError(
             f"The model is {away:.2g} standard errors away from the optimum: solve it to a smaller certificate_tol, or "
             "with more iterations, before its errors are asked for."
@@ -176,7 +176,16 @@ def _dispersion(at: Statistics, family: Family | None, asked: float | str | None
 
 # ---------------------------------------------------------------------- why there is none
 def _collinear(at: Statistics, model: QuadraticModel) -> str:
+    """The direction d without information is one in which no row differs, or one whose rows are fitted perfectly: at
+    coefficients that are zero only the first has none."""
     weights = model.weakest().numpy()
+    first = at.sums.get("H0")
+    if first is not None:
+        d = (model.groups[0].weakest() / model.groups[0].s).numpy()
+        size = np.sqrt(np.maximum(np.diag(first), 0.0))
+        if d @ first @ d > COLLINEAR * np.sum((d * size) ** 2):
+            raw = np.abs(at.turn @ d) * np.append(size[:-1], 0.0 if "intercept" in at.names else size[-1])
+            return _infinite(at, np.flatnonzero(raw > math.sqrt(0.1) * raw.max()))
     among = np.flatnonzero(weights > 0.1 * weights.max())
     if len(among) == 1:
         return (
@@ -186,6 +195,13 @@ def _collinear(at: Statistics, model: QuadraticModel) -> str:
     return (
         f"{listed(at.names, among)} are collinear: their effects cannot be told apart, and have no standard errors. "
         "Drop one of them, or add an L2 term."
+    )
+
+
+def _infinite(at: Statistics, which: Sequence[int] | np.ndarray) -> str:
+    return (
+        f"{listed(at.names, which)} separate{'s' * (len(which) == 1)} the outcomes of some rows perfectly: "
+        "the best coefficient is infinite, and has no standard error. Drop or merge levels, or add an L2 term."
     )
 
 
@@ -200,7 +216,4 @@ def _separated(
     error, move = spread * largest, np.abs(step) * largest
     bad = [k for i, k in enumerate(which) if any(error[i] > least and move[i] > far for least, far in SEPARATED)]
     if bad:
-        raise InputError(
-            f"{listed(at.names, bad)} separate{'s' * (len(bad) == 1)} the outcomes of some rows perfectly: "
-            "the best coefficient is infinite, and has no standard error. Drop or merge levels, or add an L2 term."
-        )
+        raise InputError(_infinite(at, bad))

@@ -31,6 +31,7 @@ from auqadmm.core.reduce import B, Reduce, Sums
 from auqadmm.errors import InputError
 from auqadmm.inference.columns import ChosenInverse, InformationProducts, chosen_inverse, numbers_of
 from auqadmm.inference.families import family_of
+from auqadmm.inference.last_steps import at_the_optimum, undetermined
 from auqadmm.inference.sums import (
     LARGEST_ENTRY,
     NullSlopesQuery,
@@ -140,11 +141,11 @@ class Statistics:
     """Sums at v in centred columns, with what they were made of. `turn` (m, m): from centred columns to the problem's;
     `raw` (m, m): from there to those that are shown, None: the same; `strengths` (m,): l2 of every unknown; `sites`:
     estimates of blocks, where they were asked for, (N, 2, m); `searched`: the size k of the negative binomial was found
-    from the same rows. With `chosen` coefficients `turn` has their rows only, and of H and J there are diagonals."""
+    from the same rows; `model` (m, C): v in the problem's columns, all classes. With `chosen` coefficients `turn` has their rows only, and of H and J there are diagonals."""
 
     v: np.ndarray
     turn: np.ndarray
-    sums: dict[str, np.ndarray]
+    sums: dict[str, np.ndarray]  # H0, where H is singular: the information of coefficients that are zero
     loss: Loss
     regularizer: Any
     strengths: np.ndarray
@@ -158,6 +159,7 @@ class Statistics:
     searched: bool = False
     chosen: ChosenInverse | None = None
     raw: np.ndarray | None = field(default=None, repr=False)
+    model: Tensor | None = field(default=None, repr=False)
 
     @property
     def shown(self) -> np.ndarray:
@@ -210,15 +212,21 @@ def measured(
         columns = ColumnMoments.of(reduce.once(moments_query), census.intercept, loss, census.columns)
     inside = columns.inside(v.to(torch.float64))
     centre = columns.centre
-    sums = reduce.judging(StatisticsQuery(centre, frequency, whole), inside, (inside,))
+    scale = 1.0 if loss.reduction == "sum" else census.weight_total
+    strengths = scale * problem.g.convexity(inside)[:, 0].cpu()
+    query = StatisticsQuery(centre, frequency, whole)
+    sums = reduce.judging(query, inside, (inside,))
+    if whole and problem.g.quadratic and family_of(loss) is not None:
+        inside, sums = _last_steps(reduce, query, inside, sums, strengths)
+        if not loss.quadratic and undetermined(sums, strengths):
+            nothing = torch.zeros_like(inside)
+            sums = {**sums, "H0": reduce.judging(query, nothing, (nothing,))["H"]}
     found = {name: x.cpu() for name, x in sums.items()}
     m = census.features
     turn = torch.zeros(len(which), m, dtype=torch.float64)
     turn[range(len(which)), list(which)] = 1.0
     if centre is not None and m - 1 in which:
         turn[which.index(m - 1), :-1] = -centre[:-1].cpu()
-    scale = 1.0 if loss.reduction == "sum" else census.weight_total
-    strengths = scale * problem.g.convexity(inside)[:, 0].cpu()
     null = float(found["null"]) if "null" in found else math.nan  # Cox's has no constant: it was summed at zero
     if "null" not in found and family_of(loss) is not None and (null_model or not census.offset):
         totals = {name: float(found[name]) for name in ("weight", "y", "yy", "offset")}
@@ -237,9 +245,9 @@ def measured(
         kind = "J" if expected and "J" in found else "H"
         D = found[kind]
         refuse_idle(loss, names, D.numpy(), found["xx"].numpy())
-        query = InformationProducts(centre, inside, kind == "J")
-        inverse = chosen_inverse(reduce, query, D, found["G"], turn, which, names)
-    squares = ("H", "J", "R", "C") if whole else ()
+        products = InformationProducts(centre, inside, kind == "J")
+        inverse = chosen_inverse(reduce, products, D, found["G"], turn, which, names)
+    squares = ("H", "J", "R", "C", "H0") if whole else ()
     return Statistics(
         v=inside[:, 0].cpu().numpy(),
         turn=turn.numpy(),
@@ -256,7 +264,18 @@ def measured(
         sites=estimates,
         chosen=inverse,
         raw=raw,
+        model=columns.outside(inside),
     )
+
+
+def _last_steps(
+    reduce: Reduce, query: StatisticsQuery, inside: Tensor, sums: Sums, strengths: Tensor
+) -> tuple[Tensor, Sums]:
+    def ask(v: Tensor) -> Sums:
+        return reduce.judging(query, v[:, None], (v[:, None],))
+
+    v, sums = at_the_optimum(inside[:, 0], sums, strengths, ask)
+    return v[:, None], sums
 
 
 def _measured_classes(
@@ -280,16 +299,28 @@ def _measured_classes(
     if columns is None:
         columns = ColumnMoments.of(reduce.once(moments_query), census.intercept, loss, census.columns)
     inside, centre = columns.inside(v.to(torch.float64)), columns.centre
-    sums = reduce.judging(ClassesQuery(centre, number, frequency), inside, (inside,))
+    query, none = ClassesQuery(centre, number, frequency), torch.zeros(census.features * (len(classes) - 1)).double()
+    others = [k for k in range(len(classes)) if k != number]
+
+    def model_of(w: Tensor) -> Tensor:
+        """With these differences from the reference, whose own column stays."""
+        out = inside.clone()
+        out[:, others] = w.reshape(len(others), -1).mT + inside[:, [number]]
+        return out
+
+    def ask(w: Tensor) -> Sums:
+        return reduce.judging(query, model_of(w), (inside,))
+
+    v, sums = at_the_optimum(contrasts(inside, number), ask(contrasts(inside, number)), none, ask)
+    inside = model_of(v)
     found = {name: x.cpu() for name, x in sums.items()}
     found |= {name: torch.zeros((), dtype=torch.float64) for name in ("own", "infimum", "pearson", "constant")}
     turn = torch.eye(census.features, dtype=torch.float64)
     if centre is not None:
         turn[-1, :-1] = -centre[:-1].cpu()
-    others = [label for k, label in enumerate(classes) if k != number]
-    names = tuple(f"{label}: {name}" for label in others for name in names_of(problem, census))
+    names = tuple(f"{classes[k]}: {name}" for k in others for name in names_of(problem, census))
     return Statistics(
-        v=contrasts(inside, number).cpu().numpy(),
+        v=v.cpu().numpy(),
         turn=np.kron(np.eye(len(others)), turn.numpy()),
         sums={k: unpack(x[None])[0].numpy() if k in SQUARES else x.numpy() for k, x in found.items()},
         loss=loss,
@@ -302,6 +333,7 @@ def _measured_classes(
         rounds=reduce.traffic.rounds - before[0],
         numbers=(reduce.traffic.up - before[1]) // 8,
         raw=None if raw is None else np.kron(np.eye(len(others)), raw),
+        model=columns.outside(inside),
     )
 
 

@@ -47,7 +47,8 @@ def refuse_idle(loss: Loss, names: Sequence[str], d: np.ndarray, squares: np.nda
     else:
         why = f"{'is' if one else 'are'} constant, and so cannot be told from the intercept"
     raise InputError(
-        f"{listed(names, bad)} {why}: drop {'it' if one else 'them'}; there are no standard errors with it."
+        f"{listed(names, bad)} {why}: drop {'it' if one else 'them'}; there are no standard errors with "
+        f"{'it' if one else 'them'}."
     )
 
 

@@ -370,9 +370,11 @@ def _ratio(e: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _check_counts(loss: str, name: str, y: np.ndarray) -> None:
-    bad = np.flatnonzero(y < 0)
+    bad = np.flatnonzero((y < 0) | (y != np.floor(y)))
     if bad.size:
-        raise InputError(f"{name}: y[{bad[0]}] is {y[bad[0]]}; {loss} needs counts, which are not negative.")
+        raise InputError(
+            f"{name}: y[{bad[0]}] is {y[bad[0]]}; {loss} needs counts, which are whole numbers and not negative."
+        )
 
 
 FAMILIES: dict[str, dict[str, type[RowLoss]]] = {
