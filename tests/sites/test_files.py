@@ -14,7 +14,7 @@ import pytest
 from cryptography import x509
 
 from auqadmm.errors import InputError
-from auqadmm.sites.audit import Audit, AuditError, Line, read_audit, table
+from auqadmm.sites.audit import Audit, AuditError, AuditLine, read_audit, table
 from auqadmm.sites.keys import make_certificate, make_key, parse_public, read_key, read_public
 from auqadmm.sites.settings import read_hub, read_site
 
@@ -248,7 +248,7 @@ def test_lines_come_back(folder: Path) -> None:
         audit.write("ab" * 16, 4, b"no \x1b", "map", error="no \x1b")
     assert path.stat().st_mode & 0o777 == 0o600
     first, second = read_audit(path)
-    assert isinstance(first, Line)
+    assert isinstance(first, AuditLine)
     assert (first.number, first.shapes, first.bytes, first.masked) == (3, {"g": [64, 10]}, 5, True)
     assert json.loads(path.read_text().splitlines()[0])["operation"] == "score"
     text = table(iter([first, second]))
