@@ -327,7 +327,7 @@ def counted_left(summary: Mapping[str, Any]) -> tuple[Chapter, ...]:
     caption = (
         f"{counted(messages, 'message')} and {total} bytes, as counted here when they came in; {masked} of them held "
         "masked sums, of which only the total over all sites can be read. Numbers are those in arrays, before masks; "
-        "no row ever leaves. Each site has a line for each of these messages in its own audit file, with the same SHA-256."
+        "no row ever leaves. Each site has a line for each of these messages in its audit file, with the same SHA-256."
     )
     if len(sites) > SHOWN_SITES:
         caption += f" The first {SHOWN_SITES} sites are shown; summary.json has all."
