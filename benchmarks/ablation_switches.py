@@ -144,7 +144,7 @@ NO_CORNERS = (
 )
 NO_SECANT = (Patch(f"{NEWTON}:averaged", returns(lambda point, last, width=None: point)),)
 NO_DIRECT = (Patch(f"{LOCAL}:direct_suits", _where(False, bool)),)
-NO_LIGHT = (Patch("auqadmm.blocks.single_precision:suits", _where(False, bool)),)
+NO_LIGHT = (Patch("auqadmm.blocks.single_precision:is_applicable", _where(False, bool)),)
 DIRECTIONS, WEIGHTS = f"{POSTERIOR}:Posterior.directions", f"{POSTERIOR}:Posterior.weights"
 SOLVE, TOLD = f"{ROUND}:BlockRound._solve", f"{SCHEDULE}:Schedule.directed"
 IMAGE = ("image",)

@@ -23,7 +23,7 @@ def fit(tmp_path, monkeypatch, capsys):
 
     def run(*words, policy=MASKED, data=None, local=True, code=0):
         sites = InsideSites(tmp_path, policy, frames=data or frames())
-        monkeypatch.setattr(at_sites, "connected", lambda path, silent: sites)
+        monkeypatch.setattr(at_sites, "connected", lambda path, silent, watched: sites)
         monkeypatch.setattr(at_sites, "missing_extra", at_sites.missing_extra)
         out, here = tmp_path / "out", tmp_path / "here"
         asked = ["fit", "--sites", "s.toml", "--data", "heart", *words]

@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from auqadmm import __version__
 from auqadmm.sites.refusals import SitesError
 from auqadmm.words import visible
 
@@ -89,7 +89,7 @@ def checkup(
     now = now or datetime.datetime.now(datetime.timezone.utc)
     ends = certificate_ends(hub.settings.certificate)
     days = (ends - now).total_seconds() / 86400
-    own = version("auqadmm")
+    own = __version__
     failing = [*_away(sites, wait), *_turned_away(sites, hub.refusals()), *_expired(hub.settings.certificate, days)]
     return Checkup(
         sites, own, ends.strftime("%Y-%m-%d"), round(days, 2), round_cost(sites), tuple(failing),

@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Protocol
 
+from auqadmm import __version__
 from auqadmm.sites.audit import Audit, AuditError
 from auqadmm.sites.keys import checked_name
 from auqadmm.sites.line import CONNECT, Away, Line, Reply
@@ -273,7 +273,7 @@ def pong(label: Label, body: bytes) -> bytes:
     more = small_json(body).get("reply")
     if not isinstance(more, int) or not 0 <= more <= LONGEST_PONG:
         raise Malformed("this is no ping.")
-    head = json.dumps({"version": version("auqadmm"), "python": platform.python_version(), "time": time.time()})
+    head = json.dumps({"version": __version__, "python": platform.python_version(), "time": time.time()})
     return head.encode() + b"\n" + hashlib.shake_256(label.sha256.encode()).digest(more)
 
 
