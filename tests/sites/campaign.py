@@ -34,7 +34,7 @@ import torch
 import auqadmm as aq
 from auqadmm.errors import AuqadmmError
 from tests.sites.liar import LIES, lying
-from tests.sites.rig import QUIET, SITES, Keys, Network, Rig, end, ended, network
+from tests.sites.rig import QUIET, SITES, Keys, Network, Rig, end, ended, network, swept
 
 BOUND = 20.0  # seconds, of which quiet, round and join of sites.toml are 20.5; and two undisturbed runs
 SAME = 1e-10
@@ -332,14 +332,14 @@ def spread(folder: Path, loopback: bool, faults: Sequence[Fault], processes: int
             sys.stdout.write(f"      {o.said}\n")
         sys.stdout.flush()
 
-    children = []
+    children, own = [], f"aq{os.getpid()}"
     sys.stdout.flush()
     for k in range(processes):
         pid = os.fork()
         if not pid:
             status = 1
             try:
-                part(folder / f"part{k}", f"aq{os.getpid()}", not loopback, faults[k::processes], show)
+                part(folder / f"part{k}", f"{own}n{k}", not loopback, faults[k::processes], show)
                 status = 0
             except BaseException:
                 traceback.print_exc()
@@ -349,10 +349,10 @@ def spread(folder: Path, loopback: bool, faults: Sequence[Fault], processes: int
     try:
         for pid in children:
             os.waitpid(pid, 0)
-    except BaseException:
+    finally:  # by Ctrl-C too: processes that they forked end with them
         for pid in children:
             end(pid)
-        raise
+        swept(own)
     path = folder / "lines.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return sorted((Outcome(**json.loads(line)) for line in lines), key=lambda o: o.number)

@@ -34,6 +34,7 @@ FEATURES, ROWS = 6, 100
 QUIET, ROUND, JOIN = 1.5, 4.0, 15.0  # seconds
 LARGEST = 1 << 20  # bytes of an answer
 NEW_NETWORK = 0x40000000  # CLONE_NEWNET
+END_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 def rows(seed: int) -> pd.DataFrame:
@@ -120,12 +121,21 @@ def network(name: str, wanted: bool = True) -> Iterator[Network | None]:
         yield found
 
 
+def swept(name: str) -> None:
+    """Take away namespaces that a process which was killed has left."""
+    shown = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
+    for line in shown.splitlines():
+        if line.startswith(f"{name}n"):
+            subprocess.run(["ip", "netns", "del", line.split()[0]], capture_output=True, check=False)
+
+
 def forked(work: Callable[[], object], log: Path) -> int:
     """A new process that does this and ends; what it prints goes to a file."""
     pid = os.fork()
     if pid:
         return pid
     try:
+        ctypes.CDLL(None).prctl(END_WITH_PARENT, signal.SIGKILL)
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, 1)
         os.dup2(file, 2)

@@ -296,3 +296,20 @@ def test_weights_are_weighed_in_every_column(tmp_path):
     check_rows(Policy(), shard.linearize(shard.expand(v)))
     with pytest.raises(PolicyError, match="few rows make up the slopes"):
         check_rows(Policy(min_effective_rows=1e6), shard.linearize(shard.expand(v)))
+
+
+# ---------------------------------------------------------------------- what a site keeps
+def test_parts_of_checkpoints_are_few_and_whole(tmp_path, monkeypatch):
+    """The oldest go; one that was cut off is not taken for a state."""
+    monkeypatch.setattr("auqadmm.sites.session.PARTS", 3)
+    options = {"certificate_tol": 0.0, "abs_tol": 0.0, "rel_tol": 0.0, "local": "newton-cg"}
+    saving = aq.Checkpoint(tmp_path / "kept", every=1)
+    aq.solve(posed(DATA), "rb-admm", InsideSites(tmp_path), max_iter=6, checkpoint=saving, **options)
+    folder = tmp_path / "state-lyon" / "checkpoints"
+    assert len(list(folder.iterdir())) == 3
+    for path in folder.iterdir():
+        path.write_bytes(path.read_bytes()[:-8])
+    again = aq.Checkpoint(tmp_path / "kept", every=1, resume=True)
+    with pytest.raises(aq.AuqadmmError, match="checkpoint"):
+        aq.solve(posed(DATA), "rb-admm", InsideSites(tmp_path), max_iter=8, checkpoint=again, **options)
+    assert not list((tmp_path / "state-lyon").glob("*.new"))

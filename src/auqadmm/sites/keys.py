@@ -103,7 +103,7 @@ class SecretKey:
 
 def needed() -> None:
     """Say what to install before anything is begun."""
-    for package in ("cryptography", "uvicorn"):
+    for package in ("cryptography", "starlette", "uvicorn"):
         if find_spec(package) is None:
             raise ImportError(f'Sites need {package}, which is not installed: pip install "auqadmm[sites]".')
 

@@ -14,6 +14,7 @@ Defaults are the limits of DataSHIELD and vantage6.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -238,7 +239,7 @@ class Points:
     def check(self, v: Tensor) -> None:
         if not bool(torch.isfinite(v).all()) or float(v.norm()) > self.policy.largest_v:
             raise PolicyError(f"a model with ‖v‖ above {self.policy.largest_v:g} was asked about")
-        self.seen.add(v.detach().double().cpu().numpy().tobytes())
+        self.seen.add(hashlib.sha256(v.detach().double().cpu().numpy().tobytes()).digest())
         if len(self.seen) > self.policy.points_per_run:
             raise PolicyError(f"more than {self.policy.points_per_run} models were asked about in one run")
 

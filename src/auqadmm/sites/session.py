@@ -66,6 +66,7 @@ def _same(x: Tensor) -> Tensor:
 NO_BOUND: Mapping[str, Callable[[Tensor], Tensor]] = {
     "conjugate": lambda x: torch.where(x.abs() <= LARGE, x, torch.full_like(x, LARGE))
 }
+PARTS = 500  # of checkpoints that are kept
 COUNTS = {"refused"}  # numbers of blocks that a change of state may tell
 OF_WEIGHTS = ("itself", "shapes", "padded")
 HEX = re.compile("[0-9a-f]{64}")  # the name of a part of a checkpoint
@@ -81,6 +82,13 @@ class Mask(Protocol):
 
     def meet(self, hellos: Mapping[str, bytes]) -> None: ...
     def mask(self, number: int, label: str, values: np.ndarray, fraction: int | None = None) -> np.ndarray: ...
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """The whole file or none: a site that is killed while it writes finds the old one."""
+    part = path.with_name(f"{path.name}.new")
+    part.write_bytes(data)
+    part.replace(path)
 
 
 @dataclass
@@ -105,7 +113,7 @@ class Budget:
 
     def save(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps(self.used))
+        _replace(self.path, json.dumps(self.used).encode())
 
     def _read(self) -> dict[str, Any]:
         try:
@@ -245,7 +253,7 @@ class SiteHolder(Holder):
         if own not in before:
             before.append(own)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(known))
+        _replace(path, json.dumps(known).encode())
 
     # ------------------------------------------------------------------ the data set
     def do_columns(self, asked: Any) -> dict[str, Any]:
@@ -454,7 +462,10 @@ class SiteHolder(Holder):
         name = hashlib.sha256(text + arrays).hexdigest()
         folder = self.state / "checkpoints"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        (folder / f"{name}.part").write_bytes(len(text).to_bytes(8, "little") + text + arrays)
+        _replace(folder / f"{name}.part", len(text).to_bytes(8, "little") + text + arrays)
+        parts = sorted(folder.glob("*.part"), key=lambda path: path.stat().st_mtime)
+        for path in parts[:-PARTS]:  # those of runs that were over long ago
+            path.unlink(missing_ok=True)
         stub = json.dumps({"index": json.loads(text)["index"], "blocks": name, "solver": None}).encode()
         shown = torch.frombuffer(bytearray(stub), dtype=torch.uint8)
         return {"sizes": torch.tensor([[len(stub), 0]]), "text": shown, "arrays": torch.zeros(0, dtype=torch.uint8)}
@@ -473,6 +484,8 @@ class SiteHolder(Holder):
             if HEX.fullmatch(name) and path.is_file():
                 data = path.read_bytes()
                 length = int.from_bytes(data[:8], "little")
-                text, arrays = data[8 : 8 + length], data[8 + length :]
+                mine = data[8 : 8 + length], data[8 + length :]
+                if hashlib.sha256(b"".join(mine)).hexdigest() == name:
+                    text, arrays = mine
             parts.append((text, arrays))
         return UnpackBlocks(fn.registry, tuple(parts))
