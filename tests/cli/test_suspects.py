@@ -305,7 +305,7 @@ def columns(seed, count):
         "descending": np.arange(count)[::-1] * 1.0,
         "account": 4_000_000_000 + rng.permutation(10**6)[:count],
         "phone": rng.permutation(10**6)[:count] + 491_512_000_000,
-        "mrn": rng.integers(1, 2 * count, count),
+        "mrn": rng.permutation(9 * count)[:count],
         "PatientNumber": rng.permutation(10**5)[:count],
         "admitted": days.strftime("%Y%m%d").astype(int),
         "discharged": days.strftime("%d %B %Y"),

@@ -91,7 +91,7 @@ def refuse_numbered(sheet: Sheet, roles: Roles) -> None:
         levels = len(np.unique(values))
         unique = levels == len(values)
         counts = unique and len(values) > FEW_LEVELS and np.ptp(values) == levels - 1 and not COUNTED & _words(name)
-        called = names_rows(name) and (levels > FEW_LEVELS or (unique and levels >= LEAST_ROWS))
+        called = unique and levels >= LEAST_ROWS and names_rows(name)
         if counts or called or (unique and levels > FEW_LEVELS and _long(values) and not _days(values)):
             raise _is_id(name, sheet.source, levels, sheet.rows, "whole numbers", OPTIONS)
         if levels >= LEAST_ROWS and _days(values):

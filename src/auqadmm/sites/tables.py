@@ -114,7 +114,9 @@ class SiteTable:
             sheet = complete_factors(sheet, formula, wanted.settings)
             frame = frame_of(sheet)
             for name in (n for n in formula.categories if n in sheet.number_names):
-                check_cells(self.policy, f"column {quoted(name)}", np.unique(frame[name], return_counts=True)[1])
+                check_cells(
+                    self.policy, f"column {quoted(name)}", np.unique(frame[name], return_counts=True)[1].tolist()
+                )
                 factors[name] = tuple(own_levels(name, frame))
         self._check(sheet)
         return sheet, replace(summarize(sheet, wanted.settings), factors=factors)
