@@ -293,3 +293,45 @@ def test_two_processes_hear_where_and_not_what(tmp_path, case):
         heard = [ended(process, 100) for process in processes]
     assert heard == [expected, ""]
     assert [process.returncode for process in processes] == [1, 1]
+
+
+# ---------------------------------------------------------------------- numbers
+def columns(seed, count):
+    """Columns of whole numbers that name rows or days, and others that all the same differ in every row."""
+    rng = np.random.default_rng(seed)
+    days = pd.Timestamp("2019-03-01") + pd.to_timedelta(rng.integers(0, 2000, count), unit="D")
+    refused = {
+        "shuffled": rng.permutation(count) + 1000 * seed,
+        "descending": np.arange(count)[::-1] * 1.0,
+        "account": 4_000_000_000 + rng.permutation(10**6)[:count],
+        "phone": rng.permutation(10**6)[:count] + 491_512_000_000,
+        "mrn": rng.permutation(9 * count)[:count],
+        "PatientNumber": rng.permutation(10**5)[:count],
+        "admitted": days.strftime("%Y%m%d").astype(int),
+        "discharged": days.strftime("%d %B %Y"),
+        "born": days.strftime("%Y-%m"),
+    }
+    taken = {
+        "income": rng.lognormal(10, 1, count).round(2),
+        "salary": rng.permutation(np.arange(20_000, 90_000, 7))[:count],
+        "won": rng.permutation(np.arange(20_000, 90_000))[:count] * 1000,
+        "row_count": rng.permutation(50 * count)[:count],
+        "year": 1800 + np.arange(count),
+        "platelets": rng.permutation(np.arange(100, 100 + 3 * count))[:count],
+        "age": np.arange(count),
+        "marker": rng.normal(size=count),
+        "population": 10 ** rng.uniform(4, 9, count) // 1,
+    }
+    return refused, taken
+
+
+@pytest.mark.parametrize(("seed", "count"), [(1, 40), (2, 75), (3, 140)])
+def test_numbers_that_name_rows_or_days_are_refused_and_measurements_are_not(tmp_path, seed, count):
+    refused, taken = columns(seed, count)
+    for name, values in refused.items():
+        path = files.write(rows(count, **{name: values}), tmp_path / "a.csv")
+        with pytest.raises(auqadmm.InputError, match=r"is this an id\?|holds dates or times"):
+            summarize(read(path, Roles(target="y")), Settings())
+        read(path, Roles(target="y", features=("x", name)))  # chosen by name
+    path = files.write(rows(count, **taken), tmp_path / "b.csv")
+    assert summarize(read(path, Roles(target="y")), Settings()).rows == count

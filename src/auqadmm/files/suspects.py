@@ -42,8 +42,12 @@ class SuspectError(InputError):
 
 # ---------------------------------------------------------------------- ids
 ID_WORDS = frozenset(["id", "ids", "uid", "uuid", "guid", "pid", "mrn", "ssn", "nhs", "identifier", "pseudonym"])
-ID_ENDS = re.compile(r"(patient|subject|participant|person|record|case|study|row|sample|user|client|member|visit)_?id")
-COUNTED = frozenset(["year", "month", "week", "day", "hour", "minute", "time", "date", "t"])
+ID_ENDS = re.compile(
+    r"(patient|subject|participant|person|record|case|study|row|sample|user|client|member|visit)_?id"
+    r"|(patient|subject|participant|person|record|case|client|member)[_ ]?(no|nr|number|num|code)"
+)
+COUNTED = frozenset(["year", "month", "week", "day", "hour", "minute", "time", "date", "t", "age", "rank", "order"])
+LONG_NUMBER = 10_000_000  # from here on, whole numbers of as many digits each are phones, accounts, records
 
 
 def names_rows(name: str) -> bool:
@@ -65,11 +69,7 @@ def refuse_own_texts(sheet: Sheet, name: str, column: Coded, place: str) -> None
     if levels > MOST_LEVELS or unique or called:
         raise _is_id(name, sheet.source, levels, sheet.rows, "texts", place)
     if _dates(column):
-        raise SuspectError(
-            f"{sheet.source}: column {quoted(name)} holds dates or times, which no linear model takes; turn them into "
-            f"numbers, or leave the column out{'' if place != OPTIONS else ' (--drop)'}.",
-            f"column {quoted(name)} holds dates or times; leave it out",
-        )
+        raise _is_date(sheet.source, name, place)
 
 
 def refuse_all_texts(name: str, sources: str, levels: int, rows: int, place: str) -> None:
@@ -79,17 +79,23 @@ def refuse_all_texts(name: str, sources: str, levels: int, rows: int, place: str
 
 
 def refuse_numbered(sheet: Sheet, roles: Roles) -> None:
-    """Whole numbers of a table, all of them different, that count the rows or are called as ids are; not if the user
-    chose them. Arrays were made to be features, and at prediction the model knows its columns."""
+    """Whole numbers of a table that count the rows in any order, are called as ids are, are long and all different, or
+    read like 20240131; not if the user chose them. Arrays were made to be features, and at prediction the model knows
+    its columns."""
     if roles.features is not None or (roles.target is None and roles.time is None):
         return
     for place, name in enumerate(sheet.number_names):
         values = sheet.numbers[:, place]
-        if not _all_different(values):
+        if not len(values) or not (np.isfinite(values).all() and (values == np.trunc(values)).all()):
             continue
-        counts = len(values) > FEW_LEVELS and bool((np.diff(values) == 1).all()) and not COUNTED & _words(name)
-        if counts or (len(values) >= LEAST_ROWS and names_rows(name)):
-            raise _is_id(name, sheet.source, len(values), sheet.rows, "whole numbers", OPTIONS)
+        levels = len(np.unique(values))
+        unique = levels == len(values)
+        counts = unique and len(values) > FEW_LEVELS and np.ptp(values) == levels - 1 and not COUNTED & _words(name)
+        called = unique and levels >= LEAST_ROWS and names_rows(name)
+        if counts or called or (unique and levels > FEW_LEVELS and _long(values) and not _days(values)):
+            raise _is_id(name, sheet.source, levels, sheet.rows, "whole numbers", OPTIONS)
+        if levels >= LEAST_ROWS and _days(values):
+            raise _is_date(sheet.source, name, OPTIONS)
 
 
 def refuse_factors(sheet: Sheet, names: Iterable[str], place: str) -> None:
@@ -102,9 +108,19 @@ def refuse_factors(sheet: Sheet, names: Iterable[str], place: str) -> None:
                 raise _is_id(name, sheet.source, levels, sheet.rows, "numbers", place)
 
 
-def _all_different(values: np.ndarray) -> bool:
-    finite = np.isfinite(values).all()
-    return bool(finite and (values == np.trunc(values)).all() and len(np.unique(values)) == len(values))
+def _long(values: np.ndarray) -> bool:
+    """Many digits, as many in every number; amounts are round, or of any length."""
+    if values.min() < LONG_NUMBER:
+        return False
+    alike = len({len(str(int(x))) for x in (values.min(), values.max())}) == 1
+    return alike and 2 * int((values % 100 == 0).sum()) < len(values)
+
+
+def _days(values: np.ndarray) -> bool:
+    """Whether all numbers read year, month, day."""
+    year, month, day = values // 10000, values // 100 % 100, values % 100
+    fits = (year >= 1800) & (year < 2200) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
+    return bool(fits.all())
 
 
 def _is_id(name: str, source: str, levels: int, rows: int, what: str, place: str) -> InputError:
@@ -125,6 +141,14 @@ def _is_id(name: str, source: str, levels: int, rows: int, what: str, place: str
 
 
 # ---------------------------------------------------------------------- dates
+def _is_date(source: str, name: str, place: str) -> InputError:
+    return SuspectError(
+        f"{source}: column {quoted(name)} holds dates or times, which no linear model takes; turn them into numbers, "
+        f"or leave the column out{'' if place != OPTIONS else ' (--drop)'}.",
+        f"column {quoted(name)} holds dates or times; leave it out",
+    )
+
+
 _DAY, _MONTH, _YEAR = r"(0?[1-9]|[12]\d|3[01])", r"(0?[1-9]|1[0-2])", r"(\d{2}|(18|19|20|21)\d{2})"
 _CLOCK = r"([01]?\d|2[0-4]):[0-5]\d(:[0-5]\d([.,]\d+)?)?( ?[AaPp][Mm])?"
 _DATE = "|".join(
@@ -136,7 +160,9 @@ _DATE = "|".join(
         (_MONTH, _DAY, _YEAR),
     )
 )
-MOMENT = re.compile(rf"({_CLOCK}|({_DATE})([T ]+{_CLOCK} ?(Z|UTC|[+-]\d\d:?\d\d)?)?)")
+_NAMED = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
+_DATE += rf"|{_DAY}[ -]{_NAMED}[ -]{_YEAR}|{_NAMED} {_DAY},? {_YEAR}|(18|19|20|21)\d{{2}}-(0[1-9]|1[0-2])"
+MOMENT = re.compile(rf"(?i)({_CLOCK}|({_DATE})([T ]+{_CLOCK} ?(Z|UTC|[+-]\d\d:?\d\d)?)?)")
 
 
 def _dates(column: Coded) -> bool:
