@@ -177,7 +177,8 @@ class Result:
         likelihood, however small its tolerance was (a step of Newton's method and the same sums once more, so that
         coefficients, errors and p-values are right to about ten digits), columns whose means are not known (one round),
         the null model of rows with offsets (a few, of three numbers), and `sites=True` (2m numbers of every site).
-        `rounds` and `numbers` of what is returned count all. A second call with the same `weights` and `sites` takes nothing.
+        `rounds` and `numbers` of what is returned count all. A second call with the same `weights` and `sites` takes
+        nothing.
 
         Parameters
         ----------

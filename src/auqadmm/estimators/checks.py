@@ -96,9 +96,7 @@ def where_it_is(X: Any, y: Any, numeric: bool) -> str | None:
             values = np.asarray(X[name])
             bad = next((i for i, x in enumerate(values) if not _is_number(x)), None) if values.ndim == 1 else None
             if bad is not None:
-                return (
-                    f"X, column {str(name)!r}, row {bad} is {values[bad]!r}; columns must hold numbers: encode texts."
-                )
+                return f"X, column {str(name)!r}, row {bad} is {values[bad]!r}; columns must hold numbers."
     if numeric and target.ndim == 1:
         bad = next((i for i, x in enumerate(target) if not _is_number(x) or not np.isfinite(float(x))), None)
         if bad is not None:

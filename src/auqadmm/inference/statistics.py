@@ -141,7 +141,8 @@ class Statistics:
     """Sums at v in centred columns, with what they were made of. `turn` (m, m): from centred columns to the problem's;
     `raw` (m, m): from there to those that are shown, None: the same; `strengths` (m,): l2 of every unknown; `sites`:
     estimates of blocks, where they were asked for, (N, 2, m); `searched`: the size k of the negative binomial was found
-    from the same rows; `model` (m, C): v in the problem's columns, all classes. With `chosen` coefficients `turn` has their rows only, and of H and J there are diagonals."""
+    from the same rows; `model` (m, C): v in the problem's columns, all classes. With `chosen` coefficients `turn` has
+    their rows only, and of H and J there are diagonals."""
 
     v: np.ndarray
     turn: np.ndarray

@@ -234,6 +234,6 @@ def _objective(summary: Mapping[str, Any]) -> str:
     kind = summary["model"]["kind"] if isinstance(summary.get("model"), dict) else summary.get("model")
     if kind == "cox":
         return "minus the logarithm of the partial likelihood, plus the penalty where there is one"
-    if summary.get("family"):
+    if kind == "glm" or summary.get("family"):
         return "the sum over the rows of all workers of minus the log-likelihood, plus the penalty where there is one"
     return "the mean loss over the rows of all workers plus the penalty"
