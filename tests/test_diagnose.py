@@ -50,6 +50,7 @@ OTHER = [(least_squares, method) for method in ALL if method != "lbfgs"]
 DIGITS = [(digits_multinomial, "c-admm"), (digits_multinomial, "auq-admm"), (digits_elastic_net, "auq-admm")]
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(("make", "method"), SMOOTH + OTHER + DIGITS)
 def test_a_run_in_good_order_that_is_cut_short_lacks_iterations_and_nothing_else(make, method):
     problem = make()

@@ -81,6 +81,7 @@ repr(aq.ConsensusRidge().fit(np.eye(6), np.arange(6.0)))
     assert not imported(code)[0] & {"matplotlib", "typer"}
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("name", ["core", "problem", "api", "testing", "files"])
 def test_rooms_are_there_without_an_import(name):
     """As they were when the package imported everything at once."""

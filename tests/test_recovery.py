@@ -144,6 +144,7 @@ def undisturbed():
     return aq.solve(multinomial(), **RUN)
 
 
+@pytest.mark.thin(3)
 # ------------------------------------------------------------------ restart
 @pytest.mark.parametrize("call", [1, 4, 7, 23, 40])
 def test_a_run_that_lost_its_worker_begins_again_and_arrives_at_the_same_answer(tmp_path, undisturbed, call):

@@ -83,6 +83,7 @@ def test_a_start_where_the_loss_overflows_is_called_diverged(method):
     assert np.array_equal(result.coef, np.full(3, 1e4))
 
 
+@pytest.mark.thin(2)
 @every
 @pytest.mark.parametrize("make", [svm, multinomial], ids=["svm", "multinomial"])
 def test_at_the_limit_of_rounding_nothing_gets_worse(method, make):

@@ -19,6 +19,7 @@ from tests.problems import least_squares, multinomial, regression_blocks
 TIGHT = {"stop": "certificate", "certificate_tol": 1e-10, "max_iter": 500}
 
 
+@pytest.mark.thin(4)
 # ------------------------------------------------------------------ the optimum
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("loss", LOSSES)

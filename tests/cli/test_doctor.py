@@ -79,6 +79,7 @@ def test_help_is_grouped_and_complete(aq, monkeypatch):
         assert command in aq("--help").out
 
 
+@pytest.mark.campaign
 def test_completion_in_a_shell(aq, monkeypatch):
     command = ["bash", "-c", f"{sys.executable} -m auqadmm --show-completion bash; true"]
     shown = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)

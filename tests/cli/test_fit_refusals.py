@@ -237,6 +237,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024, time
 """
 
 
+@pytest.mark.campaign
 def test_a_line_of_two_gigabytes_is_refused_quickly_and_in_little_memory(tmp_path):
     paths = []
     for name, start in {"rows.csv": "x,y\n1,2\n", "header.csv": "", "a.svm": "1 1:2\n"}.items():

@@ -58,6 +58,7 @@ def test_what_one_process_cannot_read_all_of_them_hear_and_one_tells(tmp_path):
     assert not (tmp_path / "out" / "summary.json").exists()
 
 
+@pytest.mark.campaign
 def test_a_run_of_two_processes_goes_on_in_one(aq, tmp_path):
     parts = split(people(60), tmp_path, ".csv")
     out = tmp_path / "out"

@@ -136,6 +136,7 @@ def test_every_setting(tmp_path, method, options):
     assert_same(aq.solve(multinomial(), method, max_iter=12, checkpoint=tmp_path, **options), plain)
 
 
+@pytest.mark.campaign
 def test_the_matrix_meets_every_kind_of_state(monkeypatch, tmp_path):
     """Low-rank weights with cosines and joint ones; a class of the registry that no run saves would be a dead entry."""
     seen: set[str] = set()

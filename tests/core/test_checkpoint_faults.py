@@ -104,6 +104,7 @@ def test_ctrl_c_inside_a_local_solve_saves_the_last_complete_iteration(tmp_path,
     assert_same(aq.solve(multinomial(), checkpoint=tmp_path, **{**RUN, "local": Interrupted()}), plain())
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("stage", ["mkdir", "fsync", "rename"])
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_while_saving(tmp_path, monkeypatch, stage, times):
@@ -196,6 +197,7 @@ def test_a_disk_that_is_full_from_the_start_is_refused_before_the_first_iteratio
     assert not seen
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("file", ["history.json", "shared.safetensors", "checkpoint.json"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
 def test_a_write_that_fails_part_way(tmp_path, monkeypatch, file, code):
@@ -261,6 +263,7 @@ DRIVER = textwrap.dedent(
 )
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("mode", ["saving", "iterating"])
 def test_a_driver_killed_again_and_again_ends_at_the_same_answer(tmp_path, mode):
     program, where = tmp_path / "driver.py", [tmp_path / "run", tmp_path / "v.npy"]

@@ -153,6 +153,7 @@ MISMATCHES = {
 }
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("what", MISMATCHES)
 def test_another_run_is_refused_before_anything_is_computed(folder, what):
     before = contents(folder)

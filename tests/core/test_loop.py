@@ -94,6 +94,7 @@ def test_objective_in_the_history_is_the_objective():
     assert result.history[-1].objective == pytest.approx(f + g, rel=1e-12)
 
 
+@pytest.mark.thin(3)
 # ------------------------------------------------------------------ warm start
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("method", METHODS)

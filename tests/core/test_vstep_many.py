@@ -51,6 +51,7 @@ def test_a_few_blocks_at_a_time(kind, C, way, monkeypatch):
     assert abs(found.iterations - whole.iterations) <= 1
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("kind", [KRONECKER, COUPLED])
 def test_nothing_grows_with_the_square_of_the_blocks(kind, way):
     sizes = {}

@@ -147,6 +147,7 @@ class Largest(TorchDispatchMode):
         return out
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("g", [L2(1.0), ElasticNet(3.0, 1.0)], ids=["l2", "elastic-net"])
 def test_a_large_problem_needs_no_large_matrix(g):
     N, m, C, r = 5, 2000, 10, 8

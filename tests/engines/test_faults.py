@@ -81,6 +81,7 @@ def test_kill_9_under_torchrun(tmp_path):
         assert "Rank 1" in saw["message"], saw
 
 
+@pytest.mark.campaign
 def test_a_process_that_never_comes(tmp_path):
     with ranks(1, "endless.py", tmp_path, 3, WORLD_SIZE=2) as processes:
         ended(processes[0], 40)

@@ -169,6 +169,7 @@ def test_line_searches_leave_the_data_alone(monkeypatch):
     assert len(forward) <= 1 + found.iterations.max() + found.hvps.sum()
 
 
+@pytest.mark.thin(3)
 # ------------------------------------------------------------------ numbers that are not finite
 @pytest.mark.parametrize("where", ["lam", "v", "u0", "W"])
 @pytest.mark.parametrize("solver", ALL, ids=ids)

@@ -53,6 +53,7 @@ def compared(loss, solver, kind, tolerance):
             torch.testing.assert_close(u[j], v[0], rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("kind", ["scalar", "diagonal"])
 @pytest.mark.parametrize("solver", [NewtonCG(), LBFGS(), Mixed()], ids=lambda s: type(s).__name__)
 @pytest.mark.parametrize("loss", ["Multinomial", "Logistic", "Poisson"])

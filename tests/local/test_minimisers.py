@@ -59,6 +59,7 @@ def test_reaches_the_minimiser_of_the_naive_loop(name, loss, sizes, kind):
     torch.testing.assert_close(gradient(local, found.u), found.grad_norm, rtol=1e-3, atol=1e-10)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("kind", WEIGHTS)
 @pytest.mark.parametrize("loss", ["LeastSquares", "Multinomial", "SmoothedHinge"])
 @pytest.mark.parametrize("name", ITERATIVE)

@@ -58,6 +58,7 @@ def left(local, here, near, P):
     return here.grad + local.W.apply(P) + torch.stack(out)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("weights", ["scalar", "diagonal", "low-rank"])
 @pytest.mark.parametrize("share", [0.1, 1e-6])
 @pytest.mark.parametrize("eps", [2e-4, 2e-2])

@@ -63,6 +63,7 @@ def compare(loss, sizes, kind, calls, u0=None, dtype=torch.float64, **options):
     return found
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("calls", [1, 2, 7, 30])
 @pytest.mark.parametrize("sizes", [EVEN, UNEVEN], ids=["even", "uneven"])
 @pytest.mark.parametrize("loss", ["LeastSquares", "Multinomial", "SmoothedHinge"])

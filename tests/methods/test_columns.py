@@ -249,6 +249,7 @@ CASES = {
 }
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("name", CASES)
 def test_every_kind_of_problem(name):
     """The optimum of raw columns is that of the same table, standardised and with its penalty carried along."""

@@ -17,6 +17,7 @@ TIGHT = aq.local.NewtonCG(tol=1e-13)
 FIXED = {"abs_tol": 0.0, "rel_tol": 0.0, "certificate_tol": 0.0}
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("rho", [0.1, 1.0, 0.3])
 @pytest.mark.parametrize("model", [least_squares, multinomial, svm])
 def test_uq_with_a_equal_b_is_c_admm_to_the_last_bit(model, rho):

@@ -197,6 +197,7 @@ def assert_within(c, constant):
     assert all(c[k] <= constant / k**2 + 1e-14 for k in range(1, len(c)))
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("name", METHODS)
 def test_the_weights_adapt_and_their_changes_are_summable(name):
     c = trail("near", name).changes
@@ -255,12 +256,14 @@ def test_half_of_the_bound_is_violated(name, least):
     assert 2 * used > 1.2
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(("where", "name"), [("near", "auq-paper"), ("far", "rising")])
 def test_without_the_constant_of_the_weights_the_bound_is_wrong(where, name):
     """What holds for constant weights, C = 0, does not hold for AUQ on the paper's interval."""
     assert trail(where, name).used(lambda total, product: 0.0).max() > 1.05
 
 
+@pytest.mark.campaign
 def test_neither_the_product_nor_half_of_the_constant_can_be_left_out():
     run = trail("far", "rising")
     assert run.used(lambda total, product: total).max() > 1.05

@@ -86,6 +86,7 @@ def assert_same(one: Point, other: Point, P: Tensor, tolerance: float = 1e-12) -
         torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize("weighted", [False, True])
 @given(st.sampled_from(["sum", "mean", "pooled"]), st.booleans(), st.integers(0, 1000))

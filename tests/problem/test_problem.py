@@ -97,6 +97,7 @@ def answer(blocks, **options):
     return run
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     "convert",
     [

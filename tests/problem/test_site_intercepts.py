@@ -21,6 +21,7 @@ def some(case, seed, sizes=(90, 41, 9, 6, 120)):
     return replace(data, X=data.X[:, :3])
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize(("weights", "offset"), [(False, False), (True, True)])
 def test_coefficients_are_those_of_indicator_columns(name, weights, offset):

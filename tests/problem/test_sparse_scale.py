@@ -39,6 +39,7 @@ def test_the_matrices_take_at_most_three_times_the_data():
     assert held <= 3 * data
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("method", ["c-admm", "auq-lr"])
 @pytest.mark.parametrize("loss", [aq.Logistic(), aq.LeastSquares()], ids=repr)
 def test_same_answer_as_dense(method, loss):

@@ -83,6 +83,7 @@ def above(o: Objective, v: np.ndarray) -> mpmath.mpf:
     return f
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("case", [*TABLE[::3], *RANDOM[::5], *UNBOUNDED, *QUANTILES[::4]], **ids)
 def test_f_is_right_to_seventeen_digits(case, rng):
     for point in points(case, rng)[::4]:
@@ -140,6 +141,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("case", SMALL, **ids)
 def test_nothing_is_left_to_gain_in_sixty_digits(case):
     with mp.workdps(80):  # H itself, with columns of mean 1e6 not centred

@@ -40,6 +40,7 @@ def check(case, seed):
     return good, yes
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_no_verdict_flatters(case):
     check(case, seed=1)
