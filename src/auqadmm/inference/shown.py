@@ -100,7 +100,7 @@ def _facts(of: Inference, width: int) -> list[str]:
     left = [
         ("Rows:", shown(of.nobs, 12)),
         ("Df residuals:", shown(of.df_resid, 12)),
-        ("Df model:", shown(of.df_model)),
+        ("Parameters:", shown(of.df_model)),
         ("Covariance:", of.cov),
         ("Dispersion:", shown(of.dispersion)) if of.events is None else ("Events:", shown(of.events, 12)),
     ]
