@@ -29,7 +29,7 @@ WORDS = {
     "put": "done: a state is in place",
     "ping": "version and clock",
 }  # what an answer holds, for requests that name no operation
-MOST_LINES = 100_000  # entries that are kept one by one; sums count all
+MOST_LINES = 2000  # the latest entries are kept one by one, so that a long life takes no more memory; sums count all
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,10 @@ class Ledger:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.asked = ("", "", time.monotonic())  # request, operation, since when
-        self.lines: list[Entry] = []
+        self._lines: dict[int, Entry] = {}  # by their place among all
+        self._count = 0
         self._sums: dict[tuple[str, str, str], Amount] = {}
-        self._last: dict[str, tuple[Entry, int | None]] = {}  # of every site, with its place among lines
+        self._last: dict[str, tuple[Entry, int]] = {}  # of every site, with its place
 
     def asking(self, request: str, operation: str = "") -> None:
         """What sites are asked next."""
@@ -93,9 +94,9 @@ class Ledger:
                 return
             request, operation, _ = self.asked
             entry = Entry(site, time.time(), run, number, request, operation, {}, len(body), digest, error=error)
-            place = len(self.lines) if len(self.lines) < MOST_LINES else None
-            if place is not None:
-                self.lines.append(entry)
+            place, self._count = self._count, self._count + 1
+            self._lines[place] = entry
+            self._lines.pop(place - MOST_LINES, None)
             self._last[site] = (entry, place)
             self._add(entry, Amount(1, 0, len(body), 0, int(bool(error))))
 
@@ -110,13 +111,19 @@ class Ledger:
                 error = str(answer.get("error", ""))
                 full = replace(entry, shapes=shapes, masked=masked, error=error)
                 self._last[site] = (full, place)
-                if place is not None:
-                    self.lines[place] = full
+                if place in self._lines:
+                    self._lines[place] = full
                 self._add(entry, Amount(0, full.numbers, 0, int(masked), int(bool(error))))
 
     def _add(self, entry: Entry, more: Amount) -> None:
         key = (entry.site, entry.request, entry.operation)
         self._sums[key] = self._sums.get(key, Amount()) + more
+
+    @property
+    def lines(self) -> list[Entry]:
+        """The latest messages, one by one."""
+        with self.lock:
+            return list(self._lines.values())
 
     # ------------------------------------------------------------------ sums
     def sums(self) -> dict[tuple[str, str, str], Amount]:
