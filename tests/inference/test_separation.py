@@ -137,7 +137,7 @@ def split_and_shuffled(seed: int, share: float) -> None:
     found = told(aq.LeastSquares(), X[order] * SCALES, y[order], site[order], "newton", 1e-16)
     if found is not None:
         np.testing.assert_allclose(found * [*SCALES, 1.0], truth.bse, rtol=1e-5)
-    assert found is not None or share < 3e-7
+    assert found is not None or share < 5e-7  # collinear to rounding
 
 
 @pytest.mark.parametrize("share", [1e-4, 1e-5, 1e-6, 1e-7])
