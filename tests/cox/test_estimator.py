@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from scipy.optimize import minimize
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
@@ -186,3 +187,38 @@ def test_a_hazard_without_end_has_no_standard_error():
     model = aq.ConsensusCox(max_iter=40).fit((time < 11)[:, None] * 1.0, (time, np.ones(30)))
     with pytest.raises(aq.InputError, match=r"Column 'x0' (separates|hardly bends)"):
         model.inference()
+
+
+def negative_log_likelihood(beta, X, time, event, site):
+    """Breslow's, one event after the other."""
+    total = 0.0
+    for k in np.flatnonzero(event):
+        at_risk = (site == site[k]) & (time >= time[k])
+        total += np.log(np.exp(X[at_risk] @ beta).sum()) - X[k] @ beta
+    return total
+
+
+def test_penalty_factors():
+    data, factors = study(), np.array([0.0, 1.0, 3.0])
+    X, y = data.X[:, :3], data.y()
+    ridge = aq.ConsensusCox("breslow", l2=2.0, penalty_factors=factors).fit(X, y, sites=data.site)
+
+    def f(b):
+        return negative_log_likelihood(b, X, data.time, data.event, data.site)
+
+    known = minimize(lambda b: f(b) + (factors * b**2).sum(), np.zeros(3), method="BFGS", options={"gtol": 1e-7})
+    np.testing.assert_allclose(ridge.coef_, known.x, atol=1e-6)
+    for l1 in (4.0, 30.0):
+        lasso = aq.ConsensusCox("breslow", l1=l1, penalty_factors=factors).fit(X, y, sites=data.site)
+        b, at = lasso.coef_, lasso.coef_ != 0
+        slope = np.array([(f(b + e) - f(b - e)) / 2e-5 for e in 1e-5 * np.eye(3)])
+        assert at[0]
+        np.testing.assert_allclose(slope[at], -l1 * (factors * np.sign(b))[at], atol=1e-4)
+        assert (np.abs(slope[~at]) <= l1 * factors[~at] + 1e-4).all()
+    assert not at.all()
+    same = aq.ConsensusCox(l2=2.0, penalty_factors=np.ones(3)).fit(X, y, sites=data.site)
+    np.testing.assert_allclose(same.coef_, aq.ConsensusCox(l2=2.0).fit(X, y, sites=data.site).coef_, rtol=1e-8)
+    with pytest.raises(aq.InputError, match=r"penalty_factors has the shape \(2,\); 3 features"):
+        aq.ConsensusCox(l2=1.0, penalty_factors=[1.0, 2.0]).fit(X, y)
+    with pytest.raises(aq.InputError, match=r"penalty_factors\[1\] is -1"):
+        aq.ConsensusCox(l2=1.0, penalty_factors=[1.0, -1.0, 0.0]).fit(X, y)

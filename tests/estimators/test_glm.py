@@ -7,6 +7,7 @@ import pickle
 import numpy as np
 import pytest
 import scipy.sparse
+import statsmodels.api as sm
 
 import auqadmm as aq
 from tests.problem.family_cases import CASES, oracle, study
@@ -66,7 +67,7 @@ def test_penalties_site_intercepts_and_successes_of_trials():
     own = aq.ConsensusGLM("binomial", site_intercepts=True).fit(data.X[:, :3], data.y, sites=data.site)
     assert own.intercept_ == 0
     assert np.isfinite(own.inference_.se).all()
-    with pytest.raises(aq.InputError, match="known at the sites alone"):
+    with pytest.raises(aq.InputError, match="say with sites= which one owns a row"):
         own.predict(data.X[:, :3])
     trials, won = np.array([9, 7, 5, 8, 6, 9]), np.array([2, 3, 1, 6, 5, 7])
     x = np.arange(6.0)[:, None]
@@ -104,3 +105,39 @@ X, Y = np.arange(6.0)[:, None], np.array([0.0, 1.0, 2.0, 0.0, 3.0, 1.0])
 def test_what_cannot_be_used_is_a_sentence(model, options, sentence):
     with pytest.raises(aq.InputError, match=sentence):
         model.fit(X, Y, **options)
+
+
+@pytest.mark.parametrize("name", ["gaussian", "logit", "poisson"])
+def test_predictions_with_site_intercepts_are_those_of_indicator_columns(name):
+    case = CASES[name]
+    data = study(case, 4)
+    X, names = data.X[:, :2] * [1e3, 1.0] + [50.0, 0.0], np.array(["north", "south", "east", "west"])[data.site % 4]
+    o = np.linspace(-0.5, 0.5, len(names))
+    model = aq.ConsensusGLM(case.loss, site_intercepts=True).fit(X, data.y, sites=names, offset=o)
+    design = np.column_stack([(X - X.mean(0)) / X.std(0), *(names == label for label in np.unique(names))])
+    known = sm.GLM(data.y, design, family=case.family, offset=o).fit(tol=1e-13, tol_criterion="params")
+    np.testing.assert_allclose(model.predict(X, offset=o, sites=names), known.fittedvalues, rtol=1e-8)
+    shift = X.mean(0) @ model.coef_
+    assert list(model.site_intercepts_) == sorted(set(names))
+    np.testing.assert_allclose(np.array(list(model.site_intercepts_.values())) + shift, known.params[2:], rtol=1e-8)
+    plain = aq.ConsensusGLM(case.loss, site_intercepts=True).fit(X, data.y, sites=names)
+    dummies = sm.GLM(data.y, design, family=case.family).fit(tol=1e-13, tol_criterion="params")
+    explained = 1 - dummies.deviance / dummies.null_deviance
+    assert plain.score(X, data.y, sites=names) == pytest.approx(explained, rel=1e-8)
+    assert set(plain.site_scores(X, data.y, names)) == set(names)
+    for model_of, sites, told in (
+        (model, ["sea"] * 2, "Site 'sea' is none of the fit, 'east', 'north', 'south', 'west'"),
+        (model, ["west"], "sites has 1 labels but X has 2 rows"),
+        (aq.ConsensusGLM().fit(X, data.y), ["west"] * 2, "one intercept for all sites"),
+    ):
+        with pytest.raises(aq.InputError, match=told):
+            model_of.predict(X[:2], sites=sites)
+
+
+def test_a_site_without_events_has_no_finite_intercept():
+    X, y, site = np.arange(8.0)[:, None], np.array([1, 0, 2, 1, 3, 0, 0, 0]), np.repeat(["a", "b"], [5, 3])
+    model = aq.ConsensusGLM("poisson", site_intercepts=True).fit(X, y, sites=site)
+    assert np.isnan(model.site_intercepts_["b"])
+    assert np.isfinite(model.predict(X[:2], sites=["a", "a"])).all()
+    with pytest.raises(aq.InputError, match="Site 'b' has no finite intercept"):
+        model.predict(X[:2], sites=["a", "b"])

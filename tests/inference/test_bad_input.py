@@ -48,7 +48,6 @@ NEGATIVE = aq_library.NegativeBinomial
 CASES = {
     "negative counts": (lambda: glm("poisson", changed(COUNTS, -1)), r"a: y\[1\] is -1"),
     "negative counts of size k": (lambda: glm(NEGATIVE(1.0), changed(COUNTS, -1)), r"a: y\[1\] is -1.*not negative"),
-    "half a count": (lambda: glm(NEGATIVE(1.0), changed(COUNTS, 0.5)), r"a: y\[1\] is 0.5; .* whole numbers"),
     "a count that is missing": (lambda: glm("poisson", changed(COUNTS, np.nan)), r"contains NaN: y\[1\] is nan"),
     "exposure 0": (lambda: glm("poisson", COUNTS, exposure=changed(ONES, 0)), r"exposure\[1\] is 0; exposures"),
     "exposure below 0": (lambda: glm("poisson", COUNTS, exposure=changed(ONES, -2)), r"exposure\[1\] is -2; exposures"),
@@ -163,8 +162,8 @@ COMMANDS = {
                          "row 2, column 'days' is 99 and the time"),
     "weight below 0": ({"days": -1}, ["--family", "poisson", "--weights", "days"], "y ~ x",
                        "row 2, column 'days' is -1; weights"),
-    "half a count": ({"y": 0.5}, ["--family", "negative-binomial", "--parameter", "2"], "y ~ x",
-                     "y[1] is 0.5; NegativeBinomial needs counts, which are whole numbers"),
+    "negative counts of size k": ({"y": -1}, ["--family", "negative-binomial", "--parameter", "2"], "y ~ x",
+                                  "row 2, column 'y' is -1; family 'negative-binomial' needs"),
 }  # fmt: skip
 
 

@@ -122,3 +122,32 @@ def test_nearly_collinear_columns_have_numbers(share, loss):
     else:
         truth = sm.OLS(y, design).fit().bse
     np.testing.assert_allclose(told(loss, X, y, site, "newton", 1e-16) * [*SCALES, 1.0], truth, rtol=1e-5)
+
+
+def split_and_shuffled(seed: int, share: float) -> None:
+    """Rows in another order and in other blocks: the errors are statsmodels', or there is a sentence."""
+    import statsmodels.api as sm
+
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(300, 2)) + rng.choice([0.0, 5.0], size=2)
+    X = np.column_stack([X, X[:, 0] + share * rng.normal(size=300)])
+    y, site = rng.normal(size=300), rng.integers(rng.integers(1, 9), size=300)
+    truth = sm.OLS(y, sm.add_constant(X, prepend=False)).fit()
+    order = rng.permutation(300)
+    found = told(aq.LeastSquares(), X[order] * SCALES, y[order], site[order], "newton", 1e-16)
+    if found is not None:
+        np.testing.assert_allclose(found * [*SCALES, 1.0], truth.bse, rtol=1e-5)
+    assert found is not None or share < 5e-7  # collinear to rounding
+
+
+@pytest.mark.parametrize("share", [1e-4, 1e-5, 1e-6, 1e-7])
+@pytest.mark.parametrize("seed", range(2))
+def test_order_and_split_do_not_change_errors_of_nearly_collinear_columns(seed, share):
+    split_and_shuffled(seed, share)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("share", [1e-3, 1e-5, 3e-6, 1e-6, 3e-7, 1e-7])
+@pytest.mark.parametrize("seed", range(2, 22))
+def test_with_every_order_and_split(seed, share):
+    split_and_shuffled(seed, share)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -283,11 +283,11 @@ class ExactSums:
         return self.shard.loss
 
     def _own_step(self, v: Tensor, d: Tensor | None, fan: tuple[float, ...], index: Tensor) -> Sums:
-        sums = self._own(v) if len(index) else self._own_score(v, self.shard.linearize(self.shard.expand(self._raw(v))))
+        sums = self._own(v) if len(index) else self._own_score(v, self._point(v))
         if len(index):
             sums["H"] = pack(unpack(sums["H"])[:, index][:, :, index])[0]
         if d is not None and fan:
-            values = [self.shard.linearize(self.shard.expand(self._raw(v + t * d))).value.double().sum() for t in fan]
+            values = [self._point(v + t * d).value.double().sum() for t in fan]
             sums["fan"] = torch.stack(values)
         return sums
 
@@ -313,7 +313,7 @@ class ExactSums:
         m, C = v.shape
         width = 1 if directions is None else directions.shape[2]
         if not isinstance(self.loss, RowLoss):
-            point = self.shard.linearize(self.shard.expand(self._raw(v)))
+            point = self._point(v)
             if score:
                 sums = self._own_score(v, point)
             if diagonal:  # of the original columns: enough for a preconditioner
@@ -411,7 +411,15 @@ class ExactSums:
             else:
                 yield rows
 
-    # ------------------------------------------------------------------ user-defined losses
+    # ------------------------------------------------------------------ losses that are no function of single rows
+    @cached_property
+    def _rows_of_own(self) -> Shard:
+        return self.shard.loss.exact_rows(self.shard)
+
+    def _point(self, v: Tensor) -> Point:
+        shard = self._rows_of_own
+        return shard.linearize(shard.expand(self._raw(v)))
+
     def _raw(self, v: Tensor) -> Tensor:
         """v in the original columns."""
         if self.centre is None:
@@ -427,20 +435,24 @@ class ExactSums:
 
     def _own_score(self, v: Tensor, point: Point) -> Sums:
         f = point.value.double().sum()
-        return {"f": f, "G": self._moved(point.grad.double().sum(0)), "noise": EPS * f.abs(), "floor": 0 * f}
+        noise, floor = EPS * f.abs(), 0 * f
+        known = point.rounding(EPS)
+        if known is not None:
+            noise, floor = known[0].double().sum(), known[1].double().sum()
+        return {"f": f, "G": self._moved(point.grad.double().sum(0)), "noise": noise, "floor": floor}
 
     def _own_products(self, point: Point, P: Tensor) -> Tensor:
         m, C, k = P.shape
         raw = P.flatten(1) if self.centre is None else self._raw(P.flatten(1))
-        raw = raw.reshape(m, C, k).to(self.shard.dtype).expand(self.shard.blocks, m, C, k)
+        raw = raw.reshape(m, C, k).to(self._rows_of_own.dtype).expand(self.shard.blocks, m, C, k)
         return self._moved(point.hvp(raw).double().sum(0))
 
     def _own(self, v: Tensor) -> Sums:
         m, C = v.shape
-        point = self.shard.linearize(self.shard.expand(self._raw(v)))
+        point = self._point(v)
         unit = torch.eye(m * C, dtype=torch.float64, device=v.device).reshape(m, C, m * C)
         H = self._own_products(point, unit).reshape(m * C, m * C)
         sums = self._own_score(v, point)
         size = v.abs().reshape(-1)
-        sums["floor"] = 0.5 * EPS**2 * (size @ H.abs() @ size)
+        sums["floor"] = torch.maximum(sums["floor"], 0.5 * EPS**2 * (size @ H.abs() @ size))
         return sums | {"H": pack((0.5 * (H + H.mT))[None])}

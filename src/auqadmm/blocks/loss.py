@@ -196,6 +196,22 @@ class Point(ABC):
         """
         return None
 
+    def rounding(self, eps: float) -> tuple[Tensor, Tensor] | None:
+        """What rounding errors of `eps` in every operation may change: f_j, and δ, as verdicts need to know.
+
+        Parameters
+        ----------
+        eps
+            The relative rounding error.
+
+        Returns
+        -------
+        tuple of two Tensors, or None
+            (B,) each: of f_j, and of the decrease that a Newton step predicts; None: taken from the size of f_j and of
+            the Hessian.
+        """
+        return None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Loss(ABC):
@@ -345,6 +361,21 @@ class Loss(ABC):
     def bend(self) -> float:
         """L with φ″ ≤ L at every point; infinite where no bound is known."""
         return math.inf
+
+    def exact_rows(self, shard: Shard) -> Shard:
+        """The blocks as sums for verdicts and for Newton's method take them.
+
+        Parameters
+        ----------
+        shard
+            The blocks.
+
+        Returns
+        -------
+        Shard
+            The same blocks; in double precision and less the means of their columns, if that changes no f_j.
+        """
+        return shard
 
     @property
     def gauge(self) -> bool:

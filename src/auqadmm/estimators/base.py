@@ -158,8 +158,10 @@ class ConsensusEstimator(BaseEstimator):
         weight = None if sample_weight is None else np.asarray(sample_weight)
         out = {}
         for rows in owned:
-            w = {} if weight is None else {"sample_weight": weight[rows]}
-            out[labels[rows[0]].item()] = float(self.score(_taken(X, rows), target[rows], **w))
+            more = {} if weight is None else {"sample_weight": weight[rows]}
+            if getattr(self, "site_intercepts", False):
+                more["sites"] = labels[rows]
+            out[labels[rows[0]].item()] = float(self.score(_taken(X, rows), target[rows], **more))
         return out
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:

@@ -22,7 +22,7 @@ from auqadmm.estimators import checks
 from auqadmm.estimators.base import ConsensusEstimator, quality_of
 from auqadmm.estimators.blocks import is_block_list
 from auqadmm.estimators.checks import EngineChoice, MatrixLike, MethodChoice, PerRow
-from auqadmm.estimators.fitting import INFERENCE_UNKNOWNS, FitSettings, named_blocks, solved
+from auqadmm.estimators.fitting import INFERENCE_UNKNOWNS, FitSettings, elastic_net, named_blocks, solved
 from auqadmm.estimators.targets import codes_of, finite_numbers, joined, listed_times, numbered, times_of
 from auqadmm.inference.inference import Inference
 from auqadmm.inference.survival import (
@@ -33,7 +33,7 @@ from auqadmm.inference.survival import (
     pairs,
     proportional_hazards,
 )
-from auqadmm.problem import Cox, ElasticNet, InputError, Problem, Zero
+from auqadmm.problem import Cox, InputError, Problem
 from auqadmm.problem.ingest import is_dask
 from auqadmm.quality.quality import Quality
 
@@ -53,6 +53,9 @@ class ConsensusCox(ConsensusEstimator):
         "efron" or "breslow": how events at the same time share a risk set.
     l1, l2 : float, default=0.0
         Strengths of the penalties, beside minus the log partial likelihood. Penalised fits have no p-values.
+    penalty_factors : array (n_features,), optional
+        Multiples of the strengths, one ≥ 0 per feature: 0 leaves it without a penalty. glmnet's `penalty.factor`, but
+        not rescaled.
     n_blocks : int, default=1
         Without `sites`, the rows are split among so many workers, neighbouring rows together: so many strata.
     max_iter : int, default=1000
@@ -104,6 +107,7 @@ class ConsensusCox(ConsensusEstimator):
         l1: float = 0.0,
         l2: float = 0.0,
         *,
+        penalty_factors: ArrayLike | None = None,
         n_blocks: int = 1,
         max_iter: int = 1000,
         tol: float = 1e-18,
@@ -114,6 +118,7 @@ class ConsensusCox(ConsensusEstimator):
         self.ties = ties
         self.l1 = l1
         self.l2 = l2
+        self.penalty_factors = penalty_factors
         self.n_blocks = n_blocks
         self.max_iter = max_iter
         self.tol = tol
@@ -182,7 +187,7 @@ class ConsensusCox(ConsensusEstimator):
         o = finite_numbers("offset", joined(offset, listed), n)
         cuts = np.cumsum(rows.sizes)[:-1]
         read = named_blocks(rows, np.split(target, cuts), None if o is None else np.split(o[rows.order], cuts), sites)
-        problem = Problem(loss, ElasticNet(l1, l2) if l1 or l2 else Zero(), read)
+        problem = Problem(loss, elastic_net(l1, l2, checks.penalty_factors(self.penalty_factors, rows.features)), read)
         result = solved(problem, settings, rows.features < INFERENCE_UNKNOWNS)
         self.coef_, self.intercept_ = result.coef, 0.0
         self._keep([result])

@@ -51,7 +51,7 @@ from auqadmm.estimators.checks import (
     Start,
     is_sparse,
 )
-from auqadmm.problem import ElasticNet, Problem
+from auqadmm.problem import ElasticNet, Problem, Zero
 from auqadmm.problem.ingest import is_dask, read_blocks
 from auqadmm.problem.regularizers import (
     Metric,
@@ -234,6 +234,13 @@ class WeightedElasticNet(Regularizer):
     def _kinks_alone(self) -> bool:
         """Is every l1 > 0, and every l2 = 0?"""
         return bool((self.l1 > 0).all()) and not bool((self.l2 > 0).any())
+
+
+def elastic_net(l1: float, l2: float, factors: np.ndarray | None) -> Regularizer:
+    """The penalty of a likelihood; `factors` (m,): multiples of both strengths, None: all are 1."""
+    if not (l1 or l2):
+        return Zero()
+    return ElasticNet(l1, l2) if factors is None else WeightedElasticNet.of(l1 * factors, l2 * factors)
 
 
 @dataclass(frozen=True)

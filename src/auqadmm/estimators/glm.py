@@ -22,16 +22,17 @@ from auqadmm.estimators import checks
 from auqadmm.estimators.base import ConsensusEstimator, deviance_explained, joined, quality_of
 from auqadmm.estimators.blocks import is_block_list
 from auqadmm.estimators.checks import EngineChoice, MatrixLike, MethodChoice, PerRow
-from auqadmm.estimators.fitting import INFERENCE_UNKNOWNS, FitSettings, WeightedElasticNet, named_blocks, solved
+from auqadmm.estimators.fitting import INFERENCE_UNKNOWNS, FitSettings, elastic_net, named_blocks, solved
+from auqadmm.estimators.own_intercepts import intercepts_of, of_rows
 from auqadmm.estimators.targets import EXPOSURE, check_binary, offset_of, offsets_of, refuse_negative, shares
 from auqadmm.inference.inference import Inference
 from auqadmm.inference.size import SizeSearch
 from auqadmm.inference.statistics import WITHOUT_NULL
 from auqadmm.inference.undetermined import shortest
-from auqadmm.problem import ElasticNet, InputError, NegativeBinomial, Problem, Zero
+from auqadmm.problem import InputError, NegativeBinomial, Problem
 from auqadmm.problem.families import LOGARITHMIC, NamedFamily, mean_of
+from auqadmm.problem.ingest import is_dask
 from auqadmm.problem.made_of_losses import SiteIntercepts, Trials
-from auqadmm.problem.regularizers import Regularizer
 from auqadmm.quality.quality import Quality
 
 if TYPE_CHECKING:
@@ -73,7 +74,10 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
     ----------
     coef_ : ndarray of shape (n_features,)
     intercept_ : float
-        0 with site intercepts, which stay where they are.
+        0 with site intercepts.
+    site_intercepts_ : dict
+        With site intercepts, and rows of this process: those of the sites, by name; NaN where none is finite. Saved
+        models do not have them.
     k_ : float or None
         The size of the negative binomial: given, or the most likely one, with its error in `inference_.k_se`.
     rounds_ : int
@@ -202,9 +206,7 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
         given = offset is not None or exposure is not None
         read = named_blocks(rows, rows.y, offsets if given else None, sites)
         factors = checks.penalty_factors(self.penalty_factors, rows.features)
-        penalty: Regularizer = Zero()
-        if l1 or l2:
-            penalty = ElasticNet(l1, l2) if factors is None else WeightedElasticNet.of(l1 * factors, l2 * factors)
+        penalty = elastic_net(l1, l2, factors)
         common = bool(self.fit_intercept) and not own
         small = rows.features < INFERENCE_UNKNOWNS
 
@@ -224,6 +226,10 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
             result = fitted(loss)
             self.k_, self.rounds_ = getattr(loss, "k", None), result.history[-1].rounds
         result = shortest(result)
+        self.__dict__.pop("site_intercepts_", None)
+        if own and not is_dask(rows.X[0]):
+            found = NegativeBinomial(size) if self._searches else loss
+            self.site_intercepts_ = intercepts_of(found, read, result)
         self.coef_, self.intercept_ = result.coef, result.intercept
         self._keep([result])
         self._fitted = replace(result, source=None, lam=None, weights=None, evidence=None)
@@ -261,7 +267,9 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
         check_is_fitted(self)
         return self._fitted.inference(cov, level, **options)  # type: ignore[arg-type]
 
-    def predict(self, X: MatrixLike, offset: PerRow = None, exposure: PerRow = None) -> np.ndarray:
+    def predict(
+        self, X: MatrixLike, offset: PerRow = None, exposure: PerRow = None, sites: PerRow = None
+    ) -> np.ndarray:
         """The expected target: the inverse link of x·c + b + offset.
 
         Parameters
@@ -270,6 +278,8 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
             Rows to predict.
         offset, exposure : array (n_samples,), optional
             As in `fit`.
+        sites : array (n_samples,), optional
+            For models with site intercepts: the site of every row, one of those of the fit.
 
         Returns
         -------
@@ -279,7 +289,7 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
         Raises
         ------
         InputError
-            The model has site intercepts, which are known at the sites alone; or the rows cannot be used.
+            The rows cannot be used; or the model has site intercepts, and a site is not named or not known.
 
         Examples
         --------
@@ -290,14 +300,14 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
         array([1.4, 2.4])
         """
         check_is_fitted(self)
-        self._refuse_own()
         z = self._logits(X)[:, 0]
+        z = z + self._own(sites, len(z))
         loss = self._loss()
         more = offset_of("offset", offset, len(z), False)
         more = more + offset_of("exposure", exposure, len(z), True) if exposure is not None else more
         return mean_of(loss, torch.from_numpy(z + more)).numpy()
 
-    def score(self, X: MatrixLike, y: ArrayLike, sample_weight: PerRow = None) -> float:
+    def score(self, X: MatrixLike, y: ArrayLike, sample_weight: PerRow = None, sites: PerRow = None) -> float:
         """The share of the deviance that the model explains; of squares, R².
 
         Parameters
@@ -308,6 +318,8 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
             Their targets.
         sample_weight : array (n_samples,), optional
             Weights of rows.
+        sites : array (n_samples,), optional
+            As in `predict`.
 
         Returns
         -------
@@ -323,14 +335,18 @@ class ConsensusGLM(RegressorMixin, ConsensusEstimator):
         0.935
         """
         check_is_fitted(self)
-        self._refuse_own()
         searched = self._searches and self.k_ is not None
         loss = NegativeBinomial(self.k_) if searched else self._loss()  # type: ignore[arg-type]
-        return deviance_explained(loss, self._logits(X), y, sample_weight)
+        logits = self._logits(X)
+        return deviance_explained(loss, logits + self._own(sites, len(logits))[:, None], y, sample_weight)
 
-    def _refuse_own(self) -> None:
+    def _own(self, sites: PerRow, rows: int) -> np.ndarray:
+        """The site intercepts of rows, (n,); zeros for a model without them."""
         if self.site_intercepts:
-            raise InputError("Site intercepts are known at the sites alone: predict there, or fit a common intercept.")
+            return of_rows(getattr(self, "site_intercepts_", None), sites, rows)
+        if sites is not None:
+            raise InputError("sites has no place here: the model has one intercept for all sites.")
+        return np.zeros(rows)
 
     @property
     def _searches(self) -> bool:

@@ -22,6 +22,7 @@ from auqadmm.errors import InputError
 from auqadmm.inference.columns import ChosenInverse
 from auqadmm.inference.families import Family, family_of
 from auqadmm.inference.last_steps import FAR_POWER, NEAR
+from auqadmm.inference.nearly_collinear import factor, refuse_untrusted
 from auqadmm.inference.size import inverse_with_size, with_size
 from auqadmm.inference.statistics import Statistics
 from auqadmm.inference.undetermined import listed, refuse_idle
@@ -56,7 +57,8 @@ def covariance(at: Statistics, kind: str, dispersion: float | str | None, correc
         return _of_chosen(at, at.chosen, dispersion, family)
     kinks = at.penalised == "kinks"
     strengths = np.zeros_like(at.strengths) if kinks else at.strengths
-    base = at.sums["J"] if kind == "expected" and "J" in at.sums else at.sums["H"]
+    name = "J" if kind == "expected" and "J" in at.sums else "H"
+    base = at.sums[name]
     refuse_idle(at.loss, at.names, np.diag(base) + strengths, at.sums["xx"])
     model = QuadraticModel.of(
         torch.from_numpy(base)[None],
@@ -67,19 +69,21 @@ def covariance(at: Statistics, kind: str, dispersion: float | str | None, correc
         raise InputError(_collinear(at, model))
     group = model.groups[0]
     s = group.s.numpy()
-    inverse = group.solve(torch.eye(len(s), dtype=torch.float64)).numpy() / s / s[:, None]
-    inverse = 0.5 * (inverse + inverse.T)
+    F = factor(group, at.sums, name)
+    inverse = F @ F.T
+    if kind in ("robust", "cluster") or ("T" not in at.sums and not (strengths > 0).any()):
+        refuse_untrusted(group, at.names)
     searched = at.searched and not kinks
     freedom = float(np.sum(inverse * base)) if at.penalised == "ridge" else float(len(s))  # the trace of (H + L)⁻¹H
     step = -inverse @ (at.sums["G"] + strengths * at.v)
     if not kinks:
         _separated(at, family, range(len(s)), np.sqrt(np.diag(inverse)), at.turn @ step)
-    n, left = observations(at), _left(at, freedom)
+    n, left, plain = observations(at), _left(at, freedom), not at.penalised or kinks
     phi = _dispersion(at, family, dispersion, left)
     if searched and kind != "expected":  # whose information of u and k together is zero
         inverse, base = inverse_with_size(at, inverse), with_size(at, "Hk", base)
     if kind in ("model", "expected"):
-        inside = phi * (inverse if not at.penalised or kinks else inverse @ base @ inverse)
+        inside = phi * (inverse if plain else inverse @ base @ inverse)
     else:
         name = "R" if kind == "robust" else "C"
         inside = inverse @ (with_size(at, name + "k", at.sums[name]) if searched else at.sums[name]) @ inverse
@@ -94,8 +98,12 @@ def covariance(at: Statistics, kind: str, dispersion: float | str | None, correc
     away = 0.0 if kinks else float(np.max(np.abs(step) / np.where(spread > 0, spread, math.inf)))
     if not kinks:
         _at_optimum(away)
+    vcov = at.shown @ inside @ at.shown.T
+    if plain and (kind == "expected" or (kind == "model" and not searched)):  # less cancels in an intercept's error
+        shown = at.shown @ F
+        vcov = phi * (shown @ shown.T)
     return Covariance(
-        vcov=at.shown @ inside @ at.shown.T,
+        vcov=vcov,
         coef=at.shown @ at.v,
         one_step=at.shown @ (at.v + step) if kinks else None,
         k_se=k_se,

@@ -32,6 +32,7 @@ from auqadmm.errors import InputError
 from auqadmm.inference.columns import ChosenInverse, InformationProducts, chosen_inverse, numbers_of
 from auqadmm.inference.families import family_of
 from auqadmm.inference.last_steps import at_the_optimum, undetermined
+from auqadmm.inference.nearly_collinear import whitening
 from auqadmm.inference.sums import (
     LARGEST_ENTRY,
     NullSlopesQuery,
@@ -223,6 +224,8 @@ def measured(
             nothing = torch.zeros_like(inside)
             sums = {**sums, "H0": reduce.judging(query, nothing, (nothing,))["H"]}
     found = {name: x.cpu() for name, x in sums.items()}
+    if whole and isinstance(inner, RowLoss) and problem.g.quadratic and not strengths.any():
+        found |= _whitened(reduce, centre, inside, found)
     m = census.features
     turn = torch.zeros(len(which), m, dtype=torch.float64)
     turn[range(len(which)), list(which)] = 1.0
@@ -277,6 +280,22 @@ def _last_steps(
 
     v, sums = at_the_optimum(inside[:, 0], sums, strengths, ask)
     return v[:, None], sums
+
+
+def _whitened(reduce: Reduce, centre: Tensor | None, inside: Tensor, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Where columns are nearly collinear: T with TᵀHT about one, from H, and TᵀHT itself (and TᵀJT) from products with
+    T. Rows are multiplied with T before they are squared, so that as many digits are right as the rows tell, not half
+    as many."""
+    T = whitening(unpack(sums["H"][None])[0])
+    if T is None:
+        return {}
+    found = {"T": T}
+    for name in ("H", "J"):
+        if name in sums:
+            query = InformationProducts(centre, inside, name == "J")
+            K = T.mT @ reduce.judging(query, T, (T,))["products"].cpu()
+            found["white" + name] = 0.5 * (K + K.mT)
+    return found
 
 
 def _measured_classes(

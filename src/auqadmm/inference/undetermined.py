@@ -21,13 +21,12 @@ from auqadmm.blocks.loss import Loss
 from auqadmm.errors import InputError
 from auqadmm.problem.cox import Cox
 from auqadmm.problem.made_of_losses import SiteIntercepts
-from auqadmm.verdict.model import EPS
+from auqadmm.verdict.model import EPS, SINGULAR
 
 if TYPE_CHECKING:
     from auqadmm.core.result import Result
 
 CONSTANT_ROUNDINGS = 64.0  # times ε: what centring leaves of a column that is constant
-SHORTEST_RANK = 1e-10  # of the largest eigenvalue, in columns of information one
 
 
 def refuse_idle(loss: Loss, names: Sequence[str], d: np.ndarray, squares: np.ndarray) -> None:
@@ -69,7 +68,7 @@ def shortest(result: Result) -> Result:
     H = at.sums["H"][:m, :m]
     s = np.sqrt(np.where(np.diag(H) > 0, np.diag(H), 1.0))
     e, U = np.linalg.eigh(H / s / s[:, None])
-    free = U[:, e <= SHORTEST_RANK * max(e[-1], 0.0)] / s[:, None]
+    free = U[:, e <= SINGULAR * EPS * m] / s[:, None]
     if free.shape[1] == 0:
         return result
     basis = np.linalg.qr(free / np.linalg.norm(free, axis=0))[0]

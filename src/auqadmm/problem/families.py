@@ -107,6 +107,9 @@ class Gamma(RowLoss):
 class NegativeBinomial(RowLoss):
     """k·log(1 + μ/k) + y·log(1 + k/μ), μ = exp(z): counts that vary more than Poisson's, with variance μ + μ²/k.
 
+    As for `Poisson`, y ≥ 0 need not be whole: the equations of the coefficients ask for means and variances only.
+    statsmodels takes such targets too, R with a warning.
+
     Parameters
     ----------
     k
@@ -137,7 +140,11 @@ class NegativeBinomial(RowLoss):
         check_positive("NegativeBinomial", "k", self.k)
 
     def check_target(self, name: str, y: np.ndarray) -> None:
-        _check_counts("NegativeBinomial", name, y)
+        bad = np.flatnonzero(y < 0)
+        if bad.size:
+            raise InputError(
+                f"{name}: y[{bad[0]}] is {y[bad[0]]}; NegativeBinomial needs counts or rates, which are not negative."
+            )
 
     @property
     def concordance(self) -> float:
@@ -367,14 +374,6 @@ def _ratio(e: Tensor) -> tuple[Tensor, Tensor]:
     more = x * (0.5 + x * (1 / 12 - q * (1 / 720 - q * (1 / 30240 - q / 1209600))))
     b = e / torch.expm1(e.clamp(min=SERIES_BELOW))
     return torch.where(e < SERIES_BELOW, 1 - x + more, b), torch.where(e < SERIES_BELOW, more, b + (e - 1))
-
-
-def _check_counts(loss: str, name: str, y: np.ndarray) -> None:
-    bad = np.flatnonzero((y < 0) | (y != np.floor(y)))
-    if bad.size:
-        raise InputError(
-            f"{name}: y[{bad[0]}] is {y[bad[0]]}; {loss} needs counts, which are whole numbers and not negative."
-        )
 
 
 FAMILIES: dict[str, dict[str, type[RowLoss]]] = {

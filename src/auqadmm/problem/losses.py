@@ -402,6 +402,9 @@ class Huber(RowLoss):
 class Poisson(RowLoss):
     """exp(z) − yz, y ≥ 0: regression of counts or rates with a logarithmic link.
 
+    y need not be whole: counts per unit of exposure with the exposure as weight have the same coefficients as counts
+    with an offset. statsmodels takes them too, R with a warning.
+
     The value is infinite where exp(z) overflows (z > 709 in float64, z > 88 in float32), and a line search
     rejects it. Slope and curvature are cut at the largest float times its precision: their sums over rows
     then stay finite, where 0 · inf and inf − inf would be NaN.

@@ -41,6 +41,7 @@ from torch import Tensor
 from auqadmm.blocks.curvature import Corner, DiagonalCurvature, RowCurvature, times
 from auqadmm.blocks.loss import Line, Loss, Point
 from auqadmm.blocks.rows import RowLoss
+from auqadmm.blocks.within import sizes, within
 from auqadmm.errors import InputError, InputTypeError
 from auqadmm.problem.losses import Logistic
 
@@ -290,6 +291,9 @@ class SiteIntercepts(Loss):
     def row_infimum(self, y: Tensor) -> Tensor:
         return self.inner.row_infimum(y)
 
+    def exact_rows(self, shard: Shard) -> Shard:
+        return within(shard)  # b_j takes up any shift
+
     def linearize(self, shard: Shard, u: Tensor) -> ProfilePoint:
         z = shard.logits(u)
         return ProfilePoint(self, shard, u, z, best_intercepts(self.inner, shard, z))
@@ -326,6 +330,15 @@ class ProfilePoint(Point):
     def hessian_diagonal(self) -> Tensor:
         design, h = self.shard.design, self._h[:, None]
         return (design.adjoint_squared(h) - design.adjoint(h).square() / self._total[:, None, None]).clamp(min=0)
+
+    def rounding(self, eps: float) -> tuple[Tensor, Tensor]:
+        """As of a loss of rows (blocks/exact.py), with b a term of every logit."""
+        design, y, offset = self.shard.design, self.shard.target, self.shard.offset
+        slope = times(self._c, self.loss.inner.row_slope(self._prepared, y)[:, 0]).abs()
+        size = sizes(design, self.u)[:, 0] + self.b.abs()[design.block_of_row]
+        size = size + (y.abs() if self.loss.target_kind == "real" else 1.0) + (0.0 if offset is None else offset.abs())
+        noise = eps * (design.sum_rows(slope * size) + self.value.abs())
+        return noise, 0.5 * eps**2 * design.sum_rows(self._h * size.square())
 
     def line(self, P: Tensor) -> ProfileLine:
         return ProfileLine(self, P, self.shard.design.forward(P))
