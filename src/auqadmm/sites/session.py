@@ -50,6 +50,7 @@ from auqadmm.sites.policy import (
     check_size,
     check_weights,
 )
+from auqadmm.sites.rosters import check_roster, remember
 from auqadmm.sites.rules import FIGURES, PLAIN, RAISED, RULES, TESTING, Rule, asked_of, own_models, well_made
 from auqadmm.sites.tables import SiteTable
 
@@ -225,35 +226,21 @@ class SiteHolder(Holder):
             raise PolicyError("a run has one plan")
         check_plan(self.policy, plan, self.own, tuple(self.roster))
         self.table.check_columns([*plan.columns, *plan.others], plan.target)
-        self._same_roster(plan)
+        check_roster(self.policy, self.state / "rosters.json", plan)
         self.approve(self.run, plan)
         self.plan = plan
         if not plan.masked:
+            remember(self.state / "rosters.json", plan)
             return b""
         self.mask = self.masker(self.run, plan.sites)
         return self.mask.hello
 
     def do_meet(self, hellos: dict[str, bytes]) -> None:
-        if self.mask is None:
+        if self.mask is None or self.plan is None:
             raise PolicyError("this run has no masks")
+        check_roster(self.policy, self.state / "rosters.json", self.plan)  # since the plan another run may have begun
         self.mask.meet(hellos)
-
-    def _same_roster(self, plan: Plan) -> None:
-        """Sums over the same columns with rosters that differ by one site differ by that site's, masked or not."""
-        path = self.state / "rosters.json"
-        known: dict[str, list[list[list[str]]]] = json.loads(path.read_text()) if path.exists() else {}
-        own = [sorted(plan.sites), sorted(plan.used)]
-        before = known.setdefault(plan.data, [])
-        for sites, columns in before:
-            odd = set(sites) ^ set(plan.sites)
-            if plan.masked and len(odd) == 1 and plan.used & set(columns):
-                raise PolicyError(
-                    f"the same columns were used with other sites before; the difference would show {odd.pop()} alone"
-                )
-        if own not in before:
-            before.append(own)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, json.dumps(known).encode())
+        remember(self.state / "rosters.json", self.plan)
 
     # ------------------------------------------------------------------ the data set
     def do_columns(self, asked: Any) -> dict[str, Any]:
@@ -371,6 +358,8 @@ class SiteHolder(Holder):
         leaves = "sums" if rule.leaves == "figures" and not getattr(asked[0], "bins", True) else rule.leaves
         if leaves == "figures" and not masked and not self.policy.testing:
             raise PolicyError("counts by bins of a score leave as masked sums only")
+        if leaves == "figures" and not self.policy.bins:
+            raise PolicyError("counts by bins of a score are not given by this site (bins = false)")
         if rule.leaves == "site" and name not in PLAIN and (self.policy.sums_only or masked):
             raise PolicyError(f"{name!r} is of this site alone, and sums only are allowed")
         if name in FIGURES and not self.policy.site_figures:
