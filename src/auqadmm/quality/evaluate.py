@@ -59,8 +59,8 @@ NO_BINS = (
     "calibration curve."
 )
 NO_CONCORDANCE = (
-    "Concordance counts pairs of rows of one site, and a site here gives masked sums or sums only: there is no quality of "
-    "a survival model unless every policy allows figures of its site (masks, sums_only, site_figures)."
+    "Concordance counts pairs of rows of one site, and a site here gives masked sums or sums only: there is no quality "
+    "of a survival model unless every policy allows figures of its site (masks, sums_only, site_figures)."
 )
 COUNTS = ("rows", "weight")
 NUMBERS = ("rows", "weight", "concordant", "discordant", "tied", "events")
