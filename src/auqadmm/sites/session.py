@@ -53,6 +53,7 @@ from auqadmm.sites.policy import (
 from auqadmm.sites.rosters import check_roster, remember
 from auqadmm.sites.rules import FIGURES, PLAIN, RAISED, RULES, TESTING, Rule, asked_of, own_models, well_made
 from auqadmm.sites.tables import SiteTable
+from auqadmm.words import visible
 
 OWN_REQUESTS = ("open", "plan", "meet", "columns", "add", "design", "features", "encode")
 SESSION_REQUESTS = (*OWN_REQUESTS, *(r for r in REQUESTS if r != "count"))
@@ -185,15 +186,11 @@ class SiteHolder(Holder):
         return data
 
     def _answered(self, message: bytes) -> object:
-        envelope, self.setup = protocol.opened(message, self.setup, largest=self.largest)
-        self._noted["request"] = envelope.do
-        if envelope.do not in SESSION_REQUESTS:
-            raise protocol.ProtocolError(f"{envelope.do[:40]!r} is not a request")
-        if envelope.number <= self.seen:
-            raise protocol.ProtocolError("this message was overtaken by a later one")
-        self.seen = self.number = envelope.number
-        self.asked = hashlib.sha256(message).hexdigest()  # sites that were asked something else make noise of the sum
-        self.versions = {k: x for k, x in self.versions.items() if k in envelope.alive}
+        try:
+            envelope = self._understood(message)
+        except Exception as error:
+            self.log(f"run {self.run}: refused a message: {type(error).__name__}: {visible(str(error))}")
+            raise
         try:
             if envelope.do not in ("open", "plan") and self.plan is None:
                 raise PolicyError("nothing is answered before a plan")
@@ -202,13 +199,26 @@ class SiteHolder(Holder):
         except PolicyError as error:
             self.log(f"run {self.run}: refused {self._words(envelope.do)}: {error}")
             raise InputError(f"refused by the policy of {self.own}: {error}.") from None
-        except protocol.ProtocolError:
+        except protocol.ProtocolError as error:
+            self.log(f"run {self.run}: refused {self._words(envelope.do)}: {visible(str(error))}")
             raise
         except Exception as error:  # the text may hold values of rows: it stays here
             self.log(f"run {self.run}: {self._words(envelope.do)} failed: {type(error).__name__}: {error}")
             raise InputError(
                 f"{self.own} could not do {self._words(envelope.do)} ({type(error).__name__}); its log says why"
             ) from None
+
+    def _understood(self, message: bytes) -> protocol.Envelope:
+        envelope, self.setup = protocol.opened(message, self.setup, largest=self.largest)
+        self._noted["request"] = envelope.do[:40]
+        if envelope.do not in SESSION_REQUESTS:
+            raise protocol.ProtocolError(f"{envelope.do[:40]!r} is not a request")
+        if envelope.number <= self.seen:
+            raise protocol.ProtocolError("this message was overtaken by a later one")
+        self.seen = self.number = envelope.number
+        self.asked = hashlib.sha256(message).hexdigest()  # sites that were asked something else make noise of the sum
+        self.versions = {k: x for k, x in self.versions.items() if k in envelope.alive}
+        return envelope
 
     def _words(self, request: str) -> str:
         operation = self._noted["operation"]
