@@ -101,3 +101,9 @@ class InsideSites(Sites):
 
 def posed(blocks, loss=None, g=None):
     return aq.Problem(loss or aq.Logistic(reduction="pooled"), g or aq.L2(0.01), blocks, intercept=True)
+
+
+def same_model(found, known, rel=1e-12):
+    """Equal to so much of the largest coefficient."""
+    found, known = np.asarray(found), np.asarray(known)
+    np.testing.assert_allclose(found, known, rtol=0, atol=rel * np.abs(known).max())

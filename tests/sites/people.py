@@ -89,5 +89,5 @@ def command(*words: object, **options: object) -> subprocess.Popen[str]:
     env = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
     return subprocess.Popen(
         [sys.executable, "-m", "auqadmm", *map(str, words)],
-        env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,  # type: ignore[call-overload]
+        env=env, text=True, **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},  # type: ignore[call-overload]
     )  # fmt: skip

@@ -15,7 +15,7 @@ from auqadmm.files.training import Task, prepare
 from auqadmm.formula.parsing import parse
 from auqadmm.problem.families import NamedFamily
 from auqadmm.sites.policy import Policy
-from tests.sites.inside import NAMES, InsideSites
+from tests.sites.inside import NAMES, InsideSites, same_model
 from tests.sites.test_models import people
 
 POLICIES = {"plain": Policy(), "masked": Policy(masks="required", sums_only=True)}
@@ -81,7 +81,7 @@ def test_it_is_the_fit_of_all_files(tmp_path, case, policy):
     same = aq.solve(one.problem(task), "newton", **TIGHT)
     assert ready.agreed.encoding.features == one.agreed.encoding.features
     assert ready.agreed.encoding.design.levels == one.agreed.encoding.design.levels
-    np.testing.assert_allclose(found.v, same.v, rtol=1e-9, atol=1e-12)
+    same_model(found.v, same.v)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -107,7 +107,7 @@ def test_knots_are_of_all_rows(tmp_path, call, policy):
     given = f"knots={inner.tolist()}, lower_bound={state['lower_bound']}, upper_bound={state['upper_bound']}"
     written = re.sub(r"df=\d", given, call)
     same = aq.solve(pooled(tmp_path, f"visits ~ {written} + arm").problem(task), "newton", **TIGHT)
-    np.testing.assert_allclose(found.v, same.v, rtol=1e-9, atol=1e-12)
+    same_model(found.v, same.v)
 
 
 def test_no_count_of_few_rows_leaves_a_site(tmp_path):

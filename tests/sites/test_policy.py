@@ -13,7 +13,8 @@ from auqadmm.baselines.objective import value_and_gradient
 from auqadmm.core.reduce import score
 from auqadmm.core.solve import _lam
 from auqadmm.engines import operations, protocol
-from auqadmm.sites.policy import Plan, Policy
+from auqadmm.sites.policy import Plan, Policy, PolicyError
+from auqadmm.sites.rosters import check_roster, remember
 from auqadmm.sites.rules import RULES, TESTING
 from auqadmm.verdict.queries import TriangleQuery
 from tests.sites.inside import DATA, NAMES, InsideSites, patients, posed
@@ -121,13 +122,67 @@ def test_plans_are_refused_before_the_first_round(tmp_path, policy, told):
     assert told in refused(tmp_path, policy=policy)
 
 
+MORE = (*NAMES, "paris", "turin", "vienna")
+
+
+def roster(tmp_path, policy, *names):
+    aq.solve(posed(DATA), "lbfgs", InsideSites(tmp_path, policy, names=names), max_iter=1)
+
+
 def test_a_roster_that_differs_by_one_site_is_refused(tmp_path):
     """The difference of two sums would be the site's own."""
     masked = Policy(masks="required", min_sites=2)
-    aq.solve(posed(DATA), "lbfgs", InsideSites(tmp_path, masked))
-    with pytest.raises(aq.InputError, match="the difference would show oslo alone"):
-        aq.solve(posed(DATA), "lbfgs", InsideSites(tmp_path, masked, names=NAMES[:2]))
-    aq.solve(posed(DATA), "lbfgs", InsideSites(tmp_path, masked))
+    roster(tmp_path, masked, *NAMES)
+    with pytest.raises(aq.InputError, match=r"the difference of the sums would show oslo alone; fit with the same"):
+        roster(tmp_path, masked, *NAMES[:2])
+    roster(tmp_path, masked, *NAMES)
+
+
+def test_rosters_differ_by_as_many_sites_as_a_run_has(tmp_path):
+    """A+B+C and A+B+D tell C−D; with a third roster C itself."""
+    masked = Policy(masks="required")
+    berlin, lyon, oslo, paris, turin, vienna = MORE
+    roster(tmp_path, masked, berlin, lyon, oslo)
+    with pytest.raises(aq.InputError) as error:
+        roster(tmp_path, masked, berlin, lyon, paris)
+    told = str(error.value)
+    assert "used before with berlin, lyon, oslo, and the difference of the sums would show oslo and paris" in told
+    assert 'or ask the owner of this site to set rosters = "any" in its policy.' in told
+    with pytest.raises(aq.InputError, match="would show paris and turin without the others"):
+        roster(tmp_path, masked, berlin, lyon, oslo, paris, turin)
+    roster(tmp_path, masked, berlin, lyon, oslo, paris, turin, vienna)  # differs by three; refused plans do not count
+    roster(tmp_path, Policy(masks="required", rosters="any"), berlin, lyon, paris)
+
+
+def test_other_columns_and_plain_sums_may_have_other_sites(tmp_path):
+    masked = Policy(masks="required")
+    path, plan = tmp_path / "rosters.json", Plan("heart", "Cox", "newton", NAMES, True, ("age",), "days")
+    remember(path, plan)
+    check_roster(masked, path, replace(plan, sites=NAMES[:2], columns=("bmi",), target="marker"))
+    check_roster(masked, path, replace(plan, sites=NAMES[:2], data="lungs"))
+    for one in ({"others": ("age",), "columns": ()}, {"columns": ("bmi",), "target": "age"}):
+        with pytest.raises(PolicyError, match="would show oslo alone"):
+            check_roster(masked, path, replace(plan, sites=NAMES[:2], **one))
+    with pytest.raises(PolicyError, match="would show oslo alone"):  # two sites differ by one at least
+        check_roster(Policy(min_sites=1), path, replace(plan, sites=NAMES[:2]))
+    check_roster(masked, path, replace(plan, sites=NAMES[:2], masked=False))
+    with pytest.raises(aq.InputError, match="the rule rosters must be one of same, any"):
+        Policy.read("site.toml", {"rosters": "other"})
+
+
+def test_counts_by_bins_can_be_refused(tmp_path):
+    """AUC and the calibration curve go without; what else quality tells stays."""
+    rules = {n: Policy(masks="required", bins=n != "lyon") for n in NAMES}
+    sites = InsideSites(tmp_path, rules)
+    result = aq.solve(posed(DATA), "newton", sites)
+    honest, sites.study.terms = sites.study.terms, {}
+    with pytest.raises(aq.InputError, match=r"lyon: counts by bins of a score are not given by this site"):
+        result.quality()
+    sites.study.terms = honest
+    found = result.quality()
+    assert found.figures["auc"] is None
+    assert found.figures["brier"] > 0
+    assert any("where every policy allows bins" in note for note in found.notes)
 
 
 def test_nothing_is_answered_before_a_plan(tmp_path):

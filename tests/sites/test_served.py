@@ -116,6 +116,23 @@ def test_baselines(fit):
         np.testing.assert_allclose(told["baseline"]["hazards"][name], here, rtol=1e-7)
 
 
+@pytest.mark.parametrize(
+    ("policy", "told"),
+    [
+        (MASKED, "No quality: Concordance counts pairs of rows of one site, and a site here gives masked sums"),
+        (Policy(site_figures=False), "'quality of survival' are figures of this site alone"),
+    ],
+    ids=["masked", "kept back"],
+)
+def test_concordance_that_is_refused(fit, tmp_path, policy, told):
+    """The fit is written all the same, and says what is not in it."""
+    words = ("--model", "cox", "--time", "time", "--event", "died", "--features", "age,arm")
+    fit(*words, policy=policy, local=False)
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert told in " ".join(summary["refusals"])
+    assert summary.get("quality") is None
+
+
 def test_baselines_that_are_refused(fit, tmp_path):
     words = (
         "--model",

@@ -54,6 +54,14 @@ STEEPEST = 1e4  # a slope beyond this has no end: the scores separate the outcom
 SHORTEST = 1e-6  # part of a step
 CALIBRATION_ROUNDING = 1e-12  # of AUC
 FLAT = 1e-13  # of the curvature: scores are constant
+NO_BINS = (
+    "Counts by bins of a score leave sites as masked sums only, and where every policy allows bins: no AUC, no "
+    "calibration curve."
+)
+NO_CONCORDANCE = (
+    "Concordance counts pairs of rows of one site, and a site here gives masked sums or sums only: there is no quality "
+    "of a survival model unless every policy allows figures of its site (masks, sums_only, site_figures)."
+)
 COUNTS = ("rows", "weight")
 NUMBERS = ("rows", "weight", "concordant", "discordant", "tied", "events")
 
@@ -213,6 +221,8 @@ def survival_quality(reduce: Reduce, v: Tensor, sites: bool, folds: Folds | None
     """Of the model v (m, 1), or with folds of the models v (F, m, 1)."""
     if not bool(v.isfinite().all()):
         raise InputError("The model holds numbers that are not finite: it has no quality.")
+    if not getattr(reduce.engine, "collects", True):
+        raise InputError(NO_CONCORDANCE)
     before = reduce.traffic.rounds, reduce.traffic.up
     each = reduce.gather(SurvivalQuery(v.to(torch.float64), folds), None).cpu().numpy()
     told = [dict(zip(NUMBERS, row.tolist(), strict=True)) for row in each]
@@ -282,7 +292,7 @@ def quality_at(
         if binned:
             curve = Calibration.of(*measure.curve(second["bins"][0]))
     if not binned and (measure.ranked or measure.calibrated):
-        notes = (*notes, "Counts by bins of a score leave sites as masked sums only: no AUC, no calibration curve.")
+        notes = (*notes, NO_BINS)
     each = reduce.gather(SiteFigures(measure, models), None).cpu().numpy() if sites else None
     names = tuple(reduce.engine.names)
     told, more = ((), ()) if each is None else _of_sites(each, measure, names, census)

@@ -310,7 +310,7 @@ class SitesEngine(DriverEngine):
     @property
     def bins(self) -> bool:
         """May rows be counted by bins of a score?"""
-        return self.study.masked
+        return self.study.masked and all(terms.get("bins", True) for terms in self.study.terms.values())
 
     @property
     def collects(self) -> bool:

@@ -36,6 +36,13 @@ class PolicyError(AuqadmmError, PermissionError):
     """A site's policy does not allow what was asked; nothing was sent."""
 
 
+WORDS: Mapping[str, tuple[str, ...]] = {  # rules that are one of a few words
+    "masks": ("required", "allowed", "never"),
+    "rosters": ("same", "any"),
+    "approve": ("ask", "no"),
+}
+
+
 @dataclass(frozen=True)
 class Policy:
     """The rules of one site, as in the section [policy] of its file.
@@ -62,6 +69,11 @@ class Policy:
         "required", "allowed" or "never": sums in which the numbers of one site cannot be seen.
     site_figures
         Whether estimates and quality of this site alone may be asked for.
+    bins
+        Whether rows may be counted by bins of a score, in masked sums: AUC and calibration curves need it.
+    rosters
+        "same": masked sums over the same columns with the same sites only, or with `min_sites` others; "any": with
+        any sites.
     largest_v
         The largest ‖v‖ of a model in standardised columns.
     points_per_run
@@ -88,6 +100,8 @@ class Policy:
     sums_only: bool = False
     masks: str = "allowed"
     site_figures: bool = True
+    bins: bool = True
+    rosters: str = "same"
     largest_v: float = 1e3
     points_per_run: int = 5000
     folds: int = 5
@@ -112,14 +126,14 @@ class Policy:
                 raise InputError(f"{where}: the rule {name} cannot be {quoted(value)}.")
             values[name] = value
         policy = Policy(**values)
-        for name, allowed in {"masks": ("required", "allowed", "never"), "approve": ("ask", "no")}.items():
+        for name, allowed in WORDS.items():
             if getattr(policy, name) not in allowed:
                 raise InputError(f"{where}: the rule {name} must be one of {', '.join(allowed)}.")
         return policy
 
     def terms(self) -> dict[str, Any]:
         """What the coordinator must know before it plans."""
-        return {"sums_only": self.sums_only, "masks": self.masks, "min_sites": self.min_sites, "approve": self.approve}
+        return {name: getattr(self, name) for name in ("sums_only", "masks", "min_sites", "approve", "bins")}
 
 
 def _is(value: object, kind: Any) -> bool:

@@ -50,8 +50,10 @@ from auqadmm.sites.policy import (
     check_size,
     check_weights,
 )
+from auqadmm.sites.rosters import check_roster, remember
 from auqadmm.sites.rules import FIGURES, PLAIN, RAISED, RULES, TESTING, Rule, asked_of, own_models, well_made
 from auqadmm.sites.tables import SiteTable
+from auqadmm.words import visible
 
 OWN_REQUESTS = ("open", "plan", "meet", "columns", "add", "design", "features", "encode")
 SESSION_REQUESTS = (*OWN_REQUESTS, *(r for r in REQUESTS if r != "count"))
@@ -184,15 +186,11 @@ class SiteHolder(Holder):
         return data
 
     def _answered(self, message: bytes) -> object:
-        envelope, self.setup = protocol.opened(message, self.setup, largest=self.largest)
-        self._noted["request"] = envelope.do
-        if envelope.do not in SESSION_REQUESTS:
-            raise protocol.ProtocolError(f"{envelope.do[:40]!r} is not a request")
-        if envelope.number <= self.seen:
-            raise protocol.ProtocolError("this message was overtaken by a later one")
-        self.seen = self.number = envelope.number
-        self.asked = hashlib.sha256(message).hexdigest()  # sites that were asked something else make noise of the sum
-        self.versions = {k: x for k, x in self.versions.items() if k in envelope.alive}
+        try:
+            envelope = self._understood(message)
+        except Exception as error:
+            self.log(f"run {self.run}: refused a message: {type(error).__name__}: {visible(str(error))}")
+            raise
         try:
             if envelope.do not in ("open", "plan") and self.plan is None:
                 raise PolicyError("nothing is answered before a plan")
@@ -201,13 +199,26 @@ class SiteHolder(Holder):
         except PolicyError as error:
             self.log(f"run {self.run}: refused {self._words(envelope.do)}: {error}")
             raise InputError(f"refused by the policy of {self.own}: {error}.") from None
-        except protocol.ProtocolError:
+        except protocol.ProtocolError as error:
+            self.log(f"run {self.run}: refused {self._words(envelope.do)}: {visible(str(error))}")
             raise
         except Exception as error:  # the text may hold values of rows: it stays here
             self.log(f"run {self.run}: {self._words(envelope.do)} failed: {type(error).__name__}: {error}")
             raise InputError(
                 f"{self.own} could not do {self._words(envelope.do)} ({type(error).__name__}); its log says why"
             ) from None
+
+    def _understood(self, message: bytes) -> protocol.Envelope:
+        envelope, self.setup = protocol.opened(message, self.setup, largest=self.largest)
+        self._noted["request"] = envelope.do[:40]
+        if envelope.do not in SESSION_REQUESTS:
+            raise protocol.ProtocolError(f"{envelope.do[:40]!r} is not a request")
+        if envelope.number <= self.seen:
+            raise protocol.ProtocolError("this message was overtaken by a later one")
+        self.seen = self.number = envelope.number
+        self.asked = hashlib.sha256(message).hexdigest()  # sites that were asked something else make noise of the sum
+        self.versions = {k: x for k, x in self.versions.items() if k in envelope.alive}
+        return envelope
 
     def _words(self, request: str) -> str:
         operation = self._noted["operation"]
@@ -225,35 +236,21 @@ class SiteHolder(Holder):
             raise PolicyError("a run has one plan")
         check_plan(self.policy, plan, self.own, tuple(self.roster))
         self.table.check_columns([*plan.columns, *plan.others], plan.target)
-        self._same_roster(plan)
+        check_roster(self.policy, self.state / "rosters.json", plan)
         self.approve(self.run, plan)
         self.plan = plan
         if not plan.masked:
+            remember(self.state / "rosters.json", plan)
             return b""
         self.mask = self.masker(self.run, plan.sites)
         return self.mask.hello
 
     def do_meet(self, hellos: dict[str, bytes]) -> None:
-        if self.mask is None:
+        if self.mask is None or self.plan is None:
             raise PolicyError("this run has no masks")
+        check_roster(self.policy, self.state / "rosters.json", self.plan)  # since the plan another run may have begun
         self.mask.meet(hellos)
-
-    def _same_roster(self, plan: Plan) -> None:
-        """Sums over the same columns with rosters that differ by one site differ by that site's, masked or not."""
-        path = self.state / "rosters.json"
-        known: dict[str, list[list[list[str]]]] = json.loads(path.read_text()) if path.exists() else {}
-        own = [sorted(plan.sites), sorted(plan.used)]
-        before = known.setdefault(plan.data, [])
-        for sites, columns in before:
-            odd = set(sites) ^ set(plan.sites)
-            if plan.masked and len(odd) == 1 and plan.used & set(columns):
-                raise PolicyError(
-                    f"the same columns were used with other sites before; the difference would show {odd.pop()} alone"
-                )
-        if own not in before:
-            before.append(own)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, json.dumps(known).encode())
+        remember(self.state / "rosters.json", self.plan)
 
     # ------------------------------------------------------------------ the data set
     def do_columns(self, asked: Any) -> dict[str, Any]:
@@ -371,6 +368,8 @@ class SiteHolder(Holder):
         leaves = "sums" if rule.leaves == "figures" and not getattr(asked[0], "bins", True) else rule.leaves
         if leaves == "figures" and not masked and not self.policy.testing:
             raise PolicyError("counts by bins of a score leave as masked sums only")
+        if leaves == "figures" and not self.policy.bins:
+            raise PolicyError("counts by bins of a score are not given by this site (bins = false)")
         if rule.leaves == "site" and name not in PLAIN and (self.policy.sums_only or masked):
             raise PolicyError(f"{name!r} is of this site alone, and sums only are allowed")
         if name in FIGURES and not self.policy.site_figures:
