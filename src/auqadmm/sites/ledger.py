@@ -33,7 +33,7 @@ MOST_LINES = 100_000  # entries that are kept one by one; sums count all
 
 
 @dataclass(frozen=True)
-class Entry:
+class LedgerEntry:
     """One message of a site. `shapes`: of its arrays, before masks; `failed`: it was no answer, but a reason."""
 
     site: str
@@ -73,9 +73,9 @@ class Ledger:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.asked = ("", "", time.monotonic())  # request, operation, since when
-        self.lines: list[Entry] = []
+        self.lines: list[LedgerEntry] = []
         self._sums: dict[tuple[str, str, str], Amount] = {}
-        self._last: dict[str, tuple[Entry, int | None]] = {}  # of every site, with its place among lines
+        self._last: dict[str, tuple[LedgerEntry, int | None]] = {}  # of every site, with its place among lines
 
     def asking(self, request: str, operation: str = "") -> None:
         """What sites are asked next."""
@@ -92,7 +92,7 @@ class Ledger:
             if last is not None and (last[0].run, last[0].number, last[0].sha256) == (run, number, digest):
                 return
             request, operation, _ = self.asked
-            entry = Entry(site, time.time(), run, number, request, operation, {}, len(body), digest, error=error)
+            entry = LedgerEntry(site, time.time(), run, number, request, operation, {}, len(body), digest, error=error)
             place = len(self.lines) if len(self.lines) < MOST_LINES else None
             if place is not None:
                 self.lines.append(entry)
@@ -114,7 +114,7 @@ class Ledger:
                     self.lines[place] = full
                 self._add(entry, Amount(0, full.numbers, 0, int(masked), int(bool(error))))
 
-    def _add(self, entry: Entry, more: Amount) -> None:
+    def _add(self, entry: LedgerEntry, more: Amount) -> None:
         key = (entry.site, entry.request, entry.operation)
         self._sums[key] = self._sums.get(key, Amount()) + more
 
@@ -154,7 +154,7 @@ def words_of(request: str, operation: str) -> str:
     return f"{request}: {operation}" if operation else WORDS.get(request, request)
 
 
-def arrays_of(message: Any) -> tuple[dict[str, tuple[int, ...]], bool]:
+def arrays_of(message: object) -> tuple[dict[str, tuple[int, ...]], bool]:
     """Shapes of the arrays in an answer, as they are without masks, and whether it is masked."""
     if isinstance(message, list | tuple) and len(message) == 3:  # of a sum: whether it has state, arrays, seconds
         message = message[1]
