@@ -64,8 +64,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "comparison": {"api", "baselines", "blocks", "core", "engines", "loop", "methods", "problem", "verdict"},
     "report": {"auqadmm", "comparison", "core", "files", "inference", "quality", "words"},
     "sites": {
-        "auqadmm", "blocks", "checkpoint", "columns", "core", "engines", "errors", "files", "formula", "problem",
-        "quality", "report", "words",
+        "auqadmm", "blocks", "checkpoint", "checks", "columns", "core", "engines", "errors", "files", "formula",
+        "problem", "quality", "report", "words",
     },
     "paper": {
         "api", "auqadmm", "checks", "comparison", "core", "curvature", "engines", "errors", "files", "loop", "methods",

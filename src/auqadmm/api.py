@@ -38,7 +38,7 @@ from auqadmm.core.state import Setup, WarmStart
 from auqadmm.core.stopping import Stopping
 from auqadmm.errors import InputError, InputTypeError
 from auqadmm.inference.statistics import WITHOUT_NULL, Statistics, measured
-from auqadmm.local.base import LocalStep
+from auqadmm.local.base import LocalSolver, LocalStep
 from auqadmm.methods.auq_lr.method import directions_sentence
 from auqadmm.problem import Problem
 from auqadmm.quality.evaluate import cross_models, quality_at
@@ -362,13 +362,13 @@ def _opened(engine: Any, problem: Problem, dtype: torch.dtype, device: torch.dev
     opened.close()
 
 
-def _local_solver(name: Any, reduce: Reduce) -> Any:
+def _local_solver(name: str | LocalSolver, reduce: Reduce) -> Any:
     if isinstance(name, str) and name == "auto":
         name = "direct" if reduce.every(local.direct_suits) else "mixed"
     return local.resolve(name)
 
 
-def _method(method: Any, round_cost: float) -> Any:
+def _method(method: object, round_cost: float) -> Any:
     if isinstance(method, str) and method.lower() in ("auto", "newton"):
         return (methods.Auto if method.lower() == "auto" else methods.Newton)(round_cost)
     if isinstance(method, str) and method.lower() == "auq-lr":
@@ -450,7 +450,7 @@ SHOWN_LOSSES = 3  # losses named in a message
 
 
 def _checkpoint_and_rule(
-    checkpoint: Checkpoint | str | PathLike[str] | None, on_loss: Any, engine: Any
+    checkpoint: Checkpoint | str | PathLike[str] | None, on_loss: object, engine: object
 ) -> tuple[Checkpoint | None, str]:
     """Both settings, checked."""
     if checkpoint is not None and not isinstance(checkpoint, Checkpoint):

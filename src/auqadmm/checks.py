@@ -1,9 +1,14 @@
-"""Checks of parameters: one that cannot work is refused, in one sentence, where the object is made."""
+"""Checks of parameters: one that cannot work is refused, in one sentence, where the object is made.
+
+And of JSON that came over a network.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from numbers import Integral, Real
+from typing import Any
 
 from auqadmm.errors import InputError
 
@@ -61,3 +66,19 @@ def relaxation(value: float) -> None:
 def round_cost(value: object) -> None:
     if not (is_number(value) and 0 <= float(value) < math.inf):  # type: ignore[arg-type]
         raise InputError(f"round_cost must be a number ≥ 0, got {value!r}.")
+
+
+def strict_json(text: bytes) -> Any:
+    """JSON in which no object has a name twice, since readers disagree on which counts; no NaN, no infinity."""
+    return json.loads(text, object_pairs_hook=_once_each, parse_constant=_no_number)
+
+
+def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    once = dict(pairs)
+    if len(once) < len(pairs):
+        raise ValueError("a name occurs twice")
+    return once
+
+
+def _no_number(constant: str) -> float:
+    raise ValueError(f"{constant} is no number of JSON")

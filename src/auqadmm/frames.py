@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import ArrayLike
 
+    from auqadmm.core.history import History
+    from auqadmm.core.stopping import Certificate
     from auqadmm.inference import Inference
 
 Frames: TypeAlias = "pd.DataFrame | Sequence[pd.DataFrame] | Mapping[str, pd.DataFrame]"
@@ -120,11 +122,11 @@ class FormulaModel(FittedGLM):
         return self.result.message
 
     @property
-    def certificate_(self) -> Any:
+    def certificate_(self) -> Certificate | None:
         return self.result.certificate
 
     @property
-    def history_(self) -> Any:
+    def history_(self) -> History:
         return self.result.history
 
     @property
@@ -326,7 +328,7 @@ def _label(name: str) -> str:
     return site[1:-1] if site.startswith("'") else site
 
 
-def _listed(data: Any) -> list[Any]:
+def _listed(data: object) -> list[Any]:
     if not isinstance(data, Sequence) or isinstance(data, str):
         raise InputError(f"data must be a data frame, or a list or dictionary of them, got {type(data).__name__}.")
     return list(data)

@@ -10,7 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from auqadmm.engines import world
-from auqadmm.engines.world import Board, agreed
+from auqadmm.engines.world import AlarmBoard, agreed
 
 
 def meet(store, size, order, seconds=10.0):
@@ -38,7 +38,7 @@ def test_one_that_does_not_come():
         agreed(store, 0, 3, timedelta(seconds=0.1))
 
 
-class Slow(Board):
+class Slow(AlarmBoard):
     """Takes its time to read what the others wrote."""
 
     def _sentences(self):
@@ -56,7 +56,7 @@ def test_the_process_that_may_serve_the_store_leaves_last():
         left.append(board.rank)
         return sentences, missing
 
-    boards = [kind(store, rank, 3) for rank, kind in enumerate((Board, Slow, Board))]
+    boards = [kind(store, rank, 3) for rank, kind in enumerate((AlarmBoard, Slow, AlarmBoard))]
     with ThreadPoolExecutor(3) as pool:
         found = list(pool.map(fail, boards))
     assert found == [({0: "the disk is on fire"}, [])] * 3
@@ -66,5 +66,5 @@ def test_the_process_that_may_serve_the_store_leaves_last():
 def test_a_process_that_dies_while_it_reads_is_not_waited_for_without_end(monkeypatch):
     monkeypatch.setattr(world, "BOARD_PATIENCE", 0.3)
     store = dist.HashStore()
-    Board(store, 1, 2).raise_alarm("a process failed")  # and never reads
-    assert Board(store, 0, 2).others() == ({}, [])
+    AlarmBoard(store, 1, 2).raise_alarm("a process failed")  # and never reads
+    assert AlarmBoard(store, 0, 2).others() == ({}, [])

@@ -102,7 +102,7 @@ def test_knots_are_of_all_rows(tmp_path, call, policy):
     np.testing.assert_allclose(inner, known, atol=x.std() * (1 if call.startswith("cr") else 0.1))
     assert state["lower_bound"] <= x.min()
     assert state["upper_bound"] >= x.max()
-    wide = designs.WIDE * 2.0**-designs.CELL_BITS * x.std()
+    wide = designs.CELLS_PER_BOUND * 2.0**-designs.CELL_BITS * x.std()
     assert state["upper_bound"] - x.max() <= wide
     given = f"knots={inner.tolist()}, lower_bound={state['lower_bound']}, upper_bound={state['upper_bound']}"
     written = re.sub(r"df=\d", given, call)

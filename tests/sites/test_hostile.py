@@ -21,7 +21,7 @@ from auqadmm.errors import InputError
 from auqadmm.sites.daemon import serve
 from auqadmm.sites.hub import Hub
 from auqadmm.sites.keys import SecretKey, make_certificate, make_key, read_key
-from auqadmm.sites.line import Line
+from auqadmm.sites.line import SiteLine
 from auqadmm.sites.settings import read_site
 from auqadmm.sites.wire import HEADER, label_of, sealed
 from tests.sites.between import Between, Passed
@@ -293,7 +293,7 @@ def ended(opened: ssl.SSLSocket) -> bool:
 
 
 def test_a_head_has_to_come_soon(made: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("auqadmm.sites.web.HEAD", 0.5)
+    monkeypatch.setattr("auqadmm.sites.web.HEAD_SECONDS", 0.5)
     with made.hub() as hub, site(made, "a"):
         hub.wait("a", 10)
         hub.begin("x", "a")
@@ -385,4 +385,4 @@ def test_a_proxy_of_the_environment(made: Place, monkeypatch: pytest.MonkeyPatch
     assert b"Basic " + base64.b64encode(b"me:se@cret") in asked
     monkeypatch.setenv("HTTPS_PROXY", "socks5://127.0.0.1:1")
     with pytest.raises(InputError, match="a proxy of the kind 'socks5'"):
-        Line(read_site(made.write_site("a")))
+        SiteLine(read_site(made.write_site("a")))

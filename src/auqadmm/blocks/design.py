@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,6 +25,9 @@ from torch import Tensor
 from auqadmm.blocks import products
 from auqadmm.blocks.products import SingleDesign, survives_rounding
 from auqadmm.metrics.lowrank import Basis
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ def _indices(x: np.ndarray) -> Tensor:
     return torch.from_numpy(x) if x.size else torch.empty(0, dtype=torch.int64)
 
 
-def _csr(A: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _csr(A: csr_matrix, dtype: torch.dtype, device: torch.device) -> Tensor:
     # 32 bits where they do: half the memory of an index, and faster products
     index = torch.int32 if max(*A.shape, A.nnz) < 2**31 else torch.int64
     with warnings.catch_warnings():  # torch announces that its CSR layout is in beta
@@ -154,7 +157,7 @@ def with_values(A: Tensor, values: Tensor) -> Tensor:
 
 
 # Work on copies of the data, such as their squares, goes part by part.
-PARTS = 8
+DATA_PARTS = 8
 # A block joins a piece when padding it to the piece's height adds at most this share of rows.
 PADDING = 0.25
 
@@ -244,7 +247,7 @@ class DensePiece:
     def _parts(self) -> list[slice]:
         """Rows of every block in chunks: copies of all of them are as large as the data."""
         n = self.X.shape[1]
-        step = max(1, -(-n // PARTS))
+        step = max(1, -(-n // DATA_PARTS))
         return [slice(i, i + step) for i in range(0, max(n, 1), step)]
 
     def sum_rows(self, x: Tensor) -> Tensor:  # (b·n, k) -> (b, k)
@@ -307,7 +310,7 @@ class Design:
             return known[1]
         z = self.forward(U, single_precision)
         self.cache.pop("along", None)
-        if U.shape[2] * PARTS <= self.features:
+        if U.shape[2] * DATA_PARTS <= self.features:
             self.cache["along"] = (U, z)
         return z
 

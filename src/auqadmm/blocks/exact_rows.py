@@ -18,6 +18,8 @@ from torch import Tensor
 from auqadmm.blocks.design import DensePiece, SparsePiece, with_values
 
 if TYPE_CHECKING:
+    from scipy.sparse import csc_matrix
+
     from auqadmm.blocks.design import SparsePiece
     from auqadmm.blocks.shard import Shard
 
@@ -216,7 +218,7 @@ def _symmetric(B: Tensor) -> Tensor:
     return torch.from_numpy(dsyrk(1.0, B.numpy().T)).contiguous()
 
 
-def _upper_product(L: Any, R: Any) -> np.ndarray:
+def _upper_product(L: csc_matrix, R: csc_matrix) -> np.ndarray:
     """LᵀR, upper triangle only: in column slices, skipping what lies left of them, where that is
     faster."""
     p = L.shape[1]
@@ -230,7 +232,7 @@ def _upper_product(L: Any, R: Any) -> np.ndarray:
     return H
 
 
-def _product(L: Any, R: Any) -> np.ndarray:
+def _product(L: csc_matrix, R: csc_matrix) -> np.ndarray:
     """LᵀR, dense, of CSC matrices: accumulated in place where the library can."""
     if not ADDS_UP or not L.nnz or not R.nnz or np.int64 in (L.indices.dtype, R.indices.dtype):
         return (L.T @ R).toarray()
@@ -238,18 +240,18 @@ def _product(L: Any, R: Any) -> np.ndarray:
     return torch.addmm(A.values().new_zeros(A.shape[0], B.shape[1]), A, B, beta=0.0).numpy()
 
 
-def _csr(S: Any, shape: tuple[int, int]) -> Tensor:
+def _csr(S: csc_matrix, shape: tuple[int, int]) -> Tensor:
     """A scipy matrix as torch CSR; a CSC matrix is the transpose of a CSR one."""
     ends, where, values = (torch.from_numpy(x) for x in (S.indptr, S.indices, S.data))
     return torch.sparse_csr_tensor(ends, where, values, shape, check_invariants=False)
 
 
-def _filled(S: Any, some: slice) -> np.ndarray:
+def _filled(S: csc_matrix, some: slice) -> np.ndarray:
     """Some rows, dense."""
     return (S if some.stop - some.start >= S.shape[0] else S[some]).toarray()
 
 
-def _weighted(S: Any, w: np.ndarray) -> Any:
+def _weighted(S: csc_matrix, w: np.ndarray) -> csc_matrix:
     """Rows of a CSC matrix times w (r,)."""
     return type(S)((S.data * w[S.indices], S.indices, S.indptr), shape=S.shape)
 
@@ -275,7 +277,7 @@ def joint(cache: dict[str, Any], piece: SparsePiece) -> tuple[Tensor, Tensor]:
     return cache["joint"]
 
 
-def by_columns(cache: dict[str, Any], piece: SparsePiece) -> Any:
+def by_columns(cache: dict[str, Any], piece: SparsePiece) -> csc_matrix:
     """The rows of sparse blocks as a scipy matrix of m columns, cached with the data."""
     if "by_columns" not in cache:
         import scipy.sparse

@@ -27,6 +27,8 @@ from auqadmm.errors import InputError
 from auqadmm.runtime import Programs
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
     from auqadmm.blocks.exact import ExactSums
     from auqadmm.blocks.loss import Loss, Point
     from auqadmm.columns import Frame
@@ -280,7 +282,7 @@ def _pad(x: np.ndarray, count: int) -> np.ndarray:
     return x if count == 0 else np.concatenate([x, np.repeat(x[:1], count, axis=0)])
 
 
-def _check_range(block: RawBlock, dtype: Any) -> None:
+def _check_range(block: RawBlock, dtype: DTypeLike) -> None:
     """Finite in float64 may be infinite in float32."""
     X = block.X.data if scipy.sparse.issparse(block.X) else block.X
     if X.size and X.dtype.itemsize > np.dtype(dtype).itemsize:

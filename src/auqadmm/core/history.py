@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from auqadmm.core.reduce import Traffic
 
 
@@ -160,7 +162,7 @@ class History:
         """
         return [asdict(row) for row in self.rows]
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> pd.DataFrame:
         """A data frame, one line per iteration (needs pandas: `pip install auqadmm[pandas]`).
 
         Returns

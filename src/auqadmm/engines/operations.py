@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 FUNCTIONS: Mapping[str, str] = {
@@ -176,7 +176,7 @@ def thing(place: str) -> Any:
     return value
 
 
-def place_of(x: Any) -> str:
+def place_of(x: type | Callable[..., object]) -> str:
     """Where a class or a function is defined, as in the table."""
     return f"{x.__module__.removeprefix(PACKAGE)}:{x.__qualname__}"
 

@@ -32,6 +32,7 @@ from safetensors.numpy import load, save
 from torch import Tensor
 
 from auqadmm.checkpoint.codec import CheckpointError, Json, Reader, Registry, Writer
+from auqadmm.checks import strict_json
 from auqadmm.core.state import Setup
 from auqadmm.engines.operations import (
     ARGUMENT_NAMES,
@@ -260,7 +261,7 @@ class Decoder(Reader):
             raise ProtocolError(f"the array {name[:60]!r} is missing")
         return self.arrays[name].numpy()
 
-    def _array(self, name: str, shape: list[Any], kind: Any) -> np.ndarray:
+    def _array(self, name: str, shape: list[Any], kind: object) -> np.ndarray:
         array = self._numbers(name)
         if kind is not None:
             if not isinstance(kind, str) or len(kind) > 20 or np.dtype(kind).kind not in ARRAYS + "USMm":
@@ -307,7 +308,7 @@ def parsed(data: bytes, largest: int = LARGEST) -> tuple[Any, dict[str, Tensor]]
     if length > len(data) - 8:
         raise ProtocolError("a message is cut off")
     try:
-        tree = json.loads(data[8 : 8 + length], object_pairs_hook=_once_each, parse_constant=_no_number)
+        tree = strict_json(data[8 : 8 + length])
         arrays = load(data[8 + length :])
     except (KeyboardInterrupt, SystemExit):
         raise
@@ -317,18 +318,6 @@ def parsed(data: bytes, largest: int = LARGEST) -> tuple[Any, dict[str, Tensor]]
         return tree, {name: torch.from_numpy(x if x.flags.writeable else x.copy()) for name, x in arrays.items()}
     except TypeError:
         raise ProtocolError("a message has arrays of a kind that is not read") from None
-
-
-def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Two readers may disagree on which of two entries of one name counts: there is none such."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name occurs twice")
-    return found
-
-
-def _no_number(constant: str) -> float:
-    raise ValueError(f"{constant} is no number of JSON")
 
 
 def dumps(value: object, own_code: bool = False) -> bytes:

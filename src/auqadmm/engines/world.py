@@ -12,7 +12,7 @@ would find addresses and alarms of dead processes. So the first process makes up
     rank r    writes a unique call under hello/r, and waits for the answer to this call
     rank 0    answers any call under hello/r, old ones too, until rank r confirms
 
-A `Board` is shared storage that all can read when a collective cannot finish: who failed, who is alive. A process
+A `AlarmBoard` is shared storage that all can read when a collective cannot finish: who failed, who is alive. A process
 that fails writes a sentence and raises the alarm. The others poll the board while they wait, write their
 names, and see who did not: those are lost. The board uses the rendezvous store, over a TCP
 connection of its own, so it works where the collective does not. A store that cannot be reached
@@ -140,7 +140,7 @@ BOARD_PATIENCE = 4.0  # seconds for others to write their names
 BOARD_LOOK = 0.5  # seconds between two polls of the board
 
 
-class Board:
+class AlarmBoard:
     """`store`: a torch.distributed store with a prefix of its own, or None where there are no others."""
 
     def __init__(self, store: dist.Store | None, rank: int, size: int) -> None:
@@ -235,7 +235,7 @@ class World:
             raise ProcessError(
                 f"The processes did not find each other within {deadline:g} s: {error_text(error)}"
             ) from None
-        self.board = Board(store and dist.PrefixStore(f"{name}/board", store), self.rank, self.size)
+        self.board = AlarmBoard(store and dist.PrefixStore(f"{name}/board", store), self.rank, self.size)
 
     def _join(self, backend: str, name: str) -> dist.Store | None:
         """Make the group; returns the store where its processes met, None for a process alone."""

@@ -82,7 +82,7 @@ def offset_of(name: str, given: PerRow, rows: int, log: bool) -> np.ndarray:
     return np.log(x) if log else x
 
 
-def times_of(y: Any) -> np.ndarray:
+def times_of(y: object) -> np.ndarray:
     """(n, 3) of time, event and entry, from what users pass."""
     if y is None:
         raise InputError("y is missing: pass time and event of every row.")
@@ -118,7 +118,7 @@ def _fields(y: np.ndarray) -> np.ndarray:
     return np.column_stack([y[name].astype(np.float64) for name in (*times, *events, *entries)])
 
 
-def listed_times(y: Any, blocks: int) -> list[np.ndarray]:
+def listed_times(y: object, blocks: int) -> list[np.ndarray]:
     """The same of every block."""
     if not isinstance(y, list) or len(y) != blocks:
         got = f"{len(y)} entries" if isinstance(y, list) else type(y).__name__

@@ -72,7 +72,7 @@ class Encoding:
         """Of the matrix: a number's own name, `column=category` for categories."""
         return (*self.numbers, *(f"{c.name}={level}" for c in self.categories for level in self._levels(c)))
 
-    def matrix(self, sheet: Sheet, unseen: str = "error") -> Any:
+    def matrix(self, sheet: Sheet, unseen: str = "error") -> np.ndarray | scipy.sparse.csr_matrix:
         """X of a file; a category that no worker had is refused, or with `unseen="ignore"` gives zeros."""
         if self.sparse != sheet.sparse:
             expected = "sparse" if self.sparse else "with named columns"
@@ -129,7 +129,7 @@ class Encoding:
         X /= self.scale
         return X
 
-    def _one_hot(self, sheet: Sheet, column: Column, unseen: str) -> Any:
+    def _one_hot(self, sheet: Sheet, column: Column, unseen: str) -> scipy.sparse.csr_matrix:
         assert column.levels is not None
         coded = sheet.texts.get(column.name)
         if coded is None:

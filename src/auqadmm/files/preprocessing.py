@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -32,6 +32,9 @@ from auqadmm.files.tabular import Coded, Sheet, refuse_row
 from auqadmm.files.tabular_arrow import not_a_number
 from auqadmm.problem import InputError
 from auqadmm.words import listed, quoted
+
+if TYPE_CHECKING:
+    import scipy.sparse
 
 AnyEncoding: TypeAlias = Encoding | FormulaEncoding
 
@@ -199,7 +202,7 @@ def _some_moments(X: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.stack([total, mean, square])
 
 
-def _sparse_moments(X: Any, weights: np.ndarray) -> np.ndarray:
+def _sparse_moments(X: scipy.sparse.csr_matrix, weights: np.ndarray) -> np.ndarray:
     total = weights.sum()
     rows = np.repeat(weights, np.diff(X.indptr))
     with np.errstate(over="ignore", invalid="ignore"):
@@ -228,7 +231,7 @@ def _example(column: Coded) -> tuple[int, str]:
     return row + 1, text[:200]
 
 
-def _distinct(target: Any, rows: np.ndarray) -> int:
+def _distinct(target: object, rows: np.ndarray) -> int:
     return len(np.unique(target.codes[rows])) if isinstance(target, Coded) else 0
 
 
@@ -405,7 +408,7 @@ def _standard(moments: np.ndarray, names: Sequence[str], total: float) -> tuple[
 def _classes(summaries: Sequence[Summary], settings: Settings) -> tuple[Any, ...]:
     """The sorted union of all labels."""
 
-    def kind(label: Any) -> str:
+    def kind(label: object) -> str:
         return "text" if isinstance(label, str) else "truth values" if isinstance(label, bool) else "numbers"
 
     kinds = [(s, kind(label)) for s in summaries for label in (s.labels or ())[:1]]

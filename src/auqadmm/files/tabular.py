@@ -443,7 +443,7 @@ def _no_columns(source: str, roles: Roles, why: str) -> None:
         raise InputError(f"{source}: {why}; leave out --target, --site, --id, --features, --drop and the like.")
 
 
-def widened(sheet: Sheet, names: list[str]) -> Any:
+def widened(sheet: Sheet, names: list[str]) -> scipy.sparse.csr_matrix:
     """The matrix of a sheet whose columns are named by numbers, for these columns; missing ones are zero."""
     X: scipy.sparse.csr_matrix = sheet.numbers
     first, last = int(names[0]), int(names[-1])

@@ -20,7 +20,7 @@ import numpy as np
 
 from auqadmm.errors import InputError
 from auqadmm.formula.parsing import FUNCTIONS, Formula, formulaic, parse
-from auqadmm.formula.pooled import Pool, PooledColumns, state_of
+from auqadmm.formula.pooled import PooledColumns, PooledRows, state_of
 from auqadmm.problem.agreement import Exchange, alone, together
 from auqadmm.words import listed, quoted
 
@@ -196,7 +196,7 @@ def agree(
 
 
 def designed(
-    formula: Formula, texts: Mapping[str, Sequence[str]], numbers: Mapping[str, Sequence[Any]], pool: Pool
+    formula: Formula, texts: Mapping[str, Sequence[str]], numbers: Mapping[str, Sequence[Any]], pool: PooledRows
 ) -> FormulaDesign:
     """Levels and states; features have no names yet. `numbers`: levels of factors that hold numbers."""
     unfit = [name for name in texts if name in {c for call in formula.calls for c in _columns(call.inner.code)}]
@@ -211,7 +211,7 @@ def reference_of(design: FormulaDesign, column: str) -> Any | None:
     """The level of a factor that no feature has to itself, where its coding has one."""
     levels = design.levels[column]
 
-    def has_feature(level: Any) -> bool:
+    def has_feature(level: object) -> bool:
         ends = [name.removesuffix(f"[T.{level}]") for name in design.features if name.endswith(f"[T.{level}]")]
         return any(name == column or name.startswith((f"C({column})", f"C({column},")) for name in ends)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -137,7 +138,7 @@ def parse(text: str) -> Formula:
     return Formula(text, target, intercept, columns, categories, tuple(calls.values()), tuple(offsets))
 
 
-def formulaic() -> Any:
+def formulaic() -> ModuleType:
     """The package, or how to get it."""
     try:
         import formulaic

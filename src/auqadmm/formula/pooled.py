@@ -38,7 +38,7 @@ ZERO_NORM = 1e-18  # of the square of a polynomial, relative to the one before: 
 MOST_DEGREE = 20  # of polynomials and splines
 
 
-class Pool(Protocol):
+class PooledRows(Protocol):
     """The rows of all sites, known by sums alone."""
 
     def total(self, call: Call, what: str, numbers: Sequence[float] = ()) -> np.ndarray:
@@ -92,7 +92,7 @@ class PooledColumns:
         return Histogram(counts, min(counts) - step / 2, max(counts) + step / 2)
 
 
-def state_of(call: Call, pool: Pool) -> dict[str, Any]:
+def state_of(call: Call, pool: PooledRows) -> dict[str, Any]:
     """What formulaic would have kept, had it seen all rows; plain values for JSON."""
     try:
         if call.name in ("center", "scale", "standardize"):
@@ -124,13 +124,13 @@ def summed(terms: np.ndarray) -> np.ndarray:
     return np.array([math.fsum(column) for column in terms.T])
 
 
-def _mean(call: Call, pool: Pool) -> tuple[float, float]:
+def _mean(call: Call, pool: PooledRows) -> tuple[float, float]:
     """Rows, and the mean."""
     rows, total = pool.total(call, "mean")
     return float(rows), float(total / rows)
 
 
-def step_exponent(call: Call, pool: Pool) -> int:
+def step_exponent(call: Call, pool: PooledRows) -> int:
     """log₂ of the standard deviation, rounded down."""
     rows, mean = _mean(call, pool)
     (square,) = pool.total(call, "square", (mean,))
@@ -139,7 +139,7 @@ def step_exponent(call: Call, pool: Pool) -> int:
     return math.floor(0.5 * math.log2(square / rows) + ODD)
 
 
-def _scaled(call: Call, pool: Pool) -> dict[str, Any]:
+def _scaled(call: Call, pool: PooledRows) -> dict[str, Any]:
     asked = call.arguments
     ddof = asked.get("ddof", 0 if call.name == "standardize" else 1)
     center = asked.get("center", True)
@@ -156,7 +156,7 @@ def _scaled(call: Call, pool: Pool) -> dict[str, Any]:
     return {"ddof": ddof, "center": middle, "scale": width}
 
 
-def _poly(call: Call, pool: Pool) -> dict[str, Any]:
+def _poly(call: Call, pool: PooledRows) -> dict[str, Any]:
     """The three-term recurrence of monic orthogonal polynomials, one reduction per degree."""
     degree = _whole(call, "degree", 1, 1)
     if call.arguments.get("raw", False):
@@ -185,7 +185,7 @@ def _polynomial(x: np.ndarray, numbers: Sequence[float]) -> np.ndarray:
 
 
 # ---------------------------------------------------------------------- counts
-def _spline(call: Call, pool: Pool) -> dict[str, Any]:
+def _spline(call: Call, pool: PooledRows) -> dict[str, Any]:
     natural = call.name != "bs"
     given, df = call.arguments.get("knots"), call.arguments.get("df")
     if given is not None and df is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from auqadmm.problem.made_of_losses import loss_of_rows
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 LABELS = {
     "ridge": "Penalised: standard errors are the spread around a biased mean, and no tests of zero are offered.",
@@ -283,7 +285,7 @@ class Inference:
             "sites": sites,
         }
 
-    def plot_forest(self, column: str | int = 0, ax: Any = None) -> Any:
+    def plot_forest(self, column: str | int = 0, ax: Axes | None = None) -> Axes:
         """The estimates of one coefficient at every site with intervals, and the common one below.
 
         Parameters
@@ -400,7 +402,7 @@ def _heterogeneity(at: Statistics, found: Covariance) -> Heterogeneity | None:
     return Heterogeneity(Q, df, float(stats.chi2.sf(Q, df)), max(0.0, (Q - df) / Q) if Q > 0 else 0.0)
 
 
-def _pandas() -> Any:
+def _pandas() -> ModuleType:
     try:
         import pandas
     except ModuleNotFoundError:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from auqadmm.inference.inference import Inference
 
 
 WIDTH = 78
-LARGE = 1e6  # numbers beyond are shown with a power of ten
+PLAIN_BELOW = 1e6  # numbers beyond are shown with a power of ten
 
 
 def summary(of: Inference) -> str:
@@ -64,7 +66,7 @@ def cells(of: Inference) -> tuple[list[str], list[list[str]]]:
 
 
 def _cell(x: float, form: str) -> str:
-    return form.format(x) if abs(x) < LARGE else f"{x:.4e}"
+    return form.format(x) if abs(x) < PLAIN_BELOW else f"{x:.4e}"
 
 
 def notes(of: Inference) -> list[str]:
@@ -124,7 +126,7 @@ def _tex(name: str) -> str:
     return name
 
 
-def draw(of: Inference, k: int, ax: Any) -> Any:
+def draw(of: Inference, k: int, ax: Axes | None) -> Axes:
     """Sites from the top, the common estimate last; a site that does not determine the coefficient has no mark."""
     import matplotlib.pyplot as plt
 

@@ -39,7 +39,7 @@ import torch
 from torch import Tensor
 
 from auqadmm.blocks.curvature import DiagonalCurvature, RowCurvature, RowHessian
-from auqadmm.blocks.design import PARTS, DensePiece, Runs
+from auqadmm.blocks.design import DATA_PARTS, DensePiece, Runs
 from auqadmm.blocks.loss import Hessian, Point
 from auqadmm.blocks.parts import runs
 from auqadmm.blocks.rows import RowLoss, RowPoint
@@ -253,7 +253,7 @@ def factored(problem: LocalProblem, hessian: Hessian, wanted: Tensor | None = No
         if not isinstance(piece, DensePiece) or not len(slots):
             continue
         d = d.reshape(*piece.X.shape[:2], 1)
-        step = max(1, -(-piece.X.shape[1] // PARTS))
+        step = max(1, -(-piece.X.shape[1] // DATA_PARTS))
         some, every = H[own[slots]], len(slots) == len(own)
         for i in range(0, piece.X.shape[1], step):  # in parts: weighted rows would copy the data
             rows, weight = piece.X[:, i : i + step], d[:, i : i + step]

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from auqadmm.blocks.design import PARTS, DensePiece
+from auqadmm.blocks.design import DATA_PARTS, DensePiece
 from auqadmm.blocks.shard import Shard
 from auqadmm.errors import InputError
 from auqadmm.local.base import Accurate, Iterate, LocalProblem, LocalSolution, count, over, select
@@ -279,7 +279,7 @@ def _factorised_plus(gram: Tensor, W: Weights, blocks: Tensor) -> tuple[Tensor, 
     """AᵀA + W_j factorised, some blocks at a time: temporaries are three times as large."""
     out, inverted = torch.empty_like(gram), False
     diagonal = isinstance(W, Scalar | Diagonal)
-    for some in _slices(len(gram), 2 * PARTS):
+    for some in _slices(len(gram), 2 * DATA_PARTS):
         if diagonal:
             H = gram[some].clone()
             H.diagonal(dim1=1, dim2=2).add_(W.diagonal()[blocks[some], :, 0])
@@ -305,7 +305,7 @@ def _small(shard: Shard, i: int, W: Weights) -> Tensor:
     return S
 
 
-def _slices(n: int, parts: int = PARTS) -> list[slice]:
+def _slices(n: int, parts: int = DATA_PARTS) -> list[slice]:
     step = max(1, -(-n // parts))
     return [slice(i, min(i + step, n)) for i in range(0, n, step)]
 

@@ -16,7 +16,7 @@ to an independent optimum. Our own methods are not part of verdicts on the paper
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -333,7 +333,7 @@ def cost(bundle: Bundle) -> list[ClaimVerdict]:
     return judged
 
 
-def _cost_cell(row: Any) -> Cell:
+def _cost_cell(row: Mapping[str, Any]) -> Cell:
     share, whole = row["weights"] / row["plain"], row["iteration"] / row["plain"]
     numbers = f"weights (rank {row['rank']}) {outcomes.number(share)}, all of AUQ's iteration {outcomes.number(whole)}"
     return Cell(f"{MODELS[row['figure']]}, {panel_title(row['panel'])}", outcome(1 + share, 1.0), numbers)

@@ -17,7 +17,7 @@ knows where its chunks are) checks their type.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,7 +109,7 @@ def _read_matrix(name: str, X: Any) -> Any:
     return X
 
 
-def _read_vector(name: str, what: str, y: Any, rows: int, columns: bool = False) -> np.ndarray:
+def _read_vector(name: str, what: str, y: object, rows: int, columns: bool = False) -> np.ndarray:
     """One value per row; `columns`: or several, which losses of one column refuse later."""
     if y is None:
         raise InputError(f"{name}: {what} is missing (None); pass one value per row of X.")
@@ -127,7 +127,7 @@ def _not_one_column(name: str, what: str, y: np.ndarray) -> InputError:
     return InputError(f"{name}: {what} must have one value per row of X; got an array of shape {y.shape}.")
 
 
-def _read_weight(name: str, weight: Any, rows: int) -> np.ndarray:
+def _read_weight(name: str, weight: object, rows: int) -> np.ndarray:
     w = _read_vector(name, "sample_weight", weight, rows)
     _check_number_type(name, "sample_weight", w.dtype)
     w = w.astype(np.float64)
@@ -137,7 +137,7 @@ def _read_weight(name: str, weight: Any, rows: int) -> np.ndarray:
     return w
 
 
-def _read_offset(name: str, offset: Any, rows: int) -> np.ndarray:
+def _read_offset(name: str, offset: object, rows: int) -> np.ndarray:
     o = _read_vector(name, "offset", offset, rows)
     _check_number_type(name, "offset", o.dtype)
     o = o.astype(np.float64)
@@ -234,7 +234,7 @@ def encode(block: RawBlock, classes: np.ndarray) -> np.ndarray:
     return np.searchsorted(classes, block.y.astype(classes.dtype)).astype(np.int64)
 
 
-def _to_numpy(name: str, what: str, x: Any) -> np.ndarray:
+def _to_numpy(name: str, what: str, x: object) -> np.ndarray:
     if isinstance(x, torch.Tensor):
         if x.dtype in (torch.float16, torch.bfloat16):
             raise _half_precision(name, what, str(x.dtype).removeprefix("torch."))
@@ -252,7 +252,7 @@ def _to_numpy(name: str, what: str, x: Any) -> np.ndarray:
         raise InputError(f"{name}: {what} cannot be read as an array ({error}).") from None
 
 
-def _check_number_type(name: str, what: str, dtype: Any) -> None:
+def _check_number_type(name: str, what: str, dtype: np.dtype) -> None:
     if dtype == np.float16:
         raise _half_precision(name, what, "float16")
     if dtype.kind not in "fiub":
@@ -374,7 +374,7 @@ class Chunks:
             raise blamed(j, error) from error
 
 
-def _block(parts: Any) -> tuple[Any, ...]:
+def _block(parts: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(parts)
 
 

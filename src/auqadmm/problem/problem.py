@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -413,7 +413,7 @@ def _numbered(blocks: Sequence[Any], first: int) -> Sequence[Any]:
     ]
 
 
-def _image(shape: Any, features: int) -> tuple[int, ...]:
+def _image(shape: Iterable[float], features: int) -> tuple[int, ...]:
     try:
         lengths = tuple(whole_number("image", length, least=1) for length in shape)
     except (TypeError, ValueError):

@@ -510,7 +510,7 @@ class ElasticNet(_Elastic):
         return self.l1, self.l2
 
 
-def _bound(name: str, value: Any) -> float | tuple[float, ...]:
+def _bound(name: str, value: object) -> float | tuple[float, ...]:
     """Return one number or a tuple of numbers, or raise ValueError."""
     try:
         array = np.asarray(value, dtype=np.float64)

@@ -164,7 +164,7 @@ def _spread(count: int, shift: float) -> list[int]:
     return [*np.unique((count**steps).astype(int) - 1).tolist(), count - 1]
 
 
-def _log_axes(axes: Any) -> None:
+def _log_axes(axes: Sequence[Axes]) -> None:
     """Logarithmic axes for panels that share a vertical one, with a label at every or every other power of ten."""
     values = np.concatenate([line.get_ydata() for axis in axes for line in axis.get_lines()])
     values = values[values > 0]

@@ -122,18 +122,18 @@ def _tally(message: Any) -> object:
     return told.features  # none, if it has no blocks
 
 
-def _names(message: Any) -> object:
+def _names(message: object) -> object:
     if not isinstance(message, list | tuple) or not all(isinstance(name, str) for name in message):
         raise _Wrong("these are no names of columns")
     return list(message)
 
 
-def _sums(message: Any) -> object:
+def _sums(message: object) -> object:
     return _added(message, _finite)
 
 
-def _mapped(finite: Callable[[Tensor, str], None]) -> Callable[[Any], object]:
-    def check(message: Any) -> object:
+def _mapped(finite: Callable[[Tensor, str], None]) -> Callable[[object], object]:
+    def check(message: object) -> object:
         if not isinstance(message, list | tuple) or len(message) != 3:
             raise _Wrong("it has not three parts")
         nothing, out, seconds = message
@@ -144,7 +144,7 @@ def _mapped(finite: Callable[[Tensor, str], None]) -> Callable[[Any], object]:
     return check
 
 
-def _added(out: Any, finite: Callable[[Tensor, str], None]) -> object:
+def _added(out: object, finite: Callable[[Tensor, str], None]) -> object:
     if not isinstance(out, dict):
         raise _Wrong("it has no named arrays")
     if "limbs" not in out:
@@ -166,7 +166,7 @@ def _array(x: object, name: str, finite: Callable[[Tensor, str], None]) -> objec
     return list(x.shape)
 
 
-def _joined(message: Any) -> object:
+def _joined(message: object) -> object:
     """Arrays that are put one after another: all but their lengths is alike."""
     if not isinstance(message, dict):
         raise _Wrong("it has no named arrays")

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from auqadmm.sites.hub import Hub
 
 TRIPS, MESSAGES, LOADS = 20, 10, 3  # how often each is measured
-TYPICAL = 8 * 64 * 10  # bytes each way: a model of 64 features and 10 classes
+TYPICAL_BYTES = 8 * 64 * 10  # bytes each way: a model of 64 features and 10 classes
 LOAD = 1 << 20  # bytes up
-ENOUGH = 10.0  # seconds after which a site is not asked again
+PROBE_SECONDS = 10.0  # seconds after which a site is not asked again
 SOON = 30.0  # days before a certificate ends at which it is worth a word
 CLOCK_WORTH = 60.0  # seconds between clocks that are worth a word; 300 are refused (wire.CLOCKS_APART)
 
@@ -99,7 +99,7 @@ def checkup(
 
 def measured(hub: Hub, name: str) -> SiteCheck:
     """Round trips to one site, small, typical and loaded."""
-    end = time.monotonic() + ENOUGH
+    end = time.monotonic() + PROBE_SECONDS
     clocks: list[tuple[float, float]] = []  # half the trip, and how far ahead
     told: dict[str, Any] = {}
 
@@ -119,7 +119,7 @@ def measured(hub: Hub, name: str) -> SiteCheck:
     try:
         trips(1, 0, 0)  # the first may open a connection
         small = trips(TRIPS, 0, 0)
-        typical, loaded = trips(MESSAGES, TYPICAL, TYPICAL), trips(LOADS, LOAD, 0)
+        typical, loaded = trips(MESSAGES, TYPICAL_BYTES, TYPICAL_BYTES), trips(LOADS, LOAD, 0)
     except (SitesError, ValueError, KeyError, TypeError) as why:
         return SiteCheck(name, visible(str(why)) if isinstance(why, SitesError) else "gave no answer that can be read")
     trip = statistics.median(small)

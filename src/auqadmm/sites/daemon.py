@@ -24,7 +24,7 @@ from typing import Protocol
 from auqadmm import __version__
 from auqadmm.sites.audit import Audit, AuditError
 from auqadmm.sites.keys import checked_name
-from auqadmm.sites.line import CONNECT, Away, Line, Reply
+from auqadmm.sites.line import CONNECT, Away, Reply, SiteLine
 from auqadmm.sites.refusals import Declined, Malformed, NotJoined, Refusal, Replayed, SitesError, TooLarge
 from auqadmm.sites.settings import Data, SiteSettings
 from auqadmm.sites.wire import AskNumbers, Label, small_json, told
@@ -62,7 +62,7 @@ def serve(
     log: Callable[[str], object],
 ) -> None:
     """Until `stop` is set, or Ctrl-C: then the coordinator is told that this site leaves."""
-    with Audit(settings.audit) as audit, Line(settings) as line:
+    with Audit(settings.audit) as audit, SiteLine(settings) as line:
         daemon = _Daemon(settings, open_run, stop, log, audit, line)
         beats = threading.Thread(target=daemon.beat, name="beats", daemon=True)
         beats.start()
@@ -92,7 +92,7 @@ class _Daemon:
         stop: threading.Event,
         log: Callable[[str], object],
         audit: Audit,
-        line: Line,
+        line: SiteLine,
     ) -> None:
         self.at, self.open_run, self.stop, self.log, self.audit, self.line = settings, open_run, stop, log, audit, line
         self.process = secrets.token_hex(16)

@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 CELLS = "cells"
 CELL_BITS = 3  # a cell is 2⁻³ of the power of two below the standard deviation
-WIDE = 4  # cells between possible bounds
-REACH = 40  # bounds to either side of the mean, in fours of cells: 20 standard deviations
+CELLS_PER_BOUND = 4  # cells between possible bounds
+BOUNDS_EACH_SIDE = 40  # bounds to either side of the mean, in fours of cells: 20 standard deviations
 FINEST = 32  # cells per standard deviation of the site's own rows, at most
-SPLIT = 32  # values that stand for the rows of a cell
+VALUES_PER_CELL = 32  # values that stand for the rows of a cell
 WORTH_A_LOOK = 0.1  # the leverage of rows that are looked at
-ROUNDING = 1e-9
+SHARE_ROUNDING = 1e-9
 
 
 # ---------------------------------------------------------------------- at the site
@@ -82,7 +82,7 @@ def check_share(policy: Policy, what: str, x: np.ndarray) -> None:
     """No row makes up a sum of x, but for what all rows have in common."""
     away = np.abs(x - np.median(x))
     total = float(away.sum())
-    if total > 0 and float(away.max()) > policy.largest_share * (1 + ROUNDING) * total:
+    if total > 0 and float(away.max()) > policy.largest_share * (1 + SHARE_ROUNDING) * total:
         raise PolicyError(f"one row makes up more than {policy.largest_share:.0%} of a sum of {what}")
 
 
@@ -91,10 +91,10 @@ def cells_of(policy: Policy, key: str, x: np.ndarray, exponent: int, middle: int
     step = 2.0 ** (exponent - CELL_BITS)
     if not -1000 < exponent < 1000 or step < float(x.std()) / FINEST:
         raise PolicyError(f"the cells that {quoted(key)} would be counted in are too narrow")
-    half = WIDE * REACH
-    place = np.clip(np.rint(x / step) - WIDE * middle, -half, half).astype(int) + half
-    ends = middle - np.floor(x.min() / (WIDE * step)), np.ceil(x.max() / (WIDE * step)) - middle
-    steps = np.arange(REACH + 1)
+    half = CELLS_PER_BOUND * BOUNDS_EACH_SIDE
+    place = np.clip(np.rint(x / step) - CELLS_PER_BOUND * middle, -half, half).astype(int) + half
+    ends = middle - np.floor(x.min() / (CELLS_PER_BOUND * step)), np.ceil(x.max() / (CELLS_PER_BOUND * step)) - middle
+    steps = np.arange(BOUNDS_EACH_SIDE + 1)
     counts = _gathered(np.bincount(place, minlength=2 * half + 1), int(np.median(place)), policy.min_cell)
     return {"counts": counts.astype(float), "below": (steps < ends[0]) * 1.0, "above": (steps < ends[1]) * 1.0}
 
@@ -129,7 +129,7 @@ def check_leverage(policy: Policy, X: np.ndarray) -> None:
     U = U[:, s > s[0] * len(A) * np.finfo(float).eps]
     for row in U[np.square(U).sum(1) > WORTH_A_LOOK]:
         nearest = np.abs(U @ row)
-        if float(nearest.max()) > policy.largest_share * (1 + ROUNDING) * float(nearest.sum()):
+        if float(nearest.max()) > policy.largest_share * (1 + SHARE_ROUNDING) * float(nearest.sum()):
             raise PolicyError("a combination of the columns of the formula is nearly one row alone")
 
 
@@ -183,18 +183,19 @@ class SitePool:
         exponent = step_exponent(call, self)
         rows, total = self.total(call, "mean")
         step = 2.0 ** (exponent - CELL_BITS)
-        middle = round(float(total / rows) / (WIDE * step))
+        middle = round(float(total / rows) / (CELLS_PER_BOUND * step))
         found = self.ask(CELLS, call.key, (float(exponent), float(middle)))
         ends = [np.flatnonzero(np.rint(found[side]) == 0) for side in ("below", "above")]
         if not all(side.size for side in ends):
             raise InputError(
                 f"{quoted(call.key)}: values lie far from the mean; write lower_bound and upper_bound into the formula."
             )
-        low, high = (middle - int(ends[0][0])) * WIDE * step, (middle + int(ends[1][0])) * WIDE * step
+        bound = CELLS_PER_BOUND * step
+        low, high = (middle - int(ends[0][0])) * bound, (middle + int(ends[1][0])) * bound
         counts: dict[float, int] = {}
         for k in np.flatnonzero(np.rint(found["counts"]) > 0).tolist():
-            cell, number = (k + WIDE * (middle - REACH)) * step, round(float(found["counts"][k]))
-            parts = min(number, SPLIT)
+            cell, number = (k + CELLS_PER_BOUND * (middle - BOUNDS_EACH_SIDE)) * step, round(float(found["counts"][k]))
+            parts = min(number, VALUES_PER_CELL)
             for j in range(parts):
                 value = cell + step * ((j + 0.5) / parts - 0.5)
                 counts[value] = number * (j + 1) // parts - number * j // parts

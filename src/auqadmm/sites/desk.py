@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from auqadmm.sites.keys import PublicKey
 from auqadmm.sites.ledger import Ledger
@@ -35,6 +35,9 @@ from auqadmm.sites.wire import (
     verified,
 )
 from auqadmm.words import quoted
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
 
 LONGEST_POLL = 300.0  # seconds
 TICK = 0.25  # seconds between looks at who is quiet
@@ -101,7 +104,7 @@ class Desk:
         self.refused: list[str] = []  # the last few, for a status page
         self.news, self.ledger = asyncio.Event(), Ledger()
 
-    def app(self) -> Any:
+    def app(self) -> ASGIApp:
         """The ASGI application."""
         kinds = {"/join": self._join, "/turn": self._turn, "/beat": self._beat, "/leave": self._leave}
         return application(kinds, self._refuse)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -33,6 +34,7 @@ from auqadmm.sites.rules import asked_of
 from auqadmm.sites.tables import Wanted
 
 if TYPE_CHECKING:
+    from auqadmm.core.result import Result
     from auqadmm.sites.hub import Hub
 
 GONE = ("was started anew", "left", "no sign of life", "no answer within")  # how a hub says that a site is lost
@@ -354,7 +356,7 @@ class Sites:
     ...     result = aq.solve(problem, engine=sites)
     """
 
-    def __init__(self, settings: Any, timeout: float | None = None, watch: bool | int = False) -> None:
+    def __init__(self, settings: str | Path, timeout: float | None = None, watch: bool | int = False) -> None:
         self.settings, self.timeout = settings, timeout
         self.hub: Hub | None = None
         self.board = Board(watch)
@@ -383,7 +385,7 @@ class Sites:
         """What `solve` calls after every iteration."""
         return (self.board.iteration,)
 
-    def solved(self, result: Any) -> None:
+    def solved(self, result: Result) -> None:
         """How a run ended: `solve` says it.
 
         Parameters

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from auqadmm.blocks.shard import Shard
 from auqadmm.problem.risk_sets import EVENT, STRATUM, TIME
@@ -21,7 +22,7 @@ MOST_GRIDS = 3  # of one data set, refused ones included
 MOST_TIMES = 1000  # of one grid
 
 
-def check_grid(policy: Policy, path: Path, data: str, grid: Any, shard: Shard) -> None:
+def check_grid(policy: Policy, path: Path, data: str, grid: ArrayLike, shard: Shard) -> None:
     """Refuse a grid that is too fine; grids are remembered in a file of the site's."""
     times = np.asarray(grid, dtype=np.float64)
     if times.ndim != 1 or not 0 < len(times) <= MOST_TIMES or not np.isfinite(times).all() or times.min() <= 0:

@@ -69,7 +69,7 @@ def check_folds(policy: Policy, folds: OwnFolds, block: RawBlock, formula: bool)
             check_leverage(policy, X[rows])
 
 
-def own_training(keep: Any, cv: str, folds: OwnFolds | None) -> Training:
+def own_training(keep: object, cv: str, folds: OwnFolds | None) -> Training:
     """The site's folds in place of those that were asked for."""
     if not isinstance(keep, Training):
         raise PolicyError(NOT_SELECTED)

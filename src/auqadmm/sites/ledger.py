@@ -33,7 +33,7 @@ MOST_LINES = 2000  # the latest entries are kept one by one, so that a long life
 
 
 @dataclass(frozen=True)
-class Entry:
+class LedgerEntry:
     """One message of a site. `shapes`: of its arrays, before masks; `failed`: it was no answer, but a reason."""
 
     site: str
@@ -73,10 +73,10 @@ class Ledger:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.asked = ("", "", time.monotonic())  # request, operation, since when
-        self._lines: dict[int, Entry] = {}  # by their place among all
+        self._lines: dict[int, LedgerEntry] = {}  # by their place among all
         self._count = 0
         self._sums: dict[tuple[str, str, str], Amount] = {}
-        self._last: dict[str, tuple[Entry, int]] = {}  # of every site, with its place
+        self._last: dict[str, tuple[LedgerEntry, int]] = {}  # of every site, with its place
 
     def asking(self, request: str, operation: str = "") -> None:
         """What sites are asked next."""
@@ -93,7 +93,7 @@ class Ledger:
             if last is not None and (last[0].run, last[0].number, last[0].sha256) == (run, number, digest):
                 return
             request, operation, _ = self.asked
-            entry = Entry(site, time.time(), run, number, request, operation, {}, len(body), digest, error=error)
+            entry = LedgerEntry(site, time.time(), run, number, request, operation, {}, len(body), digest, error=error)
             place, self._count = self._count, self._count + 1
             self._lines[place] = entry
             self._lines.pop(place - MOST_LINES, None)
@@ -115,12 +115,12 @@ class Ledger:
                     self._lines[place] = full
                 self._add(entry, Amount(0, full.numbers, 0, int(masked), int(bool(error))))
 
-    def _add(self, entry: Entry, more: Amount) -> None:
+    def _add(self, entry: LedgerEntry, more: Amount) -> None:
         key = (entry.site, entry.request, entry.operation)
         self._sums[key] = self._sums.get(key, Amount()) + more
 
     @property
-    def lines(self) -> list[Entry]:
+    def lines(self) -> list[LedgerEntry]:
         """The latest messages, one by one."""
         with self.lock:
             return list(self._lines.values())
@@ -161,7 +161,7 @@ def words_of(request: str, operation: str) -> str:
     return f"{request}: {operation}" if operation else WORDS.get(request, request)
 
 
-def arrays_of(message: Any) -> tuple[dict[str, tuple[int, ...]], bool]:
+def arrays_of(message: object) -> tuple[dict[str, tuple[int, ...]], bool]:
     """Shapes of the arrays in an answer, as they are without masks, and whether it is masked."""
     if isinstance(message, list | tuple) and len(message) == 3:  # of a sum: whether it has state, arrays, seconds
         message = message[1]

@@ -36,8 +36,8 @@ class Reply:
     body: bytes
 
 
-class Line:
-    """`with Line(settings) as line: line.post(…)`; turns and beats may be posted by two threads."""
+class SiteLine:
+    """`with SiteLine(settings) as line: line.post(…)`; turns and beats may be posted by two threads."""
 
     def __init__(self, settings: SiteSettings) -> None:
         self.settings, self.turns, self.beats = settings, Stamps(), Stamps()
@@ -83,7 +83,7 @@ class Line:
         announced(headers, most)
         return Reply(200, label, read(iter(lambda: response.read(PART), b""), label, most))
 
-    def __enter__(self) -> Line:
+    def __enter__(self) -> SiteLine:
         return self
 
     def __exit__(self, *error: object) -> None:

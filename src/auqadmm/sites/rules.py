@@ -203,7 +203,7 @@ FIGURES = ("site estimates", "pairs", "baseline", "quality by site", "quality of
 PLAIN = ("holds", "failed", "health", "why refused")
 
 
-def asked_of(operation: Any, shared: Any) -> tuple[str, Asked, str | None]:
+def asked_of(operation: Any, shared: object) -> tuple[str, Asked, str | None]:
     """The name of an operation, what its rule reads, and the run whose columns it works in."""
     run = None
     while isinstance(operation, InFrame):
@@ -211,7 +211,7 @@ def asked_of(operation: Any, shared: Any) -> tuple[str, Asked, str | None]:
     return name_of(operation), (operation, shared), run
 
 
-def well_made(name: str, operation: Any) -> bool:
+def well_made(name: str, operation: object) -> bool:
     """Has it arguments in front only where its rule knows them?"""
     given = operation.args if isinstance(operation, functools.partial) else ()
     takes = ARGUMENTS.get(name)

@@ -20,6 +20,7 @@ from auqadmm.errors import InputError
 
 if TYPE_CHECKING:
     import uvicorn
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 LONGEST_FAREWELL = 3.0  # seconds that a page which is open is given to fetch the last state
 POLLED = 4.0  # seconds since its last question after which a page counts as closed
@@ -91,7 +92,7 @@ class Watch:
         self._thread, self.url = None, ""
 
     # ------------------------------------------------------------------ requests
-    def app(self) -> Any:
+    def app(self) -> ASGIApp:
         """The application: GET of the page and of its numbers."""
         from starlette.applications import Starlette
         from starlette.responses import HTMLResponse, Response
@@ -117,10 +118,10 @@ class Watch:
 class _Guarded:
     """Nothing but requests of this machine, to this machine by name, that read."""
 
-    def __init__(self, app: Any, watch: Watch) -> None:
+    def __init__(self, app: ASGIApp, watch: Watch) -> None:
         self.app, self.watch = app, watch
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         from starlette.responses import PlainTextResponse
 
         if scope["type"] != "http":

@@ -1,6 +1,6 @@
 """HTTP at the coordinator's end: four paths, one header that counts, and little patience with strangers.
 
-A request has a head within `HEAD` seconds, or its connection ends; a connection whose message was not verified ends
+A request has a head within `HEAD_SECONDS`, or its connection ends; a connection whose message was not verified ends
 with the answer to it; and of those that have never had one that was, the oldest make room for new ones. So strangers
 can hold neither memory nor places, however slowly or often they come. What they can do is use up a link or a
 processor: that is a firewall's to prevent.
@@ -12,12 +12,15 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from auqadmm.sites.refusals import Malformed, NotJoined, Refusal
 from auqadmm.sites.wire import HEADER
 
-HEAD = 10.0  # seconds
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+HEAD_SECONDS = 10.0
 STRANGERS = 64  # connections that nobody on the list has used yet
 READ = (HEADER.encode(), b"content-length")  # headers
 
@@ -48,10 +51,10 @@ class Response:
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def application(routes: Mapping[str, Handler], refused: Callable[[Refusal], object]) -> Any:
+def application(routes: Mapping[str, Handler], refused: Callable[[Refusal], object]) -> ASGIApp:
     """An ASGI application; a refusal becomes an answer, and is told to `refused`."""
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
         fn = routes.get(scope["path"])
         if fn is None or scope["method"] != "POST":
             await _send(send, Response(404 if fn is None else 405), close=True)
@@ -81,7 +84,7 @@ def _headers(given: list[tuple[bytes, bytes]]) -> dict[str, str]:
     return found
 
 
-async def _parts(receive: Any) -> AsyncIterator[bytes]:
+async def _parts(receive: Receive) -> AsyncIterator[bytes]:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
@@ -92,7 +95,7 @@ async def _parts(receive: Any) -> AsyncIterator[bytes]:
             return
 
 
-async def _send(send: Any, response: Response, close: bool) -> None:
+async def _send(send: Send, response: Response, close: bool) -> None:
     headers = [(name.encode(), value.encode("latin-1")) for name, value in response.headers.items()]
     if response.status != 204:
         headers.append((b"content-length", str(len(response.body)).encode()))
@@ -141,6 +144,6 @@ def protocol() -> type[asyncio.Protocol]:
         def _expect(self) -> None:
             """A whole head, soon."""
             if self._alarm is None:
-                self._alarm = self.loop.call_later(HEAD, self.transport.abort)
+                self._alarm = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
 
     return Impatient

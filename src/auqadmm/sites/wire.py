@@ -13,13 +13,13 @@ site needs no clock.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import threading
 import time
 from collections.abc import AsyncIterable, Iterable, Mapping
 from dataclasses import dataclass
 
+from auqadmm.checks import strict_json
 from auqadmm.sites.keys import NAME, PublicKey, SecretKey
 from auqadmm.sites.refusals import Forged, Malformed, Replayed, TooLarge, WrongClock
 from auqadmm.words import quoted, visible
@@ -141,24 +141,12 @@ def read(parts: Iterable[bytes], label: Label, most: int) -> bytes:
 def small_json(body: bytes) -> dict[str, object]:
     """A JSON object of a message of this room's own."""
     try:
-        found = json.loads(body, object_pairs_hook=_once_each, parse_constant=_no) if len(body) <= SMALL else None
+        found = strict_json(body) if len(body) <= SMALL else None
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise Malformed("this is no JSON object of a message of auqadmm.")
     return found
-
-
-def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Two readers may disagree on which of two entries of one name counts, so there is none such."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name occurs twice")
-    return found
-
-
-def _no(constant: str) -> float:
-    raise ValueError(f"{constant} is no number of JSON")
 
 
 def told(body: bytes, longest: int = 500) -> str:

@@ -24,7 +24,7 @@ from auqadmm.verdict.queries import ColumnMoments
 # Chosen, not measured (see method.py).
 STEP_SHARE = 1e-4  # of the last step's decrease: the error allowed in the next step
 PATH = 40  # points that rows at corners are followed through
-NEAR = 1e-5  # of F: steps that predict no larger decrease end where the Hessian itself is summed, for a verdict
+NEAR_MINIMUM = 1e-5  # of F: steps that predict no larger decrease end where the Hessian itself is summed, for a verdict
 MISS = 1e-2  # of its own decrease: the error allowed in a first step on a working set
 
 
@@ -77,7 +77,7 @@ class NewtonState:
     exact: bool = True
     widened: int = 0
     promised: float = math.inf
-    near: float = NEAR
+    near: float = NEAR_MINIMUM
 
     @property
     def finite(self) -> bool:
