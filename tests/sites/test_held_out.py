@@ -48,7 +48,7 @@ def test_folds_of_rows(tmp_path, policy, monkeypatch):
         assert held.figures["auc"] == pytest.approx(known.figures["auc"], abs=1e-9)
     else:
         assert held.figures["auc"] is None
-        assert "masked sums only: no AUC" in held.notes[-1]
+        assert "no AUC, no calibration curve" in held.notes[-1]
     assert len(sites.link.heard["lyon"]) > 20
 
 

@@ -20,7 +20,6 @@ from auqadmm.blocks.design import DensePiece, SparsePiece, with_values
 if TYPE_CHECKING:
     from scipy.sparse import csc_matrix
 
-    from auqadmm.blocks.design import SparsePiece
     from auqadmm.blocks.shard import Shard
 
 ADDS_UP = torch.backends.mkl.is_available()  # sparse products into a dense matrix
