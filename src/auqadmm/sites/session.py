@@ -339,7 +339,7 @@ class SiteHolder(Holder):
     def do_gather(self, fn: Any, at: int | None) -> Tensor:
         self._allowed("gather", fn, None, at)
         out = super().do_gather(self._own_folds(fn), at)
-        if asked_of(fn, None)[0] == "digest":  # of the rows: known to who has the key only
+        if asked_of(fn, None)[0] == "digest" and not self.policy.testing:  # of the rows: known to who has the key only
             out = torch.stack([self._blinded(x) for x in out])
         self._note({"": out})
         return out
