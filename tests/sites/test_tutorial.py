@@ -24,13 +24,13 @@ def test_the_files_of_the_tutorial_name_rules_that_exist():
     """The whole of it takes minutes on a busy machine: below."""
     tutorial = ROOT / "docs" / "tutorials" / "three-hospitals.md"
     known = set(Policy.__dataclass_fields__)
-    for text in (SCRIPT.read_text(), tutorial.read_text()):
+    for text, least in ((SCRIPT.read_text(), 3), (tutorial.read_text(), 1)):
         policies = re.findall(r"\[policy\]\n((?:\w+ = .+\n)+)", text)
-        assert len(policies) == 3
+        assert len(policies) >= least
         for policy in policies:
             given = dict(line.split(" = ", 1) for line in policy.splitlines())
             assert given.keys() <= known
-            Policy.read("site.toml", {name: json.loads(value) for name, value in given.items()})
+            Policy.read("site.toml", {name: json.loads(value.split("  #")[0]) for name, value in given.items()})
     if (bash := shutil.which("bash")) is not None:
         assert subprocess.run([bash, "-n", str(SCRIPT)], check=False).returncode == 0
 
