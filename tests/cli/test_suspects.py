@@ -135,6 +135,34 @@ def test_ids_that_are_whole_numbers(told, case, suffix):
     assert told(frame, "--features", f"x,{name}") == {name, "x"}
 
 
+RNG = np.random.default_rng(5)
+WRITTEN = {  # as they stand in a csv file
+    "zeros in front": ("code", [f"{k:06d}" for k in RNG.permutation(4000)[:60]], True),
+    "zeros in front, one twice": ("code", [f"{k:06d}" for k in (*range(7, 420, 7), 7)], True),
+    "steps of ten": ("sample", [str(k) for k in RNG.permutation(60) * 10 + 40], True),
+    "steps of a hundred": ("sample", [str(100 * k) for k in range(60)], True),
+    "shortened by a spreadsheet": ("phone", [f"4.{k:05d}E+10" for k in RNG.permutation(99999)[:60]], True),
+    "as long, written out": ("phone", [str(40_000_000_017 + 977 * k) for k in range(60)], True),
+    "without zeros in front": ("platelets", [str(k) for k in RNG.permutation(np.arange(1000, 9999))[:60]], False),
+    "zeros in front of few values": ("ward", [f"{k % 12:03d}" for k in range(60)], False),
+    "a zero": ("score", [str(k) for k in RNG.permutation(np.arange(0, 300, 3))[:60]], False),
+    "large and of any size": ("load", [f"{1 + k / 100:.2f}E+{5 + k % 6}" for k in range(60)], False),
+    "steps of a dose": ("dose", [str(25 * k) for k in range(60)], False),
+    "ranks": ("rank", [str(k) for k in RNG.permutation(60)], False),
+}
+
+
+@pytest.mark.parametrize("case", WRITTEN)
+def test_ids_that_are_seen_in_how_numbers_are_written(told, case):
+    name, values, refused = WRITTEN[case]
+    frame = {"a.csv": rows(len(values), **{name: values})}
+    if refused:
+        assert f"different whole numbers in {len(values)} rows: is this an id? --id {name}" in told(frame)
+    else:
+        assert told(frame) == {name, "x"}
+    assert told(frame, "--features", f"x,{name}") == {name, "x"}
+
+
 def test_a_model_still_predicts_rows_with_numbers_in_order(aq, told, tmp_path):
     assert told({"a.csv": rows(30, step=np.arange(30))}, "--features", "x,step") == {"step", "x"}
     assert aq("predict", tmp_path / "out", tmp_path / "a.csv").code == 0

@@ -84,6 +84,7 @@ def test_it_is_the_fit_of_all_files(tmp_path, case, policy):
     same_model(found.v, same.v)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("call", ["bs(age, df=5)", "cr(age, df=4, constraints='center')", "bs(sqrt(dose), df=4)"])
 def test_knots_are_of_all_rows(tmp_path, call, policy):

@@ -38,6 +38,7 @@ def test_it_is_the_fit_of_all_rows(tmp_path, method, policy):
     assert (found.lam is None) == (policy != "default" or method in ("newton", "lbfgs", "fista", "auto"))
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("method", [m for m in SUMS if m.endswith("admm")])
 def test_methods_of_the_paper_need_sums_only(tmp_path, method):
     sites = InsideSites(tmp_path, POLICIES["masked"])
@@ -77,6 +78,7 @@ def test_inference_and_quality(tmp_path, policy):
         assert found.quality().figures["brier"] == pytest.approx(same.quality().figures["brier"], abs=1e-12)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("policy", ["default", "masked"])
 @pytest.mark.parametrize("method", ["rb-admm", "lbfgs", "newton"])
 def test_a_checkpoint_is_split(tmp_path, method, policy):
@@ -128,6 +130,7 @@ class Suited:
 CHECKS = ["primitives", "inference", "iterates uq-admm multinomial", "iterates auq-lr image", "float32"]
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("name", CHECKS)
 def test_sessions_are_an_engine(tmp_path, name):
     EngineSuite(lambda: Suited(tmp_path)).checks()[name]()

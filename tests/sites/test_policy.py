@@ -347,6 +347,7 @@ def test_what_has_no_rule_is_not_served(tmp_path):
 
 
 # ---------------------------------------------------------------------- honest fits pass
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(
     "loss", [aq.Logistic(reduction="pooled"), aq.Probit(reduction="pooled")], ids=["logit", "probit"]

@@ -21,13 +21,14 @@ MASKED = Policy(masks="required")
 def fit(tmp_path, monkeypatch, capsys):
     """Runs the command at sites without a network, and on their files; returns both folders, or what was said."""
 
-    def run(*words, policy=MASKED, data=None, local=True, code=0):
+    def run(*words, policy=MASKED, data=None, local=True, code=0, quiet=True):
         sites = InsideSites(tmp_path, policy, frames=data or frames())
         monkeypatch.setattr(at_sites, "connected", lambda path, silent, watched: sites)
         monkeypatch.setattr(at_sites, "missing_extra", at_sites.missing_extra)
         out, here = tmp_path / "out", tmp_path / "here"
         asked = ["fit", "--sites", "s.toml", "--data", "heart", *words]
-        said = ended([*asked, *([] if "--dry-run" in words else ["--out", str(out), "--quiet"])], code)
+        written = [] if "--dry-run" in words else ["--out", str(out), *(["--quiet"] if quiet else [])]
+        said = ended([*asked, *written], code)
         if local and not code:
             files = [str(tmp_path / f"{name}.csv") for name in NAMES]
             ended(["fit", *files, *words, "--out", str(here), "--quiet"], 0)
@@ -82,6 +83,46 @@ def test_an_id_is_left_out(fit):
     said, _ = fit("--family", "poisson", "--target", "visits", *keep, "--overwrite", data=counted, code=1, local=False)
     assert "column 'code' is probably an id; leave it out" in said
     assert "150" not in said
+
+
+SPELLINGS = {
+    "case": ("sick", {"yes": "Yes"}, "Label 'yes' (berlin) and 'Yes' (oslo) differ only by case or blanks"),
+    "a blank": ("sick", {"no": "no "}, "Label 'no' (berlin) and 'no ' (oslo) differ only by case or blanks"),
+    "a level": (
+        "arm",
+        {"b": " B"},
+        "Column 'arm': category 'b' (berlin) and ' B' (oslo) differ only by case or blanks",
+    ),
+    "wide letters": ("arm", {"c": "ｃ"}, "category 'c' (berlin) and 'ｃ' (oslo) differ only in how their characters"),
+}
+
+
+@pytest.mark.thin(2)
+@pytest.mark.parametrize("how", ["columns", "formula"])
+@pytest.mark.parametrize("case", SPELLINGS)
+def test_one_text_in_two_spellings_at_two_sites(fit, case, how):
+    name, spelt, told = SPELLINGS[case]
+    data = frames()
+    data["oslo"][name] = data["oslo"][name].replace(spelt)
+    words = ("--formula", "sick ~ age + arm") if how == "formula" else ("--target", "sick", "--features", "age,arm")
+    said, sites = fit("--family", "binomial", *words, data=data, local=False, code=1)
+    assert told in said
+    assert not any(hasattr(session, "shard") for session in sites.made.sessions.values())  # before the first round
+
+
+@pytest.mark.timeout(60)
+def test_checkpoints_are_apart_named_and_gone_after_success(fit, tmp_path):
+    """At the coordinator; how many parts a site keeps is tested in test_doors.py."""
+    saved = tmp_path / "out.checkpoint"
+    words = ("--family", "binomial", "--target", "sick", "--features", "age,arm", "--method", "lbfgs")
+    words = (*words, "--checkpoint-every", "1", "--max-iter")
+    said, _ = fit(*words, "5", local=False, code=3, quiet=False)
+    assert f"{saved}: checkpoints, as private as rows" in said.split("Written:")[1]
+    assert saved.stat().st_mode & 0o077 == 0
+    assert not list((tmp_path / "out").glob("*checkpoint*"))
+    said, _ = fit(*words, "200", "--resume", local=False, quiet=False)
+    assert f"{saved}: checkpoints" not in said
+    assert not saved.exists()
 
 
 def test_a_dry_run_says_what_would_happen_and_fits_nothing(fit, tmp_path):

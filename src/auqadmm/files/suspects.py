@@ -15,6 +15,7 @@ import re
 import shlex
 import unicodedata
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -50,6 +51,9 @@ COUNTED = frozenset(["year", "month", "week", "day", "hour", "minute", "time", "
 LONG_NUMBER = 10_000_000  # from here on, whole numbers of as many digits each are phones, accounts, records
 
 
+EXPONENT = re.compile(r"[1-9](?:\.\d+)?[eE]\+?(\d{1,2})")
+
+
 def names_rows(name: str) -> bool:
     """Whether a column is called as ids are: id, patient_id, PatientID, MRN."""
     return bool(ID_WORDS & _words(name)) or ID_ENDS.fullmatch(name.lower()) is not None
@@ -78,24 +82,55 @@ def refuse_all_texts(name: str, sources: str, levels: int, rows: int, place: str
         raise _is_id(name, sources, levels, rows, "texts", place)
 
 
-def refuse_numbered(sheet: Sheet, roles: Roles) -> None:
+def refuse_numbered(sheet: Sheet, roles: Roles, path: Path | None = None) -> None:
     """Whole numbers of a table that count the rows in any order, are called as ids are, are long and all different, or
     read like 20240131; not if the user chose them. Arrays were made to be features, and at prediction the model knows
-    its columns."""
+    its columns. `path`: a csv file, which may show more than the numbers do: 000123, 1.2E+11."""
     if roles.features is not None or (roles.target is None and roles.time is None):
         return
+    nearly = []
     for place, name in enumerate(sheet.number_names):
         values = sheet.numbers[:, place]
         if not len(values) or not (np.isfinite(values).all() and (values == np.trunc(values)).all()):
             continue
         levels = len(np.unique(values))
         unique = levels == len(values)
-        counts = unique and len(values) > FEW_LEVELS and np.ptp(values) == levels - 1 and not COUNTED & _words(name)
+        counts = unique and levels > FEW_LEVELS and _counts(values) and not COUNTED & _words(name)
         called = unique and levels >= LEAST_ROWS and names_rows(name)
         if counts or called or (unique and levels > FEW_LEVELS and _long(values) and not _days(values)):
             raise _is_id(name, sheet.source, levels, sheet.rows, "whole numbers", OPTIONS)
         if levels >= LEAST_ROWS and _days(values):
             raise _is_date(sheet.source, name, OPTIONS)
+        if levels > FEW_LEVELS and levels > NEARLY * len(values):
+            nearly.append((name, levels))
+    if path is None or not nearly or path.suffix.lower() not in (".csv", ".tsv"):
+        return
+    from auqadmm.files.tabular_arrow import first_texts  # pyarrow, which frames and arrays do without
+
+    texts = first_texts(path, [name for name, _ in nearly])
+    for name, levels in nearly:
+        if _padded(texts.get(name, [])) or _exponents(texts.get(name, [])):
+            raise _is_id(name, sheet.source, levels, sheet.rows, "whole numbers", OPTIONS)
+
+
+def _counts(values: np.ndarray) -> bool:
+    """One by one, or in steps of 10, 100, 1000, in any order."""
+    steps = np.unique(np.diff(np.sort(values)))
+    return len(steps) == 1 and steps[0] in (1, 10, 100, 1000)
+
+
+def _padded(texts: Sequence[str]) -> bool:
+    """As many digits each, some of them zeros in front: numbers are not written like that."""
+    digits = [text for text in texts if text.isdigit()]
+    alike = len({len(text) for text in digits}) == 1
+    return alike and len(digits) == len(texts) and any(text[0] == "0" for text in digits)
+
+
+def _exponents(texts: Sequence[str]) -> bool:
+    """Long numbers of as many digits each that a spreadsheet has shortened: 1.23457E+11."""
+    found = [EXPONENT.fullmatch(text) for text in texts]
+    powers = {int(one[1]) for one in found if one is not None}
+    return bool(found) and all(found) and len(powers) == 1 and 10 ** min(powers) >= LONG_NUMBER
 
 
 def refuse_factors(sheet: Sheet, names: Iterable[str], place: str) -> None:

@@ -170,7 +170,7 @@ def read(path: str | os.PathLike[str], roles: Roles) -> Sheet:
     if sheet.rows == 0:
         raise InputError(f"{named(path)} has no rows; leave it out.")
     if is_table(path):
-        suspects.refuse_numbered(sheet, roles)
+        suspects.refuse_numbered(sheet, roles, path)
     return sheet
 
 

@@ -213,6 +213,20 @@ def read_csv(path: Path, roles: Roles) -> Sheet:
     return sheet
 
 
+def first_texts(path: Path, names: list[str]) -> dict[str, list[str]]:
+    """What a csv file that was read before has in these columns, as it is written, in its first block."""
+    parsing = pa.csv.ParseOptions(delimiter="\t" if path.suffix.lower() == ".tsv" else ",", newlines_in_values=True)
+    converting = pa.csv.ConvertOptions(
+        include_columns=names, column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=False
+    )
+    with (
+        pa.OSFile(os.fsencode(path)) as file,
+        pa.csv.open_csv(file, pa.csv.ReadOptions(use_threads=False), parsing, converting) as opened,
+    ):
+        batch = opened.read_next_batch()
+    return {name: [str(text).strip() for text in batch.column(name).to_pylist()] for name in names}
+
+
 def _header(path: Path, source: str, reading: pa.csv.ReadOptions, parsing: pa.csv.ParseOptions) -> list[str]:
     """The names of all columns."""
     with pa.OSFile(os.fsencode(path)) as file:

@@ -102,7 +102,7 @@ class SiteTable:
     def _summarized(self, roles: Roles, wanted: Wanted, formula: Formula | None) -> tuple[Sheet, Summary]:
         sheet = replace(read(self.path, roles), source=self.own, ids=None, site=None)
         if not wanted.picked:
-            suspects.refuse_numbered(sheet, replace(roles, features=None))
+            suspects.refuse_numbered(sheet, replace(roles, features=None), self.path)
         if sheet.sparse:
             raise InputError("sparse files are not served by sites")
         target = roles.target or "y"
