@@ -44,7 +44,7 @@ def _centred(piece: Piece, c: Tensor) -> Piece:
 
 def sizes(design: Design, u: Tensor) -> Tensor:
     """Σ_k |x_ik||u_k| of every row, (B, m, C) -> (R, C): rounding errors of logits are a few ε of them."""
-    pieces = []
+    pieces: list[Piece] = []
     for piece in design.pieces:
         if isinstance(piece, DensePiece):
             pieces.append(DensePiece(piece.X.abs(), piece.blocks))
