@@ -140,7 +140,7 @@ def split_and_shuffled(seed: int, share: float) -> None:
     assert found is not None or share < 5e-7  # collinear to rounding
 
 
-@pytest.mark.parametrize("share", [1e-4, 1e-5, 1e-6, 1e-7])
+@pytest.mark.parametrize("share", [1e-4, 1e-5, 1e-6])
 @pytest.mark.parametrize("seed", range(2))
 def test_order_and_split_do_not_change_errors_of_nearly_collinear_columns(seed, share):
     split_and_shuffled(seed, share)

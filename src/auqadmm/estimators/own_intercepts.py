@@ -17,7 +17,8 @@ from auqadmm.errors import InputError
 from auqadmm.estimators.checks import PerRow
 from auqadmm.problem import Problem, Zero
 from auqadmm.problem.made_of_losses import ProfilePoint, one_sided
-from auqadmm.words import listed, quoted
+
+MOST_NAMED = 5  # sites that a sentence names
 
 
 def intercepts_of(loss: RowLoss, blocks: Sequence[RawBlock], result: Result) -> dict[str, float]:
@@ -37,16 +38,20 @@ def of_rows(known: Mapping[str, float] | None, sites: PerRow, rows: int) -> np.n
             "common intercept."
         )
     if sites is None:
-        raise InputError(f"Every site has its own intercept: say with sites= which one owns a row, {listed(known)}.")
+        raise InputError(f"Every site has its own intercept: say with sites= which one owns a row, {_named(known)}.")
     labels = [str(label) for label in np.asarray(sites).ravel()]
     if len(labels) != rows:
         raise InputError(f"sites has {len(labels)} labels but X has {rows} rows; give one per row.")
     for label in dict.fromkeys(labels):
         if label not in known:
-            raise InputError(f"Site {quoted(label)} is none of the fit, {listed(known)}: its intercept is not known.")
+            raise InputError(f"Site {label!r} is none of the fit, {_named(known)}: its intercept is not known.")
         if np.isnan(known[label]):
             raise InputError(
-                f"Site {quoted(label)} has no finite intercept: all its targets are at one end of their range. Leave "
+                f"Site {label!r} has no finite intercept: all its targets are at one end of their range. Leave "
                 "its rows out, or fit a common intercept."
             )
     return np.array([known[label] for label in labels])
+
+
+def _named(known: Mapping[str, float]) -> str:
+    return ", ".join(map(repr, list(known)[:MOST_NAMED])) + (", …" if len(known) > MOST_NAMED else "")

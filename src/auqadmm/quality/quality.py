@@ -195,7 +195,7 @@ def shown(name: str, value: float | None) -> str:
     if value is None:
         return "–"
     if name in SHARES:
-        return f"{100 * value:.1f} %"
+        return f"{round(100 * value, 1) + 0.0:.1f} %"
     if name.startswith("calibration"):
         return f"{value:.3f}" if abs(value) >= 5e-4 else "0.000"
     return f"{value:.4f}" if name in ("auc", "brier", "concordance") else f"{value:.4g}"
