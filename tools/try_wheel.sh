@@ -26,7 +26,8 @@ with tarfile.open(sys.argv[2]) as packed:
 tops = {name.partition("/")[0].partition("-")[0] for name in wheel}
 assert tops == {"auqadmm"}, f"the wheel holds more than the package: {sorted(tops)}"
 assert "auqadmm/py.typed" in wheel, "py.typed is not in the wheel"
-assert any(name.endswith(".css") for name in wheel), "the assets of the report are not in the wheel"
+for asset in ("page.css", "page.js", "live.css", "live.js"):
+    assert f"auqadmm/report/assets/{asset}" in wheel, f"{asset} of the report is not in the wheel"
 assert any(name.endswith("/licenses/LICENSE") for name in wheel), "the licence is not in the wheel"
 of_package = sorted(name for name in wheel if name.startswith("auqadmm/"))
 assert of_package == sorted(n[4:] for n in sdist if n.startswith("src/auqadmm/") and "." in n.rpartition("/")[2])

@@ -62,7 +62,7 @@ def solve(
     certificate_tol: float = 1e-5,
     time_limit: float | None = None,
     stop: str = "certificate",
-    local: Any = "auto",
+    local: str | LocalSolver = "auto",
     dtype: str | torch.dtype = "float64",
     device: str | torch.device = "cpu",
     seed: int = 0,

@@ -421,6 +421,13 @@ class Sites:
         -------
         Study
             Open until `close`.
+
+        Raises
+        ------
+        WorkerLost
+            A site is absent, or was lost.
+        InputError
+            A site does not take part; the message says which and why.
         """
         from auqadmm.sites.hub import Hub
         from auqadmm.sites.settings import read_hub
@@ -484,6 +491,11 @@ class Sites:
         -------
         method
             The same, or another where the sites allow sums only.
+
+        Raises
+        ------
+        InputError
+            The blocks are no `SiteData`, or a site refuses.
         """
         data = problem.blocks
         if not isinstance(data, SiteData):
