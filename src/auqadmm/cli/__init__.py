@@ -8,9 +8,10 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
 from auqadmm import __version__
 from auqadmm.cli import compare as compare_module
@@ -26,10 +27,10 @@ from auqadmm.words import visible
 ABOUT = """
 Fit one convex model on data that lives in many places.
 
-Each worker keeps its own rows and solves a small problem; only models travel, and a consensus is found by ADMM
-with weights that say how certain each worker is.
+Each worker keeps its own rows and solves a small problem; sums over rows and models travel, and a consensus is found
+by ADMM with weights that say how certain each worker is.
 
-Start with **auqadmm demo**: half a minute, nothing to download. Then **auqadmm fit** on files of your own.
+Start with **auqadmm demo**: about a minute, nothing to download. Then **auqadmm fit** on files of your own.
 """
 EXIT_CODES = "Exit codes: 0 done, 1 error (one line on standard error), 2 wrong usage."
 # errors whose text is a sentence for the user; any other is a bug, and is shown with its class name
@@ -43,6 +44,19 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+class OnceEach(TyperCommand):
+    """A command that takes no option twice: of `--drop a --drop b` the first would be forgotten without a word."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # the context of whichever click typer brings
+        words = [word.split("=", 1)[0] for word in args[: args.index("--") if "--" in args else len(args)]]
+        for param in self.params:
+            if isinstance(param, TyperOption) and not (param.is_flag or param.multiple or param.count):
+                if sum(word in param.opts for word in words) > 1:
+                    hint = "; write the names in one: a,b,c" if "a,b,c" in (param.help or "") else ""
+                    raise typer.BadParameter(f"{param.opts[0]} is given more than once{hint}.", ctx=ctx)
+        return super().parse_args(ctx, args)
 
 
 def _version(asked: bool) -> None:
@@ -61,16 +75,16 @@ def common(
     pass
 
 
-app.command("demo", epilog=EXIT_CODES)(compare_module.demo)
-app.command("fit", epilog=fit_module.EXAMPLES)(fit_module.fit)
-app.command("meta", epilog=meta_module.EXAMPLES)(meta_module.meta)
-app.command("predict", epilog=predict_module.EXAMPLES)(predict_module.predict)
-app.command("compare", epilog=compare_module.EXAMPLES)(compare_module.compare_files)
-app.command("report", epilog=EXIT_CODES)(predict_module.report)
-app.command("reproduce", epilog=EXIT_CODES)(reproduce_command)
-app.command("doctor")(doctor_command)
-app.command("key", epilog=EXIT_CODES)(sites_module.key)
-app.command("site", epilog=EXIT_CODES)(sites_module.site)
+app.command("demo", cls=OnceEach, epilog=EXIT_CODES)(compare_module.demo)
+app.command("fit", cls=OnceEach, epilog=fit_module.EXAMPLES)(fit_module.fit)
+app.command("meta", cls=OnceEach, epilog=meta_module.EXAMPLES)(meta_module.meta)
+app.command("predict", cls=OnceEach, epilog=predict_module.EXAMPLES)(predict_module.predict)
+app.command("compare", cls=OnceEach, epilog=compare_module.EXAMPLES)(compare_module.compare_files)
+app.command("report", cls=OnceEach, epilog=EXIT_CODES)(predict_module.report)
+app.command("reproduce", cls=OnceEach, epilog=EXIT_CODES)(reproduce_command)
+app.command("doctor", cls=OnceEach)(doctor_command)
+app.command("key", cls=OnceEach, epilog=EXIT_CODES)(sites_module.key)
+app.command("site", cls=OnceEach, epilog=EXIT_CODES)(sites_module.site)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
