@@ -52,10 +52,11 @@ class OnceEach(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # the context of whichever click typer brings
         words = [word.split("=", 1)[0] for word in args[: args.index("--") if "--" in args else len(args)]]
         for param in self.params:
-            if isinstance(param, TyperOption) and not (param.is_flag or param.multiple or param.count):
-                if sum(word in param.opts for word in words) > 1:
-                    hint = "; write the names in one: a,b,c" if "a,b,c" in (param.help or "") else ""
-                    raise typer.BadParameter(f"{param.opts[0]} is given more than once{hint}.", ctx=ctx)
+            if not isinstance(param, TyperOption) or param.is_flag or param.multiple or param.count:
+                continue
+            if sum(word in param.opts for word in words) > 1:
+                hint = "; write the names in one: a,b,c" if "a,b,c" in (param.help or "") else ""
+                raise typer.BadParameter(f"{param.opts[0]} is given more than once{hint}.", ctx=ctx)
         return super().parse_args(ctx, args)
 
 
