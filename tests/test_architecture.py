@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "estimators": {
         "api", "blocks", "callbacks", "checks", "core", "engines", "errors", "inference", "loop", "methods", "metrics",
-        "problem", "quality", "words",
+        "problem", "quality",
     },
     "losses": {"blocks", "problem"},
     "regularizers": {"problem"},

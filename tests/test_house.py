@@ -213,6 +213,7 @@ def test_files_that_a_step_enters(tiny):
     assert sys.getprofile() is None
 
 
+@pytest.mark.campaign
 def test_the_page_of_the_library_is_short(capsys, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])  # `main` puts the package's folder there
     house.main([])

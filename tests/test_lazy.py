@@ -48,6 +48,7 @@ def test_the_command_begins_there():
     assert script[1] == "auqadmm.__main__:main"
 
 
+@pytest.mark.campaign
 def test_a_version_that_cannot_be_written_is_told_like_any_other():
     with open("/dev/full", "w") as full:
         ran = subprocess.run([sys.executable, "-m", "auqadmm", "--version"], stdout=full, stderr=-1, text=True)

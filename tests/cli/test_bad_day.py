@@ -92,6 +92,7 @@ def test_the_system_is_quoted_and_not_the_library_that_asked_it():
     assert reason(OSError("Stale handle")) == "Stale handle"
 
 
+@pytest.mark.campaign
 def test_a_full_disk_behind_standard_output(fitted):
     folder, parts = fitted
     command = [sys.executable, "-m", "auqadmm", "predict", str(folder), *map(str, parts)]

@@ -53,11 +53,13 @@ def no_computing(monkeypatch):
     monkeypatch.setattr("auqadmm.paper.pictures.compute", fail)
 
 
+@pytest.mark.campaign
 def test_a_second_call_computes_nothing(quick, no_computing):
     _, _, arguments = quick
     assert CliRunner().invoke(app, [*arguments, "--quiet"]).exit_code == 0
 
 
+@pytest.mark.campaign
 def test_from_redraws_without_computing_and_without_a_cache(quick, tmp_path, no_computing):
     _, folder, _ = quick
     source = tmp_path / "results" / "paper"

@@ -29,6 +29,7 @@ def digits_only(tmp_path, monkeypatch):
     workloads.dataset.cache_clear()
 
 
+@pytest.mark.campaign
 def test_finished_rows_are_kept(digits_only, tmp_path, capsys):
     parts = ["roofline", "uneven", "growth"]
     speed.main(["--parts", *parts, "--threads", "1", "--commit", "abc", "--out", str(tmp_path)])

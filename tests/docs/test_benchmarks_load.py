@@ -5,6 +5,8 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 LOAD = """
 import importlib, sys
@@ -14,6 +16,7 @@ for name in sys.argv[3:]:
 """
 
 
+@pytest.mark.campaign
 def test_all_of_them_load():
     folders = [ROOT / "benchmarks", ROOT / "tools"]
     names = sorted(path.stem for folder in folders for path in folder.glob("*.py"))

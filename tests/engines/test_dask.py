@@ -220,6 +220,7 @@ def struck(client, how, timeout):
     return pid, found.message
 
 
+@pytest.mark.campaign
 def test_kill_9_and_then_again(client):
     """In the middle of a call, and between two: a connection to nobody is tried for half a minute."""
     assert "lost (its process ended)" in struck(client, signal.SIGKILL, 60)[1]
@@ -234,6 +235,7 @@ def test_kill_9_and_then_again(client):
     engine.close()
 
 
+@pytest.mark.campaign
 def test_a_lost_worker_is_replaced_and_the_run_arrives(client, tmp_path):
     client.wait_for_workers(3, timeout=60)
     message = restarted(

@@ -18,6 +18,7 @@ from tests.engines.driven import ENDLESS, gone, marked, problem, python_path, ro
 from tests.engines.processes import PROGRAMS, end, environment, wait_for
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("engine", ["ray", "dask"])
 @pytest.mark.thin(2)
 def test_ctrl_c_returns_the_last_iterate_and_leaves_nothing_behind(engine, tmp_path):

@@ -96,6 +96,7 @@ def test_it_changes_its_mind_and_the_run_arrives():
         assert counts == sorted(counts)
 
 
+@pytest.mark.campaign
 def test_a_run_that_is_stopped_while_it_changes_goes_on_to_the_same_bits(tmp_path):
     whole = changed()
     turn = whole.choice.changes[0].iteration

@@ -102,6 +102,7 @@ def test_constant_and_empty_columns():
         assert abs(result.coef[5:]).max() < 1e-9
 
 
+@pytest.mark.campaign
 def test_columns_in_order_are_left_alone():
     """Digits, and a standardised table: the iterates are those of raw columns, to the last bit."""
     datasets = pytest.importorskip("sklearn.datasets")

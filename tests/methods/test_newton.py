@@ -110,6 +110,7 @@ def test_scales_and_means_of_columns_do_not_matter():
 
 
 # ---------------------------------------------------------------------- working sets
+@pytest.mark.campaign
 @pytest.mark.parametrize("kind", ["squares", "logistic"])
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.thin(2)

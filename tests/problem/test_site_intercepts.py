@@ -34,6 +34,7 @@ def test_coefficients_are_those_of_indicator_columns(name, weights, offset):
     assert np.allclose(result.coef, truth.params[:3], rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("method", ["c-admm", "auq-lr", "lbfgs", "fista", "auto"])
 @pytest.mark.parametrize("penalty", [aq.L2(1.0), aq.ElasticNet(2.0, 0.5)])
 @pytest.mark.thin(3)

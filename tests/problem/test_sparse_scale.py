@@ -63,6 +63,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.campaign
 def test_nothing_is_made_dense_on_the_way():
     """4000 × 20 000 numbers would be 640 MB; vectors of 20 000 features and the low-rank parts are allowed."""
     command = [sys.executable, "-c", PROGRAM.format(path=str(Path(__file__).parents[2]))]

@@ -111,6 +111,7 @@ def test_notes_name_the_site():
 
 
 # ---------------------------------------------------------------------- real sites
+@pytest.mark.campaign
 def test_real_sites_and_a_late_one(aq, tmp_path, monkeypatch):
     for name, times in {"TRIPS": 5, "MESSAGES": 3, "LOADS": 1}.items():
         monkeypatch.setattr(module, name, times)

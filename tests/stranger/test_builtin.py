@@ -57,6 +57,7 @@ def test_losses_of_trials(inner):
     type("Trials", (LossSuite,), {"loss": aq.losses.Trials(inner), **shares})().verify()
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("loss", SITES, ids=lambda loss: type(loss).__name__)
 @pytest.mark.thin(4)
 def test_losses_with_an_intercept_of_every_site(loss):
