@@ -46,17 +46,18 @@ app = typer.Typer(
 )
 
 
-class OnceEach(TyperCommand):
-    """A command that takes no option twice: of `--drop a --drop b` the first would be forgotten without a word."""
+class ListsOnce(TyperCommand):
+    """A command that takes a list of columns once: of `--drop a --drop b` the first would be forgotten without a word.
+    Of other options the last one counts, as usual."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # the context of whichever click typer brings
         words = [word.split("=", 1)[0] for word in args[: args.index("--") if "--" in args else len(args)]]
         for param in self.params:
-            if not isinstance(param, TyperOption) or param.is_flag or param.multiple or param.count:
-                continue
-            if sum(word in param.opts for word in words) > 1:
-                hint = "; write the names in one: a,b,c" if "a,b,c" in (param.help or "") else ""
-                raise typer.BadParameter(f"{param.opts[0]} is given more than once{hint}.", ctx=ctx)
+            listed = isinstance(param, TyperOption) and "a,b,c" in (param.help or "")
+            if listed and sum(word in param.opts for word in words) > 1:
+                raise typer.BadParameter(
+                    f"{param.opts[0]} is given more than once; write the names in one: a,b,c.", ctx=ctx
+                )
         return super().parse_args(ctx, args)
 
 
@@ -76,16 +77,16 @@ def common(
     pass
 
 
-app.command("demo", cls=OnceEach, epilog=EXIT_CODES)(compare_module.demo)
-app.command("fit", cls=OnceEach, epilog=fit_module.EXAMPLES)(fit_module.fit)
-app.command("meta", cls=OnceEach, epilog=meta_module.EXAMPLES)(meta_module.meta)
-app.command("predict", cls=OnceEach, epilog=predict_module.EXAMPLES)(predict_module.predict)
-app.command("compare", cls=OnceEach, epilog=compare_module.EXAMPLES)(compare_module.compare_files)
-app.command("report", cls=OnceEach, epilog=EXIT_CODES)(predict_module.report)
-app.command("reproduce", cls=OnceEach, epilog=EXIT_CODES)(reproduce_command)
-app.command("doctor", cls=OnceEach)(doctor_command)
-app.command("key", cls=OnceEach, epilog=EXIT_CODES)(sites_module.key)
-app.command("site", cls=OnceEach, epilog=EXIT_CODES)(sites_module.site)
+app.command("demo", cls=ListsOnce, epilog=EXIT_CODES)(compare_module.demo)
+app.command("fit", cls=ListsOnce, epilog=fit_module.EXAMPLES)(fit_module.fit)
+app.command("meta", cls=ListsOnce, epilog=meta_module.EXAMPLES)(meta_module.meta)
+app.command("predict", cls=ListsOnce, epilog=predict_module.EXAMPLES)(predict_module.predict)
+app.command("compare", cls=ListsOnce, epilog=compare_module.EXAMPLES)(compare_module.compare_files)
+app.command("report", cls=ListsOnce, epilog=EXIT_CODES)(predict_module.report)
+app.command("reproduce", cls=ListsOnce, epilog=EXIT_CODES)(reproduce_command)
+app.command("doctor", cls=ListsOnce)(doctor_command)
+app.command("key", cls=ListsOnce, epilog=EXIT_CODES)(sites_module.key)
+app.command("site", cls=ListsOnce, epilog=EXIT_CODES)(sites_module.site)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
