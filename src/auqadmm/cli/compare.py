@@ -172,14 +172,14 @@ def demo(
 
     Ten workers each hold the images of one digit, the hardest way to split them, and must agree on one model: an
     elastic net that predicts the digit as a number, and a multinomial (softmax) regression. The images come with
-    scikit-learn. Takes about half a minute.
+    scikit-learn. Takes about a minute.
     """
     folder = writable_folder(out)
     screen = Console(highlight=False)
     if not quiet:
         screen.print(
             f"Fitting {len(MODELS)} models with {len(KNOWN)} methods each on 1797 handwritten digits, "
-            f"{TEN_DIGITS} workers with one digit each: {'about ten seconds' if quick else 'about half a minute'}.\n"
+            f"{TEN_DIGITS} workers with one digit each: {'about ten seconds' if quick else 'about a minute'}.\n"
         )
     began = time.perf_counter()
     runs: list[MethodRun] = []

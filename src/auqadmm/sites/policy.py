@@ -252,7 +252,10 @@ class Points:
 
     def check(self, v: Tensor) -> None:
         if not bool(torch.isfinite(v).all()) or float(v.norm()) > self.policy.largest_v:
-            raise PolicyError(f"a model with ‖v‖ above {self.policy.largest_v:g} was asked about")
+            raise PolicyError(
+                f"a model with ‖v‖ above {self.policy.largest_v:g} was asked about; columns that are nearly "
+                "collinear, or separate the classes, lead there"
+            )
         self.seen.add(hashlib.sha256(v.detach().double().cpu().numpy().tobytes()).digest())
         if len(self.seen) > self.policy.points_per_run:
             raise PolicyError(f"more than {self.policy.points_per_run} models were asked about in one run")
