@@ -83,7 +83,8 @@ if TYPE_CHECKING:
         Zero,
     )
     from auqadmm.quality import Quality
-    from auqadmm.sites.engine import SiteData, Sites
+    from auqadmm.sites.engine import Sites
+    from auqadmm.sites.study import SiteData
 
 __version__ = "0.1.0"  # the only place; pyproject.toml reads it from here
 
@@ -120,7 +121,8 @@ _PLACES = {
     ],
     "auqadmm.files.model": ["ModelError", "load", "save"],
     "auqadmm.frames": ["FormulaModel", "fit_formula"],
-    "auqadmm.sites.engine": ["SiteData", "Sites"],
+    "auqadmm.sites.engine": ["Sites"],
+    "auqadmm.sites.study": ["SiteData"],
     "auqadmm.inference": ["Inference"],
     "auqadmm.problem": [
         "L1",

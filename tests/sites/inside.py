@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 
 import auqadmm as aq
-from auqadmm.sites.engine import SiteData, Sites, Study
+from auqadmm.sites.engine import Sites
 from auqadmm.sites.keys import make_key, read_key
 from auqadmm.sites.masks import Masker
 from auqadmm.sites.policy import Policy
 from auqadmm.sites.session import SiteHolder
+from auqadmm.sites.study import SiteData, Study
 from auqadmm.sites.tables import SiteTable
 
 NAMES = ("berlin", "lyon", "oslo")

@@ -153,7 +153,7 @@ def prepared(
     cv: int | str | None = None,
 ) -> tuple[Prepared, str]:
     """The encoding that the sites agree on, and the method: another one where they allow sums only."""
-    from auqadmm.sites.engine import SiteData
+    from auqadmm.sites.study import SiteData
     from auqadmm.sites.tables import Wanted
 
     if task.likelihood and task.l1 == task.l2 == 0:  # the same model, and better numbers
